@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff
     from agentbus.workers.async_worker import AsyncMatchWorker, AsyncWorker
     from agentbus.workers.match import MatchWorker
+    from agentbus.workers.middleware import Middleware
     from agentbus.workers.worker import Worker
 
     Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         count: int | None
         prefetch: int | None
         start: str
+        middleware: Sequence[Middleware]
 
 else:
     AnyWorker = None

@@ -18,6 +18,7 @@ from agentbus.testing.clock import FakeClock
 from agentbus.testing.journal import Journal
 from agentbus.testing.memory import blocking
 from agentbus.workers.executors import is_async
+from agentbus.workers.middleware import around
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,7 @@ def drain(
     runs, as by a handler that publishes to its own queue.
     """
     __tracebackhide__ = True
+    handler = around(handler, options.pop("middleware", ()))
     if is_async(handler) and _inside_a_loop():
         raise UsageError(
             "an asynchronous handler cannot run here: this thread's event loop is running",
@@ -102,6 +104,7 @@ async def adrain(
     So the handler may use objects that the test created in that loop.
     """
     __tracebackhide__ = True
+    handler = around(handler, options.pop("middleware", ()))
     loop = asyncio.get_running_loop()
     running: set[Future[Any]] = set()
 

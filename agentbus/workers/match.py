@@ -29,6 +29,7 @@ from agentbus.store.scan import members
 from agentbus.store.steps import Command, WaitAny, one_step
 from agentbus.workers.fetcher import FIRST
 from agentbus.workers.idle import CYCLE
+from agentbus.workers.middleware import around
 from agentbus.workers.pause import Gate
 from agentbus.workers.registry import WorkerRegistration, ring
 from agentbus.workers.slots import Slots
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
+    from agentbus.workers.middleware import Middleware
 
 # Seconds until a new queue is found at the latest.
 DISCOVERY = 5.0
@@ -93,6 +95,7 @@ class AnyMatchWorker:
         arun: Callable[[Op[Any]], Any] | None = None,
         group: str = "default",
         concurrency: int = 1,
+        middleware: Sequence[Middleware] = (),
         **options: Any,
     ) -> None:
         for option in _REFUSED:
@@ -108,6 +111,8 @@ class AnyMatchWorker:
         self._blocking = runner
         self._runner = LastingRunner(runner)
         self._stopping = StopEvent()
+        if middleware and callable(handler):
+            handler = around(handler, middleware)
         if isinstance(concurrency, int) and concurrency > 0 and callable(handler):
             handler = Slots(concurrency).around(handler)
         self._handler = handler

@@ -34,6 +34,7 @@ from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
 from agentbus.workers.idle import Idle, Leave
 from agentbus.workers.metrics import Tally
+from agentbus.workers.middleware import around
 from agentbus.workers.pause import Gate
 from agentbus.workers.pool import Pool
 from agentbus.workers.reclaim import Reclaimer
@@ -43,11 +44,12 @@ from agentbus.workers.serial import Serial
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
+    from agentbus.workers.middleware import Middleware
     from agentbus.workers.serial import Executor
 
 _MOST = 500
@@ -81,12 +83,15 @@ class AnyWorker:
         count: int | None = None,
         prefetch: int | None = None,
         start: str = FIRST,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         policy = runner.policy(queue)
         attempts = policy.attempts if attempts is None else attempts
         visibility = policy.visibility if visibility is None else visibility
         if not callable(handler):
             raise UsageError(f"the handler is {handler!r}", hint="give a function")
+        if middleware:
+            handler = around(handler, middleware)
         if backoff is not None and not callable(getattr(backoff, "after", None)):
             raise UsageError(f"the backoff is {backoff!r}", hint="give a Backoff")
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
@@ -328,7 +333,7 @@ class Worker(AnyWorker):
     group that were buried meanwhile. After `drain_timeout` seconds, a drain that has not ended is stopped.
     With `count` it ends after that many tasks. `prefetch` is the maximum number of tasks that it holds.
     A group that is new starts at the queue's oldest task, with `start="tail"` after the newest; an existing
-    one continues.
+    one continues. `middleware` are functions `(delivery, call_next)` around the handler, outermost first.
     """
 
     def __enter__(self) -> Worker:

@@ -1,0 +1,58 @@
+"""Middleware: functions around a worker's handler, for what every task needs, such as timing or a session.
+
+Each gets the delivery and `call_next`, which runs the rest: the middleware after it, and the handler last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.errors import UsageError
+from agentbus.workers.executors import is_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    Handler: TypeAlias = Callable[[Any], Any]
+    Middleware: TypeAlias = Callable[[Any, Handler], Any]
+
+
+def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
+    """Return a handler that runs in `middleware`, of which the first is the outermost.
+
+    Raises `UsageError` for one that is no function, or awaited where the handler is not.
+    """
+    if not isinstance(middleware, (list, tuple)):
+        raise UsageError(f"the middleware is {middleware!r}", hint="give a list of functions")
+    awaited = is_async(handler)
+    for one in middleware:
+        if not callable(one):
+            raise UsageError(f"a middleware is {one!r}", hint="give a function")
+        if is_async(one) is not awaited:
+            raise UsageError(
+                f"the middleware {_name(one)} is {'not ' if awaited else ''}a coroutine function,"
+                f" and the handler {_name(handler)} is {'one' if awaited else 'not'}",
+                hint=f"write it as '{'async ' if awaited else ''}def'",
+            )
+    for one in reversed(middleware):
+        handler = _awaited(one, handler) if awaited else _called(one, handler)
+    return handler
+
+
+def _called(one: Middleware, call_next: Handler) -> Handler:
+    def handle(delivery: Any) -> Any:
+        return one(delivery, call_next)
+
+    return handle
+
+
+def _awaited(one: Middleware, call_next: Handler) -> Handler:
+    async def handle(delivery: Any) -> Any:
+        return await one(delivery, call_next)
+
+    return handle
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
