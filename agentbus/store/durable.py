@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
 from agentbus.core.record import Record
-from agentbus.store.resp import forgotten, moved
+from agentbus.store.resp import NO_REDIS, forgotten, moved
 from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Unconfirmed
 
 if TYPE_CHECKING:
@@ -325,10 +325,15 @@ def _conversation(
         if isinstance(count, ServerReply):
             return [_unable(name, wanted, count)] * len(steps)
         if wanted.kind == "disk":
+            # On how many disks it is: on this server's, and on those of replicas.
+            if not (isinstance(count, list) and count and isinstance(count[0], int)):
+                raise _unreadable(count)
             if count[0] >= 1:
                 return replies
             said = "the server's disk did not confirm it"
         else:
+            if not isinstance(count, int):
+                raise _unreadable(count)
             after = _replicas(state)
             # One that came or went meanwhile may be the one that was not counted.
             every = len(before | after)
@@ -340,6 +345,10 @@ def _conversation(
             raise Unconfirmed(said, sent=True)
 
 
+def _unreadable(reply: Any) -> LinkDown:
+    return LinkDown(f"{NO_REDIS} ({reply!r:.40})", sent=True)
+
+
 def _only(commands: Requests) -> Sequence[Arg]:
     (command,) = commands
     return command
@@ -349,6 +358,8 @@ def _replicas(state: Any) -> frozenset[bytes]:
     """Return the replicas that a primary sends its writes to. Raises `LinkDown` on a replica."""
     if isinstance(state, ServerReply):
         raise state
+    if not isinstance(state, bytes):
+        raise _unreadable(state)
     lines = state.split(b"\r\n")
     if b"role:master" not in lines:
         raise LinkDown("this server is a replica now", sent=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
     """Return a handler that runs in `middleware`, of which the first is the outermost.
 
-    Raises `UsageError` for one that is no function, or awaited where the handler is not.
+    Raises `UsageError` for one that cannot be called, or is awaited where the handler is not.
     """
     if not isinstance(middleware, (list, tuple)):
         raise UsageError(f"the middleware is {middleware!r}", hint="give a list of functions")

@@ -100,6 +100,8 @@ LINES: dict[str, list[str]] = {
             f"{QUEUE} 1 --after {{kept}}",
             f"{QUEUE} 1 --ordering-key customer",
             "new 1 --after {task}",
+            "new 1 --durable disk",
+            "new 1 --durable replica",
         ),
     ],
     "work": [
