@@ -57,6 +57,7 @@ class Queue(OnBus[BusT_co]):
             raise UsageError(f"the bound is {bound!r}", hint="give a number of tasks, at least 1")
         self.bound = self.policy.bound if bound is None else bound
         self._letters = self.policy.dead_letters
+        self._durable = self.policy.durable
         self._trims = trims(self.policy.on_full)
 
     @verb
@@ -121,7 +122,7 @@ class Queue(OnBus[BusT_co]):
             window=self.policy.window,
             trim=trim,
         )
-        if durable is self.policy.durable is min_replicas is None:
+        if durable is self._durable is None and min_replicas is None:
             return op
         return publish.confirmed(op, self._bus.runner, self.policy, durable, min_replicas)
 
