@@ -80,7 +80,7 @@ def test_without_a_replica_nothing_is_published(real_url, project):
 
 
 def test_more_replicas_than_there_are_can_be_demanded(bus):
-    with pytest.raises(BackendUnavailable, match=r"has 1 connected replicas, .* needs 2"):
+    with pytest.raises(BackendUnavailable, match=r"has 1 connected replica, .* needs 2"):
         bus.queue("work").publish(1, durable="replica", min_replicas=2)
 
     assert bus.queue("work").peek() == []
@@ -227,6 +227,7 @@ def test_memory_confirms_nothing():
         {"durable": "replicas"},
         {"durable": True},
         {"min_replicas": 1},
+        {"durable": "disk", "min_replicas": 1},
         {"durable": "replica", "min_replicas": 0},
         {"durable": "replica", "min_replicas": True},
     ],

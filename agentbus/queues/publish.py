@@ -131,9 +131,9 @@ def confirmed(
     Raises `UsageError`, and `ConfigError` for a server that confirms nothing.
     """
     kind = policy.durable if kind is None else kind
+    if least is not None and kind in {None, "disk"}:
+        raise UsageError("min_replicas goes with durable='replica' alone", hint="leave it out")
     if kind is None:
-        if least is not None:
-            raise UsageError("min_replicas needs durable", hint="give durable='replica'")
         return op
     from agentbus.store import durable
 

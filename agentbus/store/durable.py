@@ -371,8 +371,9 @@ def _replicas(state: Any) -> frozenset[bytes]:
 
 
 def _too_few(name: str, found: int, least: int) -> BackendUnavailable:
+    are = "replica" if found == 1 else "replicas"
     return BackendUnavailable(
-        f"{name} has {found} connected replicas, and durable='replica' needs {least}:"
+        f"{name} has {found} connected {are}, and durable='replica' needs {least}:"
         " nothing was published",
         hint="use the URL of a server with replicas, or publish without durable",
         shell_hint="use the URL of a server with replicas, or publish without --durable",
