@@ -208,9 +208,11 @@ def test_a_server_without_an_append_only_file_says_so(tmp_path, project):
     with (
         Server(tmp_path / "server", "--appendonly", "no") as server,
         agentbus.connect(server.url, project=project, agent="ada") as bus,
-        pytest.raises(ConfigError, match="appendonly"),
     ):
-        bus.queue("work").publish(1, durable="disk")
+        with pytest.raises(ConfigError, match="appendonly"):
+            bus.queue("work").publish(1, durable="disk")
+
+        assert bus.queue("work").peek() == []
 
 
 def test_memory_confirms_nothing():

@@ -24,15 +24,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Requests = list[Sequence[Arg]]
     Encode = Callable[..., Requests]
-
-    class OwnConnection(Protocol):
-        """A connection that blocks its caller."""
-
-        def exchange(self, requests: Requests, until: float) -> list[Any]:
-            """Send commands and return their replies."""
-
-        def close(self) -> None:
-            """Close the connection."""
+    Member = tuple["Confirmed", asyncio.Future[Any]]
 
     class AwaitedConnection(Protocol):
         """A connection of an event loop."""
@@ -138,7 +130,7 @@ def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
 
 
 def over(
-    connection: OwnConnection,
+    connection: Any,
     step: Step,
     until: float,
     encode: Encode,
@@ -189,7 +181,7 @@ class Confirmations:
         self._encode = encode
         self._name = name
         self._connection: AwaitedConnection | None = None
-        self._waiting: list[tuple[Confirmed, asyncio.Future[Any]]] = []
+        self._waiting: list[Member] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def execute(self, step: Confirmed) -> Any:
@@ -225,8 +217,12 @@ class Confirmations:
         try:
             while self._waiting:
                 wanted = self._waiting[0][0].demand
-                group = [one for one in self._waiting if one[0].demand == wanted][:_AT_ONCE]
-                self._waiting = [one for one in self._waiting if one not in group]
+                group: list[Member] = []
+                rest: list[Member] = []
+                for one in self._waiting:
+                    fits = len(group) < _AT_ONCE and one[0].demand == wanted
+                    (group if fits else rest).append(one)
+                self._waiting = rest
                 # The others were cancelled.
                 group = [one for one in group if not one[1].done()]
                 if group:
@@ -234,7 +230,7 @@ class Confirmations:
         finally:
             self._sending = None
 
-    async def _together(self, group: list[tuple[Confirmed, asyncio.Future[Any]]]) -> None:
+    async def _together(self, group: list[Member]) -> None:
         steps, futures = [step for step, _ in group], [future for _, future in group]
         try:
             replies = await self._exchange(steps, min(step.within for step in steps))
@@ -291,20 +287,24 @@ def _conversation(
 ) -> Generator[Requests, list[Any], list[Any]]:
     """Yield the requests that send steps and confirm them, and return the steps' replies.
 
-    An error of the server is the reply of its step; that there are too few replicas is the reply of all,
-    none of which is sent then. Raises `Unconfirmed`.
+    An error of the server is the reply of its step; that it has too few replicas, or cannot confirm, is the
+    reply of all, none of which is sent then. Raises `Unconfirmed`.
     """
     wanted = steps[0].demand
     before: frozenset[bytes] = frozenset()
+    probe: Sequence[Arg] = ("WAIT", 0, 1) if wanted.kind == "replica" else ("WAITAOF", 1, 0, 1)
+    try:
+        state, able = yield [_STATE, probe]
+        found = _replicas(state)
+    except LinkDown as failure:
+        # The steps were not.
+        raise type(failure)(str(failure), sent=False) from None
+    if isinstance(able, ServerReply):
+        return [_unable(name, wanted, able) for _ in steps]
     if wanted.kind == "replica":
-        try:
-            (state,) = yield [_STATE]
-        except LinkDown as failure:
-            # The steps were not.
-            raise type(failure)(str(failure), sent=False) from None
-        before = _replicas(state)
+        before = found
         if len(before) < wanted.least:
-            return [_too_few(name, len(before), wanted.least)] * len(steps)
+            return [_too_few(name, len(before), wanted.least) for _ in steps]
     replies: list[Any] = yield [_only(encode(step.script)) for step in steps]
     unknown = [number for number, reply in enumerate(replies) if forgotten([reply])]
     if unknown:
@@ -323,7 +323,7 @@ def _conversation(
         if isinstance(marked, ServerReply):
             raise Unconfirmed(f"the server refused a mark: {marked}", sent=True)
         if isinstance(count, ServerReply):
-            return [_unable(name, wanted, count)] * len(steps)
+            raise Unconfirmed(f"the server refused to wait: {count}", sent=True)
         if wanted.kind == "disk":
             # On how many disks it is: on this server's, and on those of replicas.
             if not (isinstance(count, list) and count and isinstance(count[0], int)):
@@ -389,6 +389,6 @@ def _unable(name: str, wanted: Demand, reply: ServerReply) -> ConfigError:
     else:
         hint = "allow the user the commands INFO, SET, WAIT and WAITAOF"
     return ConfigError(
-        f"{name} published the task, but cannot confirm durable={wanted.kind!r}: {said[:120]}",
+        f"{name} cannot confirm durable={wanted.kind!r} ({said[:120]}): nothing was published",
         hint=hint,
     )
