@@ -36,12 +36,13 @@ if TYPE_CHECKING:
         TakenTask as TakenTask,
     )
     from agentbus.queues.dead_letters import Letter as Letter
-    from agentbus.queues.delivery import Delivery as Delivery
+    from agentbus.queues.delivery import AsyncDelivery as AsyncDelivery, Delivery as Delivery
     from agentbus.queues.ids import Priority as Priority
     from agentbus.queues.policy import Policy as Policy
     from agentbus.queues.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
     from agentbus.queues.state import Entry as Entry
     from agentbus.queues.task import Task as Task
+    from agentbus.tasks.registry import Tasks as Tasks
     from agentbus.workers.async_worker import (
         AsyncMatchWorker as AsyncMatchWorker,
         AsyncWorker as AsyncWorker,
@@ -60,11 +61,12 @@ _HOMES = {
     **dict.fromkeys(("AsyncMatchWorker", "AsyncWorker"), "workers.async_worker"),
     "MatchWorker": "workers.match",
     "Worker": "workers.worker",
+    "Tasks": "tasks.registry",
     # Values
     **dict.fromkeys(("Backoff", "Bury", "Retry"), "queues.retry"),
     "Completion": "coordination.wait",
     "Waiter": "coordination.waiters",
-    "Delivery": "queues.delivery",
+    **dict.fromkeys(("AsyncDelivery", "Delivery"), "queues.delivery"),
     **dict.fromkeys(("FlagState", "Hold"), "coordination.flags"),
     **dict.fromkeys(("HeldTask", "SettledTask", "TakenTask"), "queues.by_hand"),
     "InboxMessage": "coordination.inbox",

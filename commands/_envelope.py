@@ -31,6 +31,7 @@ PARAMS = (
     ),
     Param("--topic T", "What the task is about.", values="topic"),
     Param("--source S", "Where it comes from."),
+    Param("--task NAME", "The typed task that it is for, where the queue has several."),
     Param("--tenant T", "Whose it is."),
     Param(
         "--correlation-id ID",
@@ -52,6 +53,7 @@ def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
         "topic": args.topic,
         "source": args.source,
         "tenant": args.tenant,
+        "task": args.task,
         "correlation_id": args.correlation_id
         or around.get("AGENTBUS_CORRELATION_ID")
         or cause

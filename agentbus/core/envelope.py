@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         attempts: int | None
         expires: float | None
         notify: bool | None
+        task: str | None
 
 
 # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
@@ -72,6 +73,7 @@ META = (
     "attempts",
     "expires",
     "notify",
+    "task",
 )
 
 

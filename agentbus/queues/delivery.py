@@ -97,6 +97,12 @@ class AnyDelivery:
         return Task(**known)
 
     @property
+    def task_name(self) -> str | None:
+        """The name of the typed task that it is for, as in `Task.task`; None if it names none."""
+        found = self._taken.meta.get("task")
+        return found if isinstance(found, str) else None
+
+    @property
     def trail(self) -> Any:
         """The agents that the task has passed, as recorded by routers, each with the unix time in ms."""
         return trail_of(self._taken.meta, self.payload)

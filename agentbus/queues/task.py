@@ -30,7 +30,8 @@ class Task(Record):
     own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
     by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
     after its publication it is not run any more, but buried. With `notify` the channel gets a message when
-    it is done or buried, on the topic `tasks`.
+    it is done or buried, on the topic `tasks`. `task` is the name of a typed task, of which a queue may have
+    several.
     """
 
     payload: Any
@@ -51,6 +52,7 @@ class Task(Record):
     attempts: int | None = None
     expires: float | None = None
     notify: bool | None = None
+    task: str | None = None
 
     def filling(self, item: object) -> Task:
         """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
@@ -171,7 +173,7 @@ def _anything(_what: str, _value: Any) -> None:
 
 
 _CHECKED: dict[str, Callable[[str, Any], None]] = {
-    **dict.fromkeys(("key", "ordering_key", "topic"), _name),
+    **dict.fromkeys(("key", "ordering_key", "task", "topic"), _name),
     **dict.fromkeys(("correlation_id", "causation_id", "source", "tenant"), _text),
     "reply_to": _reply_to,
     "webhook": _webhook,

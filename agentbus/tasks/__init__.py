@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from agentbus.tasks.handle import AsyncHandle as AsyncHandle, Handle as Handle
+    from agentbus.tasks.options import TaskOptions as TaskOptions
+    from agentbus.tasks.registry import Tasks as Tasks
     from agentbus.tasks.schedule_record import (
         Definition as Definition,
         ScheduleState as ScheduleState,
@@ -14,12 +17,19 @@ if TYPE_CHECKING:
     from agentbus.tasks.scheduler import Scheduler as Scheduler
     from agentbus.tasks.schedules import Schedules as Schedules, Synced as Synced
     from agentbus.tasks.ticks import Tick as Tick
+    from agentbus.tasks.typed_task import Item as Item, TypedTask as TypedTask
+    from agentbus.tasks.worker import AsyncTaskWorker as AsyncTaskWorker, TaskWorker as TaskWorker
 
 _HOMES = {
+    **dict.fromkeys(("AsyncHandle", "Handle"), "handle"),
+    "TaskOptions": "options",
+    "Tasks": "registry",
     **dict.fromkeys(("Definition", "ScheduleState"), "schedule_record"),
     **dict.fromkeys(("Schedules", "Synced"), "schedules"),
     "Scheduler": "scheduler",
     "Tick": "ticks",
+    **dict.fromkeys(("Item", "TypedTask"), "typed_task"),
+    **dict.fromkeys(("AsyncTaskWorker", "TaskWorker"), "worker"),
 }
 __all__ = [*_HOMES]
 __getattr__ = lazily(__name__, _HOMES)

@@ -1,0 +1,165 @@
+"""What a worker gives to tasks beside their payload: the bus, the delivery, and what was provided."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentbus.client.aio import AsyncBus
+from agentbus.client.bus import Bus
+from agentbus.core.errors import UsageError
+from agentbus.queues.delivery import AsyncDelivery, Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.tasks.typed_task import TypedTask
+
+_BLOCKING, _AWAITED = (Bus, Delivery), (AsyncBus, AsyncDelivery)
+OWN = (*_BLOCKING, *_AWAITED)
+
+
+class Provided(NamedTuple):
+    """A value or its factory, and whether each task gets its own or all of a worker share it."""
+
+    kind: type[Any]
+    source: Any
+    per: str
+
+    def opened(self) -> Any:
+        """Return the value, or a context manager or awaitable that gives it."""
+        source = self.source
+        if _is_a(source, self.kind) or not callable(source):
+            return source
+        if inspect.isgeneratorfunction(source):
+            return contextmanager(source)()
+        if inspect.isasyncgenfunction(source):
+            return asynccontextmanager(source)()
+        return source()
+
+
+def check(task: TypedTask[..., ..., Any, Any], provided: Mapping[type[Any], Provided]) -> None:
+    """Raise `UsageError` if a worker cannot give a task what it asks for."""
+    for kind in task.given:
+        wrong = _BLOCKING if task.is_coroutine else _AWAITED
+        if kind in wrong:
+            other = OWN[(OWN.index(kind) + 2) % 4].__name__
+            raise UsageError(
+                f"the task {task.name!r} asks for {_name(kind)}, and is "
+                f"{'a coroutine function' if task.is_coroutine else 'not a coroutine function'}",
+                hint=f"ask for {other}",
+            )
+        if kind not in OWN and kind not in provided:
+            raise UsageError(
+                f"the task {task.name!r} asks for {_name(kind)}, which nothing provides",
+                hint=f"call tasks.provide({_name(kind)}, ...)",
+            )
+
+
+class Surroundings:
+    """The dependencies of the tasks of one worker; opened when first needed, closed with the worker."""
+
+    def __init__(
+        self, provided: Mapping[type[Any], Provided], bus: Bus | None, abus: AsyncBus | None
+    ) -> None:
+        self._provided = provided
+        self._bus = bus
+        self._abus = abus
+        self._kept: dict[type[Any], Any] = {}
+        self._stack, self._astack = ExitStack(), AsyncExitStack()
+        self._lock, self._alock = threading.RLock(), asyncio.Lock()
+
+    def close(self) -> None:
+        """Close what the tasks shared."""
+        self._stack.close()
+
+    async def aclose(self) -> None:
+        """Close what the tasks shared, coroutines and functions."""
+        await self._astack.aclose()
+        await asyncio.to_thread(self._stack.close)
+
+    def give(self, task: TypedTask[..., ..., Any, Any], delivery: Any, stack: ExitStack) -> list[Any]:
+        """Return the dependencies of a task; `stack` closes those of its own after it."""
+        return [self._one(kind, delivery, stack) for kind in task.given]
+
+    async def agive(
+        self, task: TypedTask[..., ..., Any, Any], delivery: Any, stack: AsyncExitStack
+    ) -> list[Any]:
+        """Return the dependencies of a coroutine, as `give` does."""
+        return [await self._aone(kind, delivery, stack) for kind in task.given]
+
+    def _one(self, kind: type[Any], delivery: Any, stack: ExitStack) -> Any:
+        if kind is Delivery:
+            return delivery
+        if kind is Bus:
+            return self._blocking_bus()
+        source = self._provided[kind]
+        if source.per == "task":
+            return _entered(source, stack)
+        with self._lock:
+            if kind not in self._kept:
+                self._kept[kind] = _entered(source, self._stack)
+            return self._kept[kind]
+
+    async def _aone(self, kind: type[Any], delivery: Any, stack: AsyncExitStack) -> Any:
+        if kind is AsyncDelivery:
+            return delivery
+        if kind is AsyncBus:
+            return self._abus
+        source = self._provided[kind]
+        if source.per == "task":
+            return await _aentered(source, stack)
+        async with self._alock:
+            if kind not in self._kept:
+                self._kept[kind] = await _aentered(source, self._astack)
+            return self._kept[kind]
+
+    def _blocking_bus(self) -> Bus:
+        with self._lock:
+            if self._bus is None:
+                assert self._abus is not None
+                # For the functions among the tasks of an asynchronous worker.
+                self._bus = self._stack.enter_context(Bus(self._abus.settings))
+            return self._bus
+
+
+def _entered(source: Provided, stack: ExitStack) -> Any:
+    found = source.opened()
+    if _is_a(found, source.kind):
+        return found
+    if hasattr(found, "__enter__"):
+        return stack.enter_context(found)
+    if hasattr(found, "__aenter__") or inspect.isawaitable(found):
+        if inspect.iscoroutine(found):
+            found.close()
+        raise UsageError(
+            f"{_name(source.kind)} is provided by a coroutine, and a function asks for it",
+            hint="make the task a coroutine function, or provide it by a function",
+        )
+    return found
+
+
+async def _aentered(source: Provided, stack: AsyncExitStack) -> Any:
+    found = source.opened()
+    if _is_a(found, source.kind):
+        return found
+    if hasattr(found, "__aenter__"):
+        return await stack.enter_async_context(found)
+    if hasattr(found, "__enter__"):
+        return stack.enter_context(found)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _is_a(value: Any, kind: type[Any]) -> bool:
+    try:
+        return isinstance(value, kind)
+    except TypeError:
+        # A protocol that cannot be checked, or a generic type.
+        return False
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))

@@ -1,0 +1,68 @@
+"""A handle of a published typed task: its id, and methods that read its result and cancel it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentbus.queues import cancel, results, task_state
+from agentbus.store.verb import Awaiting, Blocking, Generic, Patient, verb
+
+if TYPE_CHECKING:
+    from agentbus.queues.cancel import Cancelled
+    from agentbus.queues.task_state import TaskState
+    from agentbus.store.steps import Op
+    from agentbus.tasks.payloads import Result
+
+R = TypeVar("R")
+
+
+class AnyHandle(Generic[R]):
+    """The common part of blocking and asynchronous handles."""
+
+    __slots__ = ("_bus", "_result", "_run", "id")
+
+    def __init__(self, bus: Any, task_id: str, result: Result) -> None:
+        self._bus = bus
+        self._run = bus._run
+        self._result = result
+        self.id = task_id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    @verb
+    def result(self, wait: float | None = None, *, group: str | None = None) -> Patient[R]:
+        """Return what the task returned, waiting up to `wait` seconds for it.
+
+        It has the type that the function is declared to return. Raises `TaskBuried`, `TaskCancelled`,
+        `TimedOut`, `NotFound` as `Queue.result` does, and `InvalidPayload` if it does not fit the type.
+        """
+        return Patient(self._typed(wait, group), wait or 0.0)
+
+    @verb
+    def cancel(self) -> Op[Cancelled]:
+        """Cancel the task, as `Bus.cancel` does. Raises `NotFound`, `Refused`."""
+        return cancel.cancel(self._bus.scope, self.id, self._bus.runner.policies)
+
+    @verb
+    def state(self, *, group: str | None = None) -> Op[TaskState]:
+        """Return the state of the task, as `Bus.task` does. Raises `NotFound`."""
+        return task_state.task(self._bus.scope, self.id, group, self._bus.runner.policies)
+
+    def _typed(self, wait: float | None, group: str | None) -> Op[R]:
+        bus = self._bus
+        data = yield from results.result(bus.scope, self.id, wait, group, bus.runner.policies)
+        found: R = self._result.decode(data)
+        return found
+
+
+class Handle(AnyHandle[R], Blocking):
+    """A task that was published on a `Bus`."""
+
+    __slots__ = ()
+
+
+class AsyncHandle(AnyHandle[R], Awaiting):
+    """A task that was published on an `AsyncBus`: its methods are awaited."""
+
+    __slots__ = ()

@@ -1,0 +1,56 @@
+"""The options that a typed task is declared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import names
+from agentbus.core.errors import UsageError
+from agentbus.queues.encoding import known
+from agentbus.queues.task import Task, envelope_of
+
+if TYPE_CHECKING:
+    from agentbus.queues.retry import Backoff
+
+# Declared here for the features that will act on them; until then a task that sets one is refused.
+_LATER = ("timeout", "every", "cron", "timezone", "missed", "unique")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The queue, and what else `Tasks.task` was given.
+
+    `attempts`, `priority` and `expires` become fields of the envelope of each published task; `backoff` is
+    that of the queue's worker.
+    """
+
+    queue: str
+    attempts: int | None = None
+    priority: str | None = None
+    expires: float | None = None
+    backoff: Backoff | None = None
+    timeout: float | None = None
+    every: float | None = None
+    cron: str | None = None
+    timezone: str | None = None
+    missed: str | None = None
+    unique: str | None = None
+
+    def __post_init__(self) -> None:
+        names.name("queue", self.queue)
+        for name in _LATER:
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"a typed task has no option {name!r} in this version", hint="leave it out"
+                )
+        if self.priority is not None:
+            known(self.priority)
+        if self.backoff is not None and not callable(getattr(self.backoff, "after", None)):
+            raise UsageError(f"the backoff is {self.backoff!r}", hint="give a Backoff")
+        envelope_of(Task(None, attempts=self.attempts, expires=self.expires))
+
+    def envelope(self) -> dict[str, Any]:
+        """Return the fields of the envelope that these options set."""
+        fields = {name: getattr(self, name) for name in ("attempts", "priority", "expires")}
+        return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,188 @@
+"""Converts the parameters and the result of a function to JSON data, and back, by their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentbus.core.errors import InvalidPayload, UsageError
+from agentbus.queues.retry import Bury
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_AT = re.compile(r"(.*?)(?: - at `(?:key in )?\$?(.*)`)?", re.DOTALL)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class PayloadMismatch(InvalidPayload, Bury):
+    """Raised when data does not fit the types of a task; in a worker it buries the task."""
+
+
+class _Inner(ValueError):
+    """What pydantic says of a part of the data: the path in that part, and the words."""
+
+    def __init__(self, path: str, words: str) -> None:
+        super().__init__(f"{path}\0{words}")
+
+
+class Payload:
+    """The payload of a function: its one object-like parameter, or an object by parameter names."""
+
+    def __init__(self, name: str, function: Callable[..., Any], given: int) -> None:
+        self._what = f"the payload of the task {name!r}"
+        hints = type_hints(function)
+        parameters = [*inspect.signature(function).parameters.values()][given:]
+        for one in parameters:
+            if one.kind not in _BY_NAME:
+                raise UsageError(
+                    f"the task {name!r} has the {one.kind.description} parameter {one.name!r}",
+                    hint="give each parameter a name by which it can be passed",
+                )
+        self._signature = inspect.Signature(parameters)
+        self._names = tuple(one.name for one in parameters)
+        self._positional = sum(one.kind is _BY_NAME[0] for one in parameters)
+        types = [hints.get(one.name, Any) for one in parameters]
+        self._alone = len(types) == 1 and is_object(types[0])
+        self._type: Any = types[0] if self._alone else _struct(name, parameters, types)
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the payload of a call. Raises `PayloadMismatch` if an argument is missing or does not fit."""
+        if kwargs or len(args) != len(self._names) or self._positional != len(args):
+            try:
+                given = self._signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise PayloadMismatch(f"{self._what} is incomplete: {error}") from None
+        else:
+            given = dict(zip(self._names, args, strict=True))
+        if self._alone:
+            name = self._names[0]
+            value = given[name] if given else self._signature.parameters[name].default
+        else:
+            value = given
+        data = _data(self._what, value)
+        _fitted(self._what, data, self._type)
+        return data
+
+    def decode(self, payload: Any) -> dict[str, Any]:
+        """Return the arguments by name. Raises `PayloadMismatch`."""
+        found = _fitted(self._what, payload, self._type)
+        if self._alone:
+            return {self._names[0]: found}
+        unset = msgspec.UNSET
+        return {
+            name: value
+            for name in self._names
+            if (value := getattr(found, name)) is not unset
+        }
+
+
+class Result:
+    """The result of a function, by the type that it is declared to return."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self._what = f"the result of the task {name!r}"
+        self._type: Any = type_hints(function).get("return", Any)
+
+    def encode(self, value: Any) -> Any:
+        """Return the data that is stored of a result."""
+        return None if value is None else _data(self._what, value)
+
+    def decode(self, data: Any) -> Any:
+        """Return the result. Raises `PayloadMismatch` if the data does not fit the type."""
+        return _fitted(self._what, data, self._type)
+
+
+def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function; None stands for type(None). Raises `UsageError`."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise UsageError(
+            f"the types of {name} cannot be read ({type(error).__name__}: {error})",
+            hint="import them where the function is defined, not under TYPE_CHECKING",
+        ) from error
+
+
+def is_object(kind: Any) -> bool:
+    """Return whether a type's values are objects in JSON, with fields of their own."""
+    kind = typing.get_origin(kind) or kind
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind)
+        or issubclass(kind, msgspec.Struct)
+        or typing.is_typeddict(kind)
+        or hasattr(kind, "__attrs_attrs__")
+        or hasattr(kind, "model_validate")
+    )
+
+
+def _struct(name: str, parameters: list[inspect.Parameter], types: list[Any]) -> Any:
+    # A default that the function has is not checked, and may be of any kind.
+    absent = partial(msgspec.field, default=msgspec.UNSET)
+    fields: list[Any] = [
+        (one.name, kind) if one.default is one.empty else (one.name, kind, absent())
+        for one, kind in zip(parameters, types, strict=True)
+    ]
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _data(what: str, value: Any) -> Any:
+    try:
+        return msgspec.to_builtins(value, enc_hook=_plain, str_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadMismatch(f"{what} cannot be sent as JSON: {error}") from error
+
+
+def _fitted(what: str, data: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(data, kind, dec_hook=_model, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise PayloadMismatch(f"{what} does not fit: {_words(str(error))}") from None
+    except TypeError as error:
+        raise UsageError(f"{what} has a type that cannot be checked: {error}") from error
+
+
+def _words(said: str) -> str:
+    """Return an error of msgspec as a path and what is wrong there."""
+    found = _AT.fullmatch(said)
+    text, path = (said, "") if found is None else (found[1], found[2] or "")
+    inner, split, rest = text.partition("\0")
+    if split:
+        return f"${path}{inner}: {rest}"
+    text = text[:1].lower() + text[1:]
+    plain = text.startswith("expected")
+    return f"${path}: {text.replace('`', '' if plain else chr(39))}"
+
+
+def _plain(value: Any) -> Any:
+    """Return a pydantic model as data."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"a {type(value).__qualname__} is not data")
+    return dump(mode="json")
+
+
+def _model(kind: Any, data: Any) -> Any:
+    """Return data as a pydantic model, which pydantic validates."""
+    validate = getattr(kind, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"a {getattr(kind, '__qualname__', kind)} is not data")
+    try:
+        return validate(data)
+    except ValueError as error:
+        found = getattr(error, "errors", None)
+        if found is None:
+            raise
+        first = found(include_url=False)[0]
+        path = "".join(
+            f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]
+        )
+        words = first["msg"]
+        raise _Inner(path, words[:1].lower() + words[1:]) from None

@@ -1,0 +1,264 @@
+"""The registry of typed tasks: declares them, and what their workers give them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from agentbus.core import names
+from agentbus.core.errors import UsageError
+from agentbus.store.verb import Awaiting
+from agentbus.tasks.options import TaskOptions
+from agentbus.tasks.typed_task import TypedTask
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Coroutine,
+        Iterable,
+        Iterator,
+    )
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from typing import TypedDict, Unpack
+
+    from agentbus.client.aio import AsyncBus
+    from agentbus.client.bus import Bus
+    from agentbus.queues.retry import Backoff
+    from agentbus.tasks.dependencies import Provided
+    from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker, WorkOptions
+
+    AnyTask = TypedTask[..., ..., Any, Any]
+
+    class Declared(TypedDict, total=False):
+        """The options of `Tasks.task` beside `queue` and `given`."""
+
+        name: str | None
+        attempts: int | None
+        priority: str | None
+        expires: float | None
+        backoff: Backoff | None
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A_co = TypeVar("A_co", contravariant=True)
+B_co = TypeVar("B_co", contravariant=True)
+D_co = TypeVar("D_co", contravariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
+D = TypeVar("D")
+
+
+class _Declaring(Protocol):
+    """Makes a function a typed task."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> TypedTask[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TypedTask[P, P, R, R]: ...
+
+
+class _Given1(Protocol[A_co]):
+    """Makes a function a typed task, whose first parameter its worker gives."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[A_co, P], Coroutine[Any, Any, R]], /
+    ) -> TypedTask[Concatenate[A_co, P], P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[A_co, P], R], /
+    ) -> TypedTask[Concatenate[A_co, P], P, R, R]: ...
+
+
+class _Given2(Protocol[A_co, B_co]):
+    """Makes a function a typed task, whose first two parameters its worker gives."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[A_co, B_co, P], Coroutine[Any, Any, R]], /
+    ) -> TypedTask[Concatenate[A_co, B_co, P], P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[A_co, B_co, P], R], /
+    ) -> TypedTask[Concatenate[A_co, B_co, P], P, R, R]: ...
+
+
+class _Given3(Protocol[A_co, B_co, D_co]):
+    """Makes a function a typed task, whose first three parameters its worker gives."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[A_co, B_co, D_co, P], Coroutine[Any, Any, R]], /
+    ) -> TypedTask[Concatenate[A_co, B_co, D_co, P], P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[A_co, B_co, D_co, P], R], /
+    ) -> TypedTask[Concatenate[A_co, B_co, D_co, P], P, R, R]: ...
+
+
+class Tasks:
+    """Typed tasks: functions whose calls are published to queues, and run by workers.
+
+    It needs no connection. `@tasks.task(queue="mail")` declares a task, `send.publish(bus, mail)` publishes
+    a call of it, and `tasks.worker(bus).run()`, or `agentbus work app:tasks`, runs what was published.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[tuple[str, str], AnyTask] = {}
+        self._provided: dict[type[Any], Provided] = {}
+        self._included: list[Tasks] = []
+
+    @overload
+    def task(self, *, queue: str, **options: Unpack[Declared]) -> _Declaring: ...
+    @overload
+    def task(
+        self, *, queue: str, given: type[A] | tuple[type[A]], **options: Unpack[Declared]
+    ) -> _Given1[A]: ...
+    @overload
+    def task(
+        self, *, queue: str, given: tuple[type[A], type[B]], **options: Unpack[Declared]
+    ) -> _Given2[A, B]: ...
+    @overload
+    def task(
+        self, *, queue: str, given: tuple[type[A], type[B], type[D]], **options: Unpack[Declared]
+    ) -> _Given3[A, B, D]: ...
+    def task(
+        self,
+        *,
+        queue: str,
+        given: type[Any] | tuple[type[Any], ...] = (),
+        name: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Declare a function, or a coroutine function, as a task of a queue; a decorator.
+
+        Its parameters are the payload: one dataclass, `msgspec.Struct`, pydantic model or TypedDict is the
+        payload itself, other parameters are an object by their names. `given` are the types of its first
+        parameters that are not part of the payload, and that the worker gives: `Bus` or `AsyncBus`,
+        `Delivery` or `AsyncDelivery`, or what `provide` was given. `name` (by default that of the function)
+        is stored with each task and must not change while tasks are queued. `attempts`, `priority`,
+        `expires` and `backoff` are those of the queue. Raises `UsageError`.
+        """
+        kinds = given if isinstance(given, tuple) else (given,)
+        try:
+            declared = TaskOptions(queue=queue, **options)
+        except TypeError:
+            known = {*TaskOptions.__dataclass_fields__}
+            wrong = ", ".join(sorted(repr(one) for one in {*options} - known))
+            raise UsageError(
+                f"a typed task has no option {wrong}", hint=f"use {', '.join(sorted(known))}"
+            ) from None
+
+        def declare(function: Callable[..., Any]) -> AnyTask:
+            named = names.name("task", name or getattr(function, "__name__", ""))
+            place = (queue, named)
+            if place in self._own:
+                raise UsageError(
+                    f"there are two tasks {named!r} of the queue {queue!r}",
+                    hint="give one of them another name=",
+                )
+            found: AnyTask = TypedTask(function, named, declared, kinds)
+            self._own[place] = found
+            return found
+
+        return declare
+
+    @overload
+    def provide(
+        self,
+        kind: type[A],
+        source: A
+        | Callable[
+            [],
+            A
+            | Awaitable[A]
+            | Iterator[A]
+            | AsyncIterator[A]
+            | AbstractContextManager[A]
+            | AbstractAsyncContextManager[A],
+        ],
+        *,
+        per: str = "worker",
+    ) -> None: ...
+    @overload
+    def provide(self, kind: type[Any], source: Any, *, per: str = "worker") -> None: ...
+    def provide(self, kind: type[Any], source: Any, *, per: str = "worker") -> None:
+        """Provide what tasks ask for by a type: a value, or a function that makes it.
+
+        The function may also be a generator function with one `yield`, or return a context manager: it is
+        entered before the value is used, and left after. Coroutine functions and asynchronous context
+        managers are for tasks that are coroutine functions. With `per="worker"` the tasks of a worker share
+        one, made for the first of them and closed when the worker ends; with `per="task"` each task gets
+        its own, closed when the task has ended, with its error if it failed. A second call for a type
+        replaces the first. Raises `UsageError`.
+        """
+        from agentbus.tasks.dependencies import OWN, Provided
+
+        if kind in OWN:
+            raise UsageError(f"{kind.__name__} is given by the worker", hint="do not provide it")
+        if per not in ("task", "worker"):
+            raise UsageError(f"per is {per!r}", hint="give 'task' or 'worker'")
+        self._provided[kind] = Provided(kind, source, per)
+
+    def include(self, *others: Tasks) -> None:
+        """Add the tasks of other registries, and what they provide, also what they declare later.
+
+        What this registry provides replaces what they do. Raises `UsageError` for a registry that includes
+        this one.
+        """
+        for other in others:
+            if self is other or self in other._all():
+                raise UsageError("a registry cannot include itself", hint="include it once")
+            self._included.append(other)
+
+    def all(self) -> list[AnyTask]:
+        """Return the tasks of this registry, and of those that it includes.
+
+        Raises `UsageError` if two of one queue have the same name.
+        """
+        found: dict[tuple[str, str], AnyTask] = {}
+        for registry in self._all():
+            for place, task in registry._own.items():
+                if found.setdefault(place, task) is not task:
+                    raise UsageError(
+                        f"there are two tasks {place[1]!r} of the queue {place[0]!r}",
+                        hint="give one of them another name=",
+                    )
+        return [*found.values()]
+
+    def provided(self) -> dict[type[Any], Provided]:
+        """Return what is provided, by type."""
+        found: dict[type[Any], Provided] = {}
+        for registry in reversed(self._all()):
+            found |= registry._provided
+        return found
+
+    @overload
+    def worker(
+        self, bus: Bus, *, queues: Iterable[str] | None = None, **options: Unpack[WorkOptions]
+    ) -> TaskWorker: ...
+    @overload
+    def worker(
+        self, bus: AsyncBus, *, queues: Iterable[str] | None = None, **options: Unpack[WorkOptions]
+    ) -> AsyncTaskWorker: ...
+    def worker(self, bus: Any, *, queues: Iterable[str] | None = None, **options: Any) -> Any:
+        """Return a worker of all tasks, or of those of some queues.
+
+        Functions run in threads, coroutines in an event loop, up to `concurrency` of each queue at once.
+        `group`, `concurrency`, `visibility`, `drain`, `drain_timeout` and `start` are as in `Worker`.
+        Raises `UsageError` if a task asks for what nothing provides.
+        """
+        from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker
+
+        kind: Any = AsyncTaskWorker if isinstance(bus, Awaiting) else TaskWorker
+        return kind(bus, self, queues, **options)
+
+    def _all(self) -> list[Tasks]:
+        found: list[Tasks] = [self]
+        for other in self._included:
+            found += [one for one in other._all() if one not in found]
+        return found

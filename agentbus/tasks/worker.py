@@ -1,0 +1,270 @@
+"""Workers of typed tasks: one for each queue, all run together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any
+
+from agentbus.client.aio import AsyncBus
+from agentbus.core.errors import UsageError
+from agentbus.core.signals import stopped_by_signals
+from agentbus.tasks.dependencies import Surroundings, check
+from agentbus.tasks.payloads import PayloadMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypedDict
+
+    from agentbus.client.bus import Bus
+    from agentbus.tasks.registry import AnyTask, Tasks
+    from agentbus.workers.async_worker import AsyncWorker
+    from agentbus.workers.worker import Worker
+
+    class WorkOptions(TypedDict, total=False):
+        """The keywords of `Tasks.worker`."""
+
+        group: str
+        concurrency: int
+        visibility: float | None
+        drain: bool
+        drain_timeout: float | None
+        start: str
+
+
+class _OfQueue:
+    """The tasks of one queue, by name, and the handler that runs the one that a delivery is for."""
+
+    def __init__(self, queue: str, tasks: list[AnyTask]) -> None:
+        self.queue = queue
+        self._tasks = {task.name: task for task in tasks}
+        self._only = tasks[0] if len(tasks) == 1 else None
+        self.awaits = any(task.is_coroutine for task in tasks)
+        for task in tasks:
+            # Types that cannot be read or checked are found before a task is taken.
+            _ = task.payload, task.returns
+        backoffs = {task.declared.backoff for task in tasks}
+        if len(backoffs) > 1:
+            raise UsageError(
+                f"tasks of the queue {queue!r} have different backoffs",
+                hint="give them one backoff, or queues of their own",
+            )
+        limits = [task.declared.attempts for task in tasks]
+        known = [limit for limit in limits if limit is not None]
+        self.options = {
+            # Each task has its own in its envelope: this is for those of other programs.
+            "attempts": max(known) if len(known) == len(limits) else None,
+            "backoff": backoffs.pop(),
+        }
+
+    def of(self, delivery: Any) -> AnyTask:
+        """Return the task that a delivery is for. Raises `PayloadMismatch`."""
+        name = delivery.task_name
+        if name is None and self._only is not None:
+            return self._only
+        found = None if name is None else self._tasks.get(name)
+        if found is None:
+            what = "names no task" if name is None else f"is for the unknown task {name!r}"
+            known = ", ".join(sorted(map(repr, self._tasks)))
+            raise PayloadMismatch(f"the entry {what}; the queue {self.queue!r} has {known}")
+        return found
+
+    def handler(self, around: Surroundings) -> Callable[[Any], Any]:
+        """Return the function that handles the deliveries of the queue."""
+        return self._awaited(around) if self.awaits else self._called(around)
+
+    def _called(self, around: Surroundings) -> Callable[[Any], Any]:
+        of = self.of
+
+        def handle(delivery: Any) -> Any:
+            return _run(of(delivery), delivery, around)
+
+        return handle
+
+    def _awaited(self, around: Surroundings) -> Callable[[Any], Any]:
+        async def handle(delivery: Any) -> Any:
+            task = self.of(delivery)
+            if not task.is_coroutine:
+                return await asyncio.to_thread(_run, task, delivery, around)
+            arguments = task.payload.decode(delivery.payload)
+            if not task.given:
+                return task.returns.encode(await task.function(**arguments))
+            async with AsyncExitStack() as stack:
+                given = await around.agive(task, delivery, stack)
+                return task.returns.encode(await task.function(*given, **arguments))
+
+        return handle
+
+
+def _run(task: AnyTask, delivery: Any, around: Surroundings) -> Any:
+    arguments = task.payload.decode(delivery.payload)
+    if not task.given:
+        return task.returns.encode(task.function(**arguments))
+    with ExitStack() as stack:
+        given = around.give(task, delivery, stack)
+        return task.returns.encode(task.function(*given, **arguments))
+
+
+class _AnyTaskWorker:
+    """The common part of `TaskWorker` and `AsyncTaskWorker`."""
+
+    def __init__(self, bus: Any, tasks: Tasks, queues: Iterable[str] | None, **options: Any) -> None:
+        self._bus = bus
+        self._options = options
+        self._provided = tasks.provided()
+        wanted = None if queues is None else [*queues]
+        found: dict[str, list[AnyTask]] = {}
+        for task in tasks.all():
+            found.setdefault(task.queue, []).append(task)
+        for queue in wanted or ():
+            if queue not in found:
+                known = ", ".join(sorted(map(repr, found))) or "none"
+                raise UsageError(
+                    f"no task is declared for the queue {queue!r}",
+                    hint=f"the queues of the tasks are {known}",
+                )
+        chosen = [queue for queue in found if wanted is None or queue in wanted]
+        if not chosen:
+            raise UsageError("there are no tasks", hint="declare one: @tasks.task(queue='mail')")
+        for queue in chosen:
+            for task in found[queue]:
+                check(task, self._provided)
+                _check_mixed(task, found[queue])
+        self.queues = chosen
+        self._of = [_OfQueue(queue, found[queue]) for queue in chosen]
+        self._workers: list[Worker | AsyncWorker] = []
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    @property
+    def done(self) -> int:
+        """The number of tasks that were done and acknowledged."""
+        return sum(worker.done for worker in self._workers)
+
+    @property
+    def failed(self) -> int:
+        """The number of failed runs; their tasks are retried or buried."""
+        return sum(worker.failed for worker in self._workers)
+
+    @property
+    def buried(self) -> dict[str, int]:
+        """The number of tasks of each queue that were buried during a drain."""
+        return {worker.queue: worker.buried for worker in self._workers}
+
+    def stop(self) -> None:
+        """Stop after the running tasks are finished and acknowledged.
+
+        Idempotent; may be called from any thread and from a signal handler.
+        """
+        self._stopped = True
+        for worker in [*self._workers]:
+            worker.stop()
+
+    def _subscribed(self, bus: Any, of: _OfQueue, around: Surroundings) -> Any:
+        worker = bus.subscribe(of.queue, of.handler(around), **{**of.options, **self._options})
+        self._workers.append(worker)
+        if self._stopped:
+            worker.stop()
+        return worker
+
+    async def _run_in_loop(self, bus: AsyncBus, which: list[_OfQueue], blocking: Bus | None) -> None:
+        around = Surroundings(self._provided, blocking, bus)
+        try:
+            runs = [
+                asyncio.ensure_future(self._subscribed(bus, of, around).run()) for of in which
+            ]
+            try:
+                await asyncio.wait(runs, return_when=asyncio.FIRST_EXCEPTION)
+            finally:
+                # One that has failed, or a cancellation, ends all.
+                if any(not one.done() for one in runs):
+                    self.stop()
+                await asyncio.gather(*runs, return_exceptions=True)
+            for one in runs:
+                one.result()
+        finally:
+            await around.aclose()
+
+
+class TaskWorker(_AnyTaskWorker):
+    """Runs typed tasks on a `Bus`; `Tasks.worker` returns it.
+
+    Functions run in the threads of one worker for each queue, coroutine functions in an event loop that all
+    their queues share. In a queue with tasks of both kinds, functions run in threads of that loop.
+    """
+
+    def run(self) -> int:
+        """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
+
+        In the main thread, SIGTERM and SIGINT stop it as `stop` does, unless the program handles them.
+        Raises the errors of `Worker.run`: an error of one queue's worker stops them all.
+        """
+        with stopped_by_signals(self.stop):
+            self._run_all()
+        return self.done
+
+    def _run_all(self) -> None:
+        around = Surroundings(self._provided, self._bus, None)
+        awaited = [of for of in self._of if of.awaits]
+        runs: list[Callable[[], Any]] = [
+            self._subscribed(self._bus, of, around).run for of in self._of if not of.awaits
+        ]
+        if awaited:
+            runs.append(lambda: asyncio.run(self._in_own_loop(awaited)))
+        failures: list[BaseException] = []
+
+        def run(one: Callable[[], Any]) -> None:
+            try:
+                one()
+            except BaseException as error:  # noqa: BLE001 (it is raised below)
+                failures.append(error)
+                self.stop()
+
+        threads = [
+            threading.Thread(target=run, args=(one,), name="agentbus-tasks") for one in runs[1:]
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            run(runs[0])
+            for thread in threads:
+                thread.join()
+        finally:
+            self.stop()
+            around.close()
+        if failures:
+            raise failures[0]
+
+    async def _in_own_loop(self, which: list[_OfQueue]) -> None:
+        async with AsyncBus(self._bus.settings) as bus:
+            await self._run_in_loop(bus, which, self._bus)
+
+
+class AsyncTaskWorker(_AnyTaskWorker):
+    """Runs typed tasks on an `AsyncBus`; `Tasks.worker` returns it.
+
+    Coroutine functions run in the caller's event loop, functions in threads.
+    """
+
+    async def run(self) -> int:
+        """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
+
+        If cancelled, it stops as with `stop`, and ends after the running tasks.
+        """
+        with stopped_by_signals(self.stop):
+            await self._run_in_loop(self._bus, self._of, None)
+        return self.done
+
+
+def _check_mixed(task: AnyTask, others: list[AnyTask]) -> None:
+    """Refuse a function that asks for its delivery beside coroutines, whose deliveries are awaited."""
+    from agentbus.queues.delivery import Delivery
+
+    if Delivery in task.given and any(other.is_coroutine for other in others):
+        raise UsageError(
+            f"the task {task.name!r} asks for Delivery in a queue with coroutine functions",
+            hint="give it a queue of its own, or make it a coroutine function",
+        )
+
+
