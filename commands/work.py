@@ -24,13 +24,21 @@ from agentbus.core.settings import environment
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, Protocol
 
+    from agentbus.commands._declare import Args
     from agentbus.commands._processes import Share
     from agentbus.commands._program import Program
     from agentbus.workers.match import MatchWorker
     from agentbus.workers.webhooks import WebhooksSent
     from agentbus.workers.worker import Worker
+
+    class Stoppable(Protocol):
+        """A worker of any kind."""
+
+        def stop(self) -> None:
+            """Stop after the running tasks."""
+
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
@@ -57,7 +65,12 @@ def some_time(text: str) -> float:
 VERB = Verb(
     "work",
     "Run a program for each task of a queue.",
-    Param("QUEUE", "The queue.", required=True, values="queue"),
+    Param(
+        "QUEUE",
+        "The queue. Without CMD and --handler: MODULE:TASKS, where the typed tasks are declared.",
+        required=True,
+        values="queue",
+    ),
     Param("-- CMD...", "The program and its arguments.", dest="command", many=True),
     Param("--handler MODULE:FUNCTION", "Call a Python function with each delivery instead."),
     Param(
@@ -120,6 +133,11 @@ VERB = Verb(
     ),
     Param("--drain-timeout S", "With --drain: give up after S seconds.", convert=some_time),
     Param("--count N", "Stop after N tasks are done.", convert=at_least_one),
+    Param("--queues Q,...", "Of MODULE:TASKS, run the tasks of these queues alone."),
+    Param(
+        "--reload",
+        "For development, with MODULE:TASKS: start again when a Python file below this directory changes.",
+    ),
     text="The program reads the task's payload from stdin, as JSON, and its metadata from the environment:"
     " AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY, AGENTBUS_CORRELATION_ID"
     " and so on. Exit 0: the task is done, and stdout is its result. Exit 65: the task is buried at"
@@ -133,12 +151,14 @@ VERB = Verb(
         "agentbus work --match 'mail*' -- ./send-mail.sh",
         "agentbus work build --drain --attempts 1 -- ./build.sh",
         "agentbus work mail --handler handlers:send",
+        "agentbus work app:tasks --queues mail,thumbnails --concurrency 4",
     ),
     subject="queue",
     goes_with={"--drain-timeout": ("--drain",)},
     excludes={
         "--match": ("--drain", "--drain-timeout", "--count", "--max-tasks-per-child"),
         "--count": ("--processes", "--max-tasks-per-child"),
+        "--reload": ("--drain", "--drain-timeout", "--processes", "--max-tasks-per-child"),
     },
 )
 
@@ -152,9 +172,18 @@ def run(call: Call) -> int:
     if bool(args.command) == (args.handler is not None):
         if args.handler is not None:
             raise UsageError("there are both a program and a handler", hint="give one of them")
+        if ":" in args.queue:
+            from agentbus.commands import _typed
+
+            return _typed.run(call)
         raise UsageError(
             "there is nothing to run",
             hint="give a program after --, as in 'work mail -- ./send.sh', or --handler",
+        )
+    if args.queues or args.reload:
+        raise UsageError(
+            f"{'--queues' if args.queues else '--reload'} is for typed tasks",
+            hint="name them, as in 'work app:tasks', without a program or --handler",
         )
     if args.handler is not None and args.timeout is not None:
         raise UsageError(
@@ -169,7 +198,7 @@ def run(call: Call) -> int:
     if handling is not None:
         handling.worker = worker
     if share is None:
-        _tell_of_pauses(call)
+        tell_of_pauses(call, lambda queue: _is_mine(call.args, queue))
     else:
         share.ready()
     from agentbus.commands import _long_running
@@ -177,9 +206,9 @@ def run(call: Call) -> int:
     with (
         contextlib.nullcontext() if program is None else contextlib.closing(program),
         _long_running.failures_logged(call),
-        _until_told(worker, program, args.grace, args.drain_timeout) as signals,
+        until_told(worker, program, args.grace, args.drain_timeout) as signals,
         _shown(call, worker, handling),
-        _webhooks(call, lambda: args.drain and not signals) as sent,
+        webhooks(call, lambda: args.drain and not signals) as sent,
     ):
         try:
             done = worker.run()
@@ -211,7 +240,7 @@ def _kept(call: Call) -> int:
     from agentbus.commands import _processes
 
     args = call.args
-    _tell_of_pauses(call)
+    tell_of_pauses(call, lambda queue: _is_mine(args, queue))
     code, totals = _processes.keep(call)
     args.noted = {"done": totals["done"], "failed": totals["failed"]}
     if args.handler is not None and totals:
@@ -274,8 +303,8 @@ def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) 
 
 
 @contextlib.contextmanager
-def _until_told(
-    worker: Worker | MatchWorker, program: Program | None, grace: float, limit: float | None
+def until_told(
+    worker: Stoppable, program: Program | None, grace: float, limit: float | None
 ) -> Iterator[list[int]]:
     """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once.
 
@@ -312,22 +341,25 @@ def _until_told(
                 timer.cancel()
 
 
-def _tell_of_pauses(call: Call) -> None:
+def tell_of_pauses(call: Call, takes: Callable[[str], bool]) -> None:
     """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
-    from agentbus.workers.match import matches
-
-    args = call.args
     for order in call.bus.paused():
-        mine = order.name == (args.queue if order.kind == "queue" else call.bus.agent)
-        if order.kind == "queue" and args.match:
-            mine = matches(args.queue, order.name or "")
+        mine = order.name == call.bus.agent
+        if order.kind == "queue":
+            mine = takes(order.name or "")
         if mine and order.kind in ("queue", "agent"):
             by = f" by {word(order.by)}" if order.by else ""
             why = f": {order.why}" if order.why else ""
             call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")
 
 
-def _webhooks(
+def _is_mine(args: Args, queue: str) -> bool:
+    from agentbus.workers.match import matches
+
+    return matches(args.queue, queue) if args.match else queue == args.queue
+
+
+def webhooks(
     call: Call, drain: Callable[[], bool]
 ) -> contextlib.AbstractContextManager[WebhooksSent | None]:
     """Send webhooks meanwhile, if they are enabled and this worker does not take them itself."""
@@ -377,20 +409,26 @@ def _program(call: Call) -> Program:
 
 def _handler(path: str) -> Callable[..., Any]:
     """Import the function `module:function`, also from the current directory."""
-    module, colon, function = path.partition(":")
-    if not (module and colon and function):
-        raise UsageError(f"{path!r} names no handler", hint="write it as module:function")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = import_module(module)
-        for part in function.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise UsageError(
-            f"the handler {path!r} cannot be loaded ({type(error).__name__}: {error})",
-            hint="correct it, or start this where its module can be found",
-        ) from error
+    found = loaded(path, "handler")
     if not callable(found):
         raise UsageError(f"{path!r} cannot be called", hint="name a function")
     handler: Callable[..., Any] = found
     return handler
+
+
+def loaded(path: str, what: str) -> Any:
+    """Import `module:name`, also from the current directory."""
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise UsageError(f"{path!r} names no {what}", hint="write it as module:function")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise UsageError(
+            f"the {what} {path!r} cannot be loaded ({type(error).__name__}: {error})",
+            hint="correct it, or start this where its module can be found",
+        ) from error
+    return found

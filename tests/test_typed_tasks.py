@@ -124,11 +124,14 @@ def test_several_parameters_are_an_object_by_their_names(bus: Bus) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((Order("ada", [Line(1), Line("x")]), 1), r"\$\.order\.lines\[1\]\.count: expected int, got str"),  # type: ignore[arg-type]
+        (
+            (Order("ada", [Line(1), Line("x")]), 1),
+            r"\$\.order\.lines\[1\]\.count: expected int, got str",
+        ),  # type: ignore[arg-type]
         ((Order("ada", []), "1"), r"\$\.times: expected int, got str"),
         ((Order("ada", []),), "missing a required argument: 'times'"),
         ((Order("ada", []), 1, 2), "too many positional arguments"),
-        ((object(), 1), "cannot be sent as JSON: an object is not data"),
+        ((object(), 1), "cannot be sent as JSON: objects of the type object are not data"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_publish(bus: Bus, arguments: Any, words: str) -> None:

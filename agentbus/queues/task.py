@@ -30,8 +30,7 @@ class Task(Record):
     own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
     by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
     after its publication it is not run any more, but buried. With `notify` the channel gets a message when
-    it is done or buried, on the topic `tasks`. `task` is the name of a typed task, of which a queue may have
-    several.
+    it is done or buried, on the topic `tasks`. `task` is the name of a typed task.
     """
 
     payload: Any

@@ -81,7 +81,9 @@ class Surroundings:
         await self._astack.aclose()
         await asyncio.to_thread(self._stack.close)
 
-    def give(self, task: TypedTask[..., ..., Any, Any], delivery: Any, stack: ExitStack) -> list[Any]:
+    def give(
+        self, task: TypedTask[..., ..., Any, Any], delivery: Any, stack: ExitStack
+    ) -> list[Any]:
         """Return the dependencies of a task; `stack` closes those of its own after it."""
         return [self._one(kind, delivery, stack) for kind in task.given]
 

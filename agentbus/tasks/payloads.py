@@ -53,7 +53,7 @@ class Payload:
         self._type: Any = types[0] if self._alone else _struct(name, parameters, types)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the payload of a call. Raises `PayloadMismatch` if an argument is missing or does not fit."""
+        """Return the payload of a call. Raises `PayloadMismatch` if an argument is missing, or wrong."""
         if kwargs or len(args) != len(self._names) or self._positional != len(args):
             try:
                 given = self._signature.bind(*args, **kwargs).arguments
@@ -76,11 +76,7 @@ class Payload:
         if self._alone:
             return {self._names[0]: found}
         unset = msgspec.UNSET
-        return {
-            name: value
-            for name in self._names
-            if (value := getattr(found, name)) is not unset
-        }
+        return {name: value for name in self._names if (value := getattr(found, name)) is not unset}
 
 
 class Result:
@@ -165,7 +161,7 @@ def _plain(value: Any) -> Any:
     """Return a pydantic model as data."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
-        raise TypeError(f"a {type(value).__qualname__} is not data")
+        raise TypeError(f"objects of the type {type(value).__qualname__} are not data")
     return dump(mode="json")
 
 
@@ -173,7 +169,7 @@ def _model(kind: Any, data: Any) -> Any:
     """Return data as a pydantic model, which pydantic validates."""
     validate = getattr(kind, "model_validate", None)
     if validate is None:
-        raise TypeError(f"a {getattr(kind, '__qualname__', kind)} is not data")
+        raise TypeError(f"objects of the type {getattr(kind, '__qualname__', kind)} are not data")
     try:
         return validate(data)
     except ValueError as error:

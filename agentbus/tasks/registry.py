@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A_co = TypeVar("A_co", contravariant=True)
-B_co = TypeVar("B_co", contravariant=True)
-D_co = TypeVar("D_co", contravariant=True)
 A = TypeVar("A")
 B = TypeVar("B")
 D = TypeVar("D")
@@ -61,43 +58,43 @@ class _Declaring(Protocol):
     def __call__(self, function: Callable[P, R], /) -> TypedTask[P, P, R, R]: ...
 
 
-class _Given1(Protocol[A_co]):
+class _Given1(Protocol[A]):
     """Makes a function a typed task, whose first parameter its worker gives."""
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[A_co, P], Coroutine[Any, Any, R]], /
-    ) -> TypedTask[Concatenate[A_co, P], P, Coroutine[Any, Any, R], R]: ...
+        self, function: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], /
+    ) -> TypedTask[Concatenate[A, P], P, Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[A_co, P], R], /
-    ) -> TypedTask[Concatenate[A_co, P], P, R, R]: ...
+        self, function: Callable[Concatenate[A, P], R], /
+    ) -> TypedTask[Concatenate[A, P], P, R, R]: ...
 
 
-class _Given2(Protocol[A_co, B_co]):
+class _Given2(Protocol[A, B]):
     """Makes a function a typed task, whose first two parameters its worker gives."""
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[A_co, B_co, P], Coroutine[Any, Any, R]], /
-    ) -> TypedTask[Concatenate[A_co, B_co, P], P, Coroutine[Any, Any, R], R]: ...
+        self, function: Callable[Concatenate[A, B, P], Coroutine[Any, Any, R]], /
+    ) -> TypedTask[Concatenate[A, B, P], P, Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[A_co, B_co, P], R], /
-    ) -> TypedTask[Concatenate[A_co, B_co, P], P, R, R]: ...
+        self, function: Callable[Concatenate[A, B, P], R], /
+    ) -> TypedTask[Concatenate[A, B, P], P, R, R]: ...
 
 
-class _Given3(Protocol[A_co, B_co, D_co]):
+class _Given3(Protocol[A, B, D]):
     """Makes a function a typed task, whose first three parameters its worker gives."""
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[A_co, B_co, D_co, P], Coroutine[Any, Any, R]], /
-    ) -> TypedTask[Concatenate[A_co, B_co, D_co, P], P, Coroutine[Any, Any, R], R]: ...
+        self, function: Callable[Concatenate[A, B, D, P], Coroutine[Any, Any, R]], /
+    ) -> TypedTask[Concatenate[A, B, D, P], P, Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[A_co, B_co, D_co, P], R], /
-    ) -> TypedTask[Concatenate[A_co, B_co, D_co, P], P, R, R]: ...
+        self, function: Callable[Concatenate[A, B, D, P], R], /
+    ) -> TypedTask[Concatenate[A, B, D, P], P, R, R]: ...
 
 
 class Tasks:

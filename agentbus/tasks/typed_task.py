@@ -182,9 +182,7 @@ class TypedTask(Generic[C, P, T, R]):
                 )
             # The task's own envelope is written once for a batch.
             yield (
-                one.payload
-                if one.envelope is self._envelope
-                else Task(one.payload, **one.envelope)
+                one.payload if one.envelope is self._envelope else Task(one.payload, **one.envelope)
             )
 
     def _batch(self) -> dict[str, Any]:

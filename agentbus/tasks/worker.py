@@ -109,7 +109,9 @@ def _run(task: AnyTask, delivery: Any, around: Surroundings) -> Any:
 class _AnyTaskWorker:
     """The common part of `TaskWorker` and `AsyncTaskWorker`."""
 
-    def __init__(self, bus: Any, tasks: Tasks, queues: Iterable[str] | None, **options: Any) -> None:
+    def __init__(
+        self, bus: Any, tasks: Tasks, queues: Iterable[str] | None, **options: Any
+    ) -> None:
         self._bus = bus
         self._options = options
         self._provided = tasks.provided()
@@ -168,12 +170,12 @@ class _AnyTaskWorker:
             worker.stop()
         return worker
 
-    async def _run_in_loop(self, bus: AsyncBus, which: list[_OfQueue], blocking: Bus | None) -> None:
+    async def _run_in_loop(
+        self, bus: AsyncBus, which: list[_OfQueue], blocking: Bus | None
+    ) -> None:
         around = Surroundings(self._provided, blocking, bus)
         try:
-            runs = [
-                asyncio.ensure_future(self._subscribed(bus, of, around).run()) for of in which
-            ]
+            runs = [asyncio.ensure_future(self._subscribed(bus, of, around).run()) for of in which]
             try:
                 await asyncio.wait(runs, return_when=asyncio.FIRST_EXCEPTION)
             finally:
@@ -266,5 +268,3 @@ def _check_mixed(task: AnyTask, others: list[AnyTask]) -> None:
             f"the task {task.name!r} asks for Delivery in a queue with coroutine functions",
             hint="give it a queue of its own, or make it a coroutine function",
         )
-
-

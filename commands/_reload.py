@@ -1,0 +1,53 @@
+"""How `work --reload` starts its worker again when a Python file has changed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from agentbus.commands import _signals
+from agentbus.commands._output import to_stderr
+from agentbus.core.errors import UsageError
+
+_INTERRUPTED = 130
+
+
+def run(path: str) -> int:
+    """Run the command line without --reload as a child, again after each change, until a signal."""
+    try:
+        from watchfiles import PythonFilter, watch
+    except ImportError:
+        raise UsageError(
+            "--reload needs the package 'watchfiles'",
+            hint="install the extra: pip install 'agentbus-toolkit[reload]'",
+        ) from None
+    words = [word for word in sys.argv[1:] if word != "--reload"]
+    ended = threading.Event()
+    signals: list[int] = []
+    child = _started(words)
+
+    def stop(number: int, _frame: object) -> None:
+        signals.append(number)
+        ended.set()
+        # It is in a group of its own, so that a terminal's Ctrl-C comes once.
+        child.send_signal(number)
+
+    with _signals.heard(stop, *_signals.ENDING, signal.SIGHUP):
+        for changes in watch(".", watch_filter=PythonFilter(), stop_event=ended):
+            names = sorted({os.path.relpath(name) for _, name in changes})
+            more = f" and {len(names) - 1} more" if names[1:] else ""
+            to_stderr(f"agentbus: {names[0]}{more} changed; starting {path} again\n")
+            child.terminate()
+            child.wait()
+            if ended.is_set():
+                break
+            child = _started(words)
+        child.wait()
+    return _INTERRUPTED if signal.SIGINT in signals else 0
+
+
+def _started(words: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "agentbus", *words], process_group=0)
