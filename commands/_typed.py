@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _long_running, work
+from agentbus.commands import _long_running, _working
 from agentbus.commands._format import count
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
@@ -42,11 +42,11 @@ def run(call: Call) -> int:
         drain_timeout=args.drain_timeout,
         start=args.start,
     )
-    work.tell_of_pauses(call, worker.queues.__contains__)
+    _working.tell_of_pauses(call, worker.queues.__contains__)
     with (
         _long_running.failures_logged(call),
-        work.until_told(worker, None, args.grace, args.drain_timeout) as signals,
-        work.webhooks(call, lambda: args.drain and not signals) as sent,
+        _working.until_told(worker, None, args.grace, args.drain_timeout) as signals,
+        _working.webhooks(call, lambda: args.drain and not signals) as sent,
     ):
         try:
             done = worker.run()
@@ -74,7 +74,7 @@ def run(call: Call) -> int:
 def _tasks(path: str) -> Tasks:
     from agentbus.tasks.registry import Tasks
 
-    found = work.loaded(path, "tasks")
+    found = _working.loaded(path, "tasks")
     if not isinstance(found, Tasks):
         raise UsageError(
             f"{path!r} is a {type(found).__name__}, not an agentbus.Tasks",

@@ -6,38 +6,27 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
-import threading
-from importlib import import_module
 
-from agentbus.commands import _signals, _together
+from agentbus.commands import _together, _working
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._format import count
 from agentbus.commands._handling import Handling
-from agentbus.commands._output import ReaderGone, to_stderr
-from agentbus.commands.pause import named
+from agentbus.commands._output import ReaderGone
 from agentbus.core import names
-from agentbus.core.errors import AgentBusError, TimedOut, UsageError
+from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.names import word
 from agentbus.core.settings import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any, Protocol
+    from typing import Any
 
     from agentbus.commands._declare import Args
     from agentbus.commands._processes import Share
     from agentbus.commands._program import Program
     from agentbus.workers.match import MatchWorker
-    from agentbus.workers.webhooks import WebhooksSent
     from agentbus.workers.worker import Worker
-
-    class Stoppable(Protocol):
-        """A worker of any kind."""
-
-        def stop(self) -> None:
-            """Stop after the running tasks."""
 
 
 _NOT_FOUND = 127
@@ -198,7 +187,7 @@ def run(call: Call) -> int:
     if handling is not None:
         handling.worker = worker
     if share is None:
-        tell_of_pauses(call, lambda queue: _is_mine(call.args, queue))
+        _working.tell_of_pauses(call, lambda queue: _is_mine(call.args, queue))
     else:
         share.ready()
     from agentbus.commands import _long_running
@@ -206,9 +195,9 @@ def run(call: Call) -> int:
     with (
         contextlib.nullcontext() if program is None else contextlib.closing(program),
         _long_running.failures_logged(call),
-        until_told(worker, program, args.grace, args.drain_timeout) as signals,
+        _working.until_told(worker, program, args.grace, args.drain_timeout) as signals,
         _shown(call, worker, handling),
-        webhooks(call, lambda: args.drain and not signals) as sent,
+        _working.webhooks(call, lambda: args.drain and not signals) as sent,
     ):
         try:
             done = worker.run()
@@ -240,7 +229,7 @@ def _kept(call: Call) -> int:
     from agentbus.commands import _processes
 
     args = call.args
-    tell_of_pauses(call, lambda queue: _is_mine(args, queue))
+    _working.tell_of_pauses(call, lambda queue: _is_mine(args, queue))
     code, totals = _processes.keep(call)
     args.noted = {"done": totals["done"], "failed": totals["failed"]}
     if args.handler is not None and totals:
@@ -302,83 +291,10 @@ def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) 
         yield
 
 
-@contextlib.contextmanager
-def until_told(
-    worker: Stoppable, program: Program | None, grace: float, limit: float | None
-) -> Iterator[list[int]]:
-    """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once.
-
-    The worker stops itself `limit` seconds from now; what it runs then has the same grace.
-    """
-    told: list[int] = []
-    timers: list[threading.Timer] = []
-
-    def later(seconds: float, act: Callable[..., None], *args: float) -> None:
-        timers.append(threading.Timer(seconds, act, args))
-        timers[-1].daemon = True
-        timers[-1].start()
-
-    def stop(number: int, _frame: object) -> None:
-        again = bool(told)
-        told.append(number)
-        worker.stop()
-        if program is not None:
-            program.stop(0.0 if again else grace)
-        elif again:
-            _leave()
-        else:
-            later(grace, _leave)
-
-    if limit is not None and program is not None:
-        later(limit, program.stop, grace)
-    elif limit is not None:
-        later(limit + grace, _leave, TimedOut.exit_code)
-    with _signals.heard(stop, *_signals.ENDING, signal.SIGHUP):
-        try:
-            yield told
-        finally:
-            for timer in timers:
-                timer.cancel()
-
-
-def tell_of_pauses(call: Call, takes: Callable[[str], bool]) -> None:
-    """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
-    for order in call.bus.paused():
-        mine = order.name == call.bus.agent
-        if order.kind == "queue":
-            mine = takes(order.name or "")
-        if mine and order.kind in ("queue", "agent"):
-            by = f" by {word(order.by)}" if order.by else ""
-            why = f": {order.why}" if order.why else ""
-            call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")
-
-
 def _is_mine(args: Args, queue: str) -> bool:
     from agentbus.workers.match import matches
 
     return matches(args.queue, queue) if args.match else queue == args.queue
-
-
-def webhooks(
-    call: Call, drain: Callable[[], bool]
-) -> contextlib.AbstractContextManager[WebhooksSent | None]:
-    """Send webhooks meanwhile, if they are enabled and this worker does not take them itself."""
-    if not call.settings.webhooks:
-        return contextlib.nullcontext()
-    from agentbus.queues.notify import WEBHOOKS
-    from agentbus.workers.webhooks import beside, handler
-
-    if call.args.queue == WEBHOOKS:
-        # A second worker would take its tasks. Without a secret, nothing is taken.
-        handler(call.settings)
-        return contextlib.nullcontext()
-    return beside(call.bus, drain=drain)
-
-
-def _leave(code: int = 1) -> None:
-    # A Python function cannot be interrupted from outside; its task is not acknowledged.
-    to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
-    _signals.leave(code, "the handler did not end in time")
 
 
 def _program(call: Call) -> Program:
@@ -409,26 +325,8 @@ def _program(call: Call) -> Program:
 
 def _handler(path: str) -> Callable[..., Any]:
     """Import the function `module:function`, also from the current directory."""
-    found = loaded(path, "handler")
+    found = _working.loaded(path, "handler")
     if not callable(found):
         raise UsageError(f"{path!r} cannot be called", hint="name a function")
     handler: Callable[..., Any] = found
     return handler
-
-
-def loaded(path: str, what: str) -> Any:
-    """Import `module:name`, also from the current directory."""
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise UsageError(f"{path!r} names no {what}", hint="write it as module:function")
-    sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise UsageError(
-            f"the {what} {path!r} cannot be loaded ({type(error).__name__}: {error})",
-            hint="correct it, or start this where its module can be found",
-        ) from error
-    return found

@@ -16,7 +16,7 @@ from agentbus.queues.delivery import AsyncDelivery, Delivery
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agentbus.tasks.typed_task import TypedTask
+    from agentbus.tasks.typed_task import AnyTask
 
 _BLOCKING, _AWAITED = (Bus, Delivery), (AsyncBus, AsyncDelivery)
 OWN = (*_BLOCKING, *_AWAITED)
@@ -41,7 +41,7 @@ class Provided(NamedTuple):
         return source()
 
 
-def check(task: TypedTask[..., ..., Any, Any], provided: Mapping[type[Any], Provided]) -> None:
+def check(task: AnyTask, provided: Mapping[type[Any], Provided]) -> None:
     """Raise `UsageError` if a worker cannot give a task what it asks for."""
     for kind in task.given:
         wrong = _BLOCKING if task.is_coroutine else _AWAITED
@@ -81,15 +81,11 @@ class Surroundings:
         await self._astack.aclose()
         await asyncio.to_thread(self._stack.close)
 
-    def give(
-        self, task: TypedTask[..., ..., Any, Any], delivery: Any, stack: ExitStack
-    ) -> list[Any]:
+    def give(self, task: AnyTask, delivery: Any, stack: ExitStack) -> list[Any]:
         """Return the dependencies of a task; `stack` closes those of its own after it."""
         return [self._one(kind, delivery, stack) for kind in task.given]
 
-    async def agive(
-        self, task: TypedTask[..., ..., Any, Any], delivery: Any, stack: AsyncExitStack
-    ) -> list[Any]:
+    async def agive(self, task: AnyTask, delivery: Any, stack: AsyncExitStack) -> list[Any]:
         """Return the dependencies of a coroutine, as `give` does."""
         return [await self._aone(kind, delivery, stack) for kind in task.given]
 

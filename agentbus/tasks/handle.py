@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from agentbus.queues.cancel import Cancelled
     from agentbus.queues.task_state import TaskState
     from agentbus.store.steps import Op
-    from agentbus.tasks.payloads import Result
+    from agentbus.tasks.payloads import TypedResult
 
 R = TypeVar("R")
 
@@ -21,7 +21,7 @@ class AnyHandle(Generic[R]):
 
     __slots__ = ("_bus", "_result", "_run", "id")
 
-    def __init__(self, bus: Any, task_id: str, result: Result) -> None:
+    def __init__(self, bus: Any, task_id: str, result: TypedResult) -> None:
         self._bus = bus
         self._run = bus._run
         self._result = result

@@ -79,7 +79,7 @@ class Payload:
         return {name: value for name in self._names if (value := getattr(found, name)) is not unset}
 
 
-class Result:
+class TypedResult:
     """The result of a function, by the type that it is declared to return."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:

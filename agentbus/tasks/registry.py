@@ -8,7 +8,7 @@ from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.store.verb import Awaiting
 from agentbus.tasks.options import TaskOptions
-from agentbus.tasks.typed_task import TypedTask
+from agentbus.tasks.typed_task import AnyTask, TypedTask
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff
     from agentbus.tasks.dependencies import Provided
     from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker, WorkOptions
-
-    AnyTask = TypedTask[..., ..., Any, Any]
 
     class Declared(TypedDict, total=False):
         """The options of `Tasks.task` beside `queue` and `given`."""
@@ -252,7 +250,7 @@ class Tasks:
         from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker
 
         kind: Any = AsyncTaskWorker if isinstance(bus, Awaiting) else TaskWorker
-        return kind(bus, self, queues, **options)
+        return kind(bus, self.all(), self.provided(), queues, **options)
 
     def _all(self) -> list[Tasks]:
         found: list[Tasks] = [self]

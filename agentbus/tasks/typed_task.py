@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from agentbus.core.errors import UsageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus
     from agentbus.core.envelope import Envelope
     from agentbus.tasks.options import TaskOptions
-    from agentbus.tasks.payloads import Payload, Result
+    from agentbus.tasks.payloads import Payload, TypedResult
 
 C = ParamSpec("C")
 P = ParamSpec("P")
@@ -76,11 +76,11 @@ class TypedTask(Generic[C, P, T, R]):
         return Payload(self.name, self.function, len(self.given))
 
     @functools.cached_property
-    def returns(self) -> Result:
+    def returns(self) -> TypedResult:
         """The conversion of its result."""
-        from agentbus.tasks.payloads import Result
+        from agentbus.tasks.payloads import TypedResult
 
-        return Result(self.name, self.function)
+        return TypedResult(self.name, self.function)
 
     def options(
         self,
@@ -205,3 +205,6 @@ class Item(Generic[R]):
         self.of = of
         self.payload = payload
         self.envelope = envelope
+
+
+AnyTask: TypeAlias = TypedTask[..., ..., Any, Any]

@@ -14,11 +14,12 @@ from agentbus.tasks.dependencies import Surroundings, check
 from agentbus.tasks.payloads import PayloadMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypedDict
 
     from agentbus.client.bus import Bus
-    from agentbus.tasks.registry import AnyTask, Tasks
+    from agentbus.tasks.dependencies import Provided
+    from agentbus.tasks.typed_task import AnyTask
     from agentbus.workers.async_worker import AsyncWorker
     from agentbus.workers.worker import Worker
 
@@ -110,14 +111,19 @@ class _AnyTaskWorker:
     """The common part of `TaskWorker` and `AsyncTaskWorker`."""
 
     def __init__(
-        self, bus: Any, tasks: Tasks, queues: Iterable[str] | None, **options: Any
+        self,
+        bus: Any,
+        tasks: Iterable[AnyTask],
+        provided: Mapping[type[Any], Provided],
+        queues: Iterable[str] | None,
+        **options: Any,
     ) -> None:
         self._bus = bus
         self._options = options
-        self._provided = tasks.provided()
+        self._provided = provided
         wanted = None if queues is None else [*queues]
         found: dict[str, list[AnyTask]] = {}
-        for task in tasks.all():
+        for task in tasks:
             found.setdefault(task.queue, []).append(task)
         for queue in wanted or ():
             if queue not in found:

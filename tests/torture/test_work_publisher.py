@@ -9,25 +9,25 @@ from agentbus.torture.assignment import Allowance
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe, read_history
 from agentbus.torture.work import checks
 from agentbus.torture.work.publisher import publish, resumed_at
-from agentbus.torture.work.tasks import PUBLISH, Publication, Tasks
+from agentbus.torture.work.tasks import PUBLISH, Publication, TaskPlan
 
 
 def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:
-    tasks = Tasks(7, 110, 3)
+    tasks = TaskPlan(7, 110, 3)
     whole = list(tasks.publications())
     asked = [task for one in whole[: tasks.size] for task in one.payloads]
 
-    assert list(Tasks(7, 110, 3).publications(3)) == whole[3:]
+    assert list(TaskPlan(7, 110, 3).publications(3)) == whole[3:]
     assert [task["i"] for task in asked][:110] == list(range(110))
     assert {task["i"] for task in asked if "poison" in task} == tasks.poison
-    assert list(Tasks(8, 110, 3).publications()) != whole
+    assert list(TaskPlan(8, 110, 3).publications()) != whole
 
 
 def test_a_publisher_ends_where_it_is_told_to(tmp_path: pathlib.Path) -> None:
     sent: list[int] = []
 
     limit = Allowance(3, over=True)
-    publish(lambda one: sent.append(one.number), limit, tmp_path / "a", Tasks(7, 1000, 0))
+    publish(lambda one: sent.append(one.number), limit, tmp_path / "a", TaskPlan(7, 1000, 0))
 
     assert sent == [0, 1, 2]
 
@@ -45,7 +45,7 @@ def test_what_is_refused_is_published_again_and_what_is_in_doubt_is_not(
                 assert one.first == 0
             raise trouble
 
-    publish(send, Allowance(3, over=True), tmp_path / "a", Tasks(7, 30, 0, plain=True))
+    publish(send, Allowance(3, over=True), tmp_path / "a", TaskPlan(7, 30, 0, plain=True))
 
     told = read_history(tmp_path / "a")
     assert sent == [0, 0, 24, 25]

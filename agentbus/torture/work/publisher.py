@@ -15,7 +15,7 @@ from agentbus.core.keys import Keys
 from agentbus.torture.assignment import Allowance, Assignment
 from agentbus.torture.history import FAIL, Scribe, read_history
 from agentbus.torture.plain import plain_client
-from agentbus.torture.work.tasks import PUBLISH, QUEUE, Publication, Tasks
+from agentbus.torture.work.tasks import PUBLISH, QUEUE, Publication, TaskPlan
 
 MAXLEN = "maxlen"
 _PAUSE = 0.05
@@ -24,7 +24,7 @@ _KEPT = 100
 
 
 def publish(
-    send: Callable[[Publication], Any], limit: Allowance, history: pathlib.Path, tasks: Tasks
+    send: Callable[[Publication], Any], limit: Allowance, history: pathlib.Path, tasks: TaskPlan
 ) -> None:
     """Publish in order what no predecessor has, and write a history of the outcomes."""
     start, scribe = resumed_at(history), Scribe(history)
@@ -55,7 +55,7 @@ def resumed_at(history: pathlib.Path) -> int:
     return number if told[-1].phase == FAIL else number + 1
 
 
-def sender(bus: agentbus.Bus, tasks: Tasks) -> Callable[[Publication], Any]:
+def sender(bus: agentbus.Bus, tasks: TaskPlan) -> Callable[[Publication], Any]:
     """Publish by the library."""
     queue = bus.queue(QUEUE, bound=tasks.number + 1)
 
@@ -85,7 +85,7 @@ def trimming(url: str, project: str) -> Callable[[Publication], Any]:
 
 def main(told: Assignment, limit: Allowance) -> None:
     """Publish everything, and end."""
-    tasks = Tasks(told.seed, **told.options, plain=told.kind != "library")
+    tasks = TaskPlan(told.seed, **told.options, plain=told.kind != "library")
     with agentbus.connect(told.url, project=told.project, agent="ada", deadline=_DEADLINE) as bus:
         send = trimming(told.url, told.project) if told.kind == MAXLEN else sender(bus, tasks)
         publish(send, limit, told.history, tasks)

@@ -43,7 +43,7 @@ class Publication(NamedTuple):
         return self.first + len(self.payloads) - 1
 
 
-class Tasks:
+class TaskPlan:
     """The tasks of one run: the same for the same seed, in each process."""
 
     def __init__(self, seed: int, tasks: int, poison: int, *, plain: bool = False) -> None:

@@ -28,7 +28,7 @@ from agentbus.torture.work.tasks import (
     PUBLISH,
     QUEUE,
     RUN,
-    Tasks,
+    TaskPlan,
     by_hand,
 )
 from agentbus.torture.work.under_load import QueueUnderLoad
@@ -92,7 +92,9 @@ class QueueWork(Workload):
         super().__init__(trial, server)
         self.plan = plan = planned(trial)
         self.checks = plan.checks
-        self.tasks = Tasks(trial.seed, plan.tasks, plan.poison, plain=plan.publisher != "library")
+        self.tasks = TaskPlan(
+            trial.seed, plan.tasks, plan.poison, plain=plan.publisher != "library"
+        )
         self._keys = Keys(self.project)
         # How often no worker was at work, how many were killed at work, and how many freezes ended in a
         # refused acknowledgement.
