@@ -22,7 +22,7 @@ def run(path: str) -> int:
     except ImportError:
         raise UsageError(
             "--reload needs the package 'watchfiles'",
-            hint="install the extra: pip install 'agentbus-toolkit[reload]'",
+            hint="install the extra 'reload'",
         ) from None
     words = [word for word in sys.argv[1:] if word != "--reload"]
     ended = threading.Event()
@@ -32,7 +32,7 @@ def run(path: str) -> int:
     def stop(number: int, _frame: object) -> None:
         signals.append(number)
         ended.set()
-        # It is in a group of its own, so that a terminal's Ctrl-C comes once.
+        # It is in another process group, so that a terminal's Ctrl-C comes once.
         child.send_signal(number)
 
     with _signals.heard(stop, *_signals.ENDING, signal.SIGHUP):

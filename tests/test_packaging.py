@@ -165,6 +165,7 @@ def test_the_metadata_says_what_it_is(wheel, contents):
             "click",
             "cronsim",
             "hiredis",
+            "msgspec",
             "orjson",
             "python-json-logger",
             "pyyaml",

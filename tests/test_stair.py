@@ -68,7 +68,10 @@ def test_imports_go_down_the_stair_only():
     upwards = sorted(
         f"{importer} -> {imported}"
         for importer, imported in set(crossings())
-        if room(importer) != room(imported) and STEP[room(imported)] >= STEP[room(importer)]
+        if room(importer) != room(imported)
+        and STEP[room(imported)] >= STEP[room(importer)]
+        # The package's own table of contents names what it loads when asked.
+        and importer != TOP
     )
 
     assert upwards == []

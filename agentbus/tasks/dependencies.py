@@ -82,7 +82,7 @@ class Surroundings:
         await asyncio.to_thread(self._stack.close)
 
     def give(self, task: AnyTask, delivery: Any, stack: ExitStack) -> list[Any]:
-        """Return the dependencies of a task; `stack` closes those of its own after it."""
+        """Return the dependencies of a task; `stack` closes what is for it alone."""
         return [self._one(kind, delivery, stack) for kind in task.given]
 
     async def agive(self, task: AnyTask, delivery: Any, stack: AsyncExitStack) -> list[Any]:

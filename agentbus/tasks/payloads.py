@@ -108,7 +108,7 @@ def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def is_object(kind: Any) -> bool:
-    """Return whether a type's values are objects in JSON, with fields of their own."""
+    """Return whether a type's values are objects in JSON, with fields that the type declares."""
     kind = typing.get_origin(kind) or kind
     return isinstance(kind, type) and (
         dataclasses.is_dataclass(kind)

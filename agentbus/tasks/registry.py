@@ -136,7 +136,7 @@ class Tasks:
         parameters that are not part of the payload, and that the worker gives: `Bus` or `AsyncBus`,
         `Delivery` or `AsyncDelivery`, or what `provide` was given. `name` (by default that of the function)
         is stored with each task and must not change while tasks are queued. `attempts`, `priority`,
-        `expires` and `backoff` are those of the queue. Raises `UsageError`.
+        `expires` and `backoff` come before those of the queue. Raises `UsageError`.
         """
         kinds = given if isinstance(given, tuple) else (given,)
         try:

@@ -49,7 +49,7 @@ class _OfQueue:
         if len(backoffs) > 1:
             raise UsageError(
                 f"tasks of the queue {queue!r} have different backoffs",
-                hint="give them one backoff, or queues of their own",
+                hint="give them one backoff, or one queue each",
             )
         limits = [task.declared.attempts for task in tasks]
         known = [limit for limit in limits if limit is not None]
@@ -272,5 +272,5 @@ def _check_mixed(task: AnyTask, others: list[AnyTask]) -> None:
     if Delivery in task.given and any(other.is_coroutine for other in others):
         raise UsageError(
             f"the task {task.name!r} asks for Delivery in a queue with coroutine functions",
-            hint="give it a queue of its own, or make it a coroutine function",
+            hint="give it another queue, or make it a coroutine function",
         )
