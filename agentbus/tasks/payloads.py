@@ -54,21 +54,24 @@ class Payload:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the payload of a call. Raises `PayloadMismatch` if an argument is missing, or wrong."""
-        if kwargs or len(args) != len(self._names) or self._positional != len(args):
-            try:
-                given = self._signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise PayloadMismatch(f"{self._what} is incomplete: {error}") from None
+        value: Any
+        if not kwargs and len(args) == len(self._names) == self._positional:
+            value = args[0] if self._alone else dict(zip(self._names, args, strict=True))
         else:
-            given = dict(zip(self._names, args, strict=True))
-        if self._alone:
-            name = self._names[0]
-            value = given[name] if given else self._signature.parameters[name].default
-        else:
-            value = given
+            value = self._bound(args, kwargs)
         data = _data(self._what, value)
         _fitted(self._what, data, self._type)
         return data
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise PayloadMismatch(f"{self._what} is incomplete: {error}") from None
+        if not self._alone:
+            return given
+        name = self._names[0]
+        return given[name] if given else self._signature.parameters[name].default
 
     def decode(self, payload: Any) -> dict[str, Any]:
         """Return the arguments by name. Raises `PayloadMismatch`."""
