@@ -31,17 +31,8 @@ from tests.servers import Server
 # The benchmarks, in the order of the page.
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
-    *(
-        "processes",
-        "cliffs",
-        "dashboard",
-        "web",
-        "router",
-        "events",
-        "pipeline",
-        "replay",
-        "reports",
-    ),
+    *("typed", "processes"),
+    *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
@@ -57,6 +48,7 @@ _TITLES = {
     "queue_growth": "Deep queues and many queues",
     "queue_peers": "Other task queues",
     "processes": "Processes of one worker",
+    "typed": "Typed tasks",
     "cliffs": "What each path costs",
     "dashboard": "Dashboards",
     "web": "The dashboard in browsers",
