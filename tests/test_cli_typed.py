@@ -86,15 +86,18 @@ def test_a_mistake_is_refused(
 
 @pytest.mark.slow
 def test_reload_runs_the_changed_tasks(real_shell: Shell, app: pathlib.Path) -> None:
-    working = real_shell.start("work", "typedapp:tasks", "--reload")
-    first = real_shell.ok("publish", "sums", '{"a": 2}').strip()
-    assert json.loads(real_shell.ok("result", first, "--wait", "60")) == 3
+    with real_shell.start("work", "typedapp:tasks", "--reload") as working:
+        try:
+            first = real_shell.ok("publish", "sums", '{"a": 2}').strip()
+            assert json.loads(real_shell.ok("result", first, "--wait", "60")) == 3
 
-    app.write_text(APP.replace("a + b", "a - b"))
-    assert working.stderr is not None
-    assert "typedapp.py changed; starting typedapp:tasks again" in working.stderr.readline()
-    second = real_shell.ok("publish", "sums", '{"a": 2}').strip()
-    assert json.loads(real_shell.ok("result", second, "--wait", "60")) == 1
+            app.write_text(APP.replace("a + b", "a - b"))
+            assert working.stderr is not None
+            assert "typedapp.py changed; starting typedapp:tasks again" in working.stderr.readline()
+            second = real_shell.ok("publish", "sums", '{"a": 2}').strip()
+            assert json.loads(real_shell.ok("result", second, "--wait", "60")) == 1
 
-    working.send_signal(signal.SIGTERM)
-    assert working.wait(60) == 0
+            working.send_signal(signal.SIGTERM)
+            assert working.wait(60) == 0
+        finally:
+            working.terminate()
