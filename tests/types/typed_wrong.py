@@ -11,17 +11,14 @@ def blocking(bus: Bus) -> None:
     send.publish(bus, "a")  # mypy call-overload, pyright reportCallIssue+reportArgumentType
     send.publish(bus)  # mypy call-overload, pyright reportCallIssue
     send.publish(bus, Mail("a"), copies=2)  # mypy call-overload, pyright reportCallIssue
-    fetch.publish(
-        bus, url="u", depth="1"
-    )  # mypy call-overload, pyright reportCallIssue+reportArgumentType
+    fetch.publish(bus, "u", "1")  # mypy call-overload, pyright reportCallIssue+reportArgumentType
     send_all.publish(bus, bus, Smtp(), [])  # mypy call-overload, pyright reportCallIssue
     handle = send.publish(bus, Mail("a"))
     text: str = handle.result()  # mypy assignment, pyright reportAssignmentType
     handle.result().frobnicate()  # mypy attr-defined, pyright reportAttributeAccessIssue
     send.options(dellay=3)  # mypy call-arg, pyright reportCallIssue
-    send.publish_many(
-        bus, [fetch.item(text)]
-    )  # mypy list-item, pyright reportCallIssue+reportArgumentType
+    many = [fetch.item(text)]
+    send.publish_many(bus, many)  # mypy arg-type, pyright reportCallIssue+reportArgumentType
     send(Mail("a")).frobnicate()  # mypy attr-defined, pyright reportAttributeAccessIssue
 
 
