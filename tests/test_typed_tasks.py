@@ -443,3 +443,21 @@ def test_a_worker_refuses_tasks_that_it_cannot_give_what_they_ask_for(bus: Bus) 
 
     with pytest.raises(UsageError, match="has the variadic positional parameter 'numbers'"):
         tasks.worker(bus)
+
+
+def test_a_worker_of_several_queues_stops_in_all_of_them(bus: Bus) -> None:
+    tasks = Tasks()
+
+    @tasks.task(queue="a")
+    def last(n: int) -> int:
+        worker.stop()
+        return n
+
+    @tasks.task(queue="b")
+    async def never() -> None: ...
+
+    worker = tasks.worker(bus)
+    handle = last.publish(bus, 1)
+
+    assert worker.run() == 1
+    assert handle.result() == 1
