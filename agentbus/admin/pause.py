@@ -124,7 +124,11 @@ def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
 def orders(scope: Scope) -> Op[list[Order]]:
     """Return the pause orders in force, at most about 10,000."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
-    found = [_order(text(field), order) for field, order in stored.items()]
+    found = [
+        _order(text(field), order)
+        for field, order in stored.items()
+        if not field.startswith(b"limit:")
+    ]
     return sorted(found, key=lambda order: (order.kind, order.name or ""))
 
 

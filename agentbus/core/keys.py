@@ -242,6 +242,18 @@ class Keys:
         """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
         return f"{self.project}:order:{escape(queue)}:{priority}"
 
+    def slots(self, queue: str, group: str) -> str:
+        """`<P>:limits:<queue>:<group>`, hash: stream and entry → a task that counts as running."""
+        return f"{self.project}:limits:{escape(queue)}:{escape(group)}"
+
+    def slot_waits(self, queue: str, group: str) -> str:
+        """`<P>:limits:<queue>:<group>:waiting`, zset of equal scores: key and entry."""
+        return f"{self.slots(queue, group)}:waiting"
+
+    def slot_tokens(self, queue: str, group: str) -> str:
+        """`<P>:limits:<queue>:<group>:tokens`, hash: key → tokens and the unix time in ms."""
+        return f"{self.slots(queue, group)}:tokens"
+
     def positions(self, queue: str) -> str:
         """`<P>:positions:<queue>`, hash: group and priority → id up to which the group is done."""
         return f"{self.project}:positions:{escape(queue)}"
@@ -389,5 +401,5 @@ def cursor_field(agent: str, topic: str | None = None) -> str:
 
 
 def pause_field(kind: str, name: str | None = None) -> str:
-    """Return the field of an order to pause: `queue:<q>`, `agent:<a>`, `worker:<w>`, or `all`."""
+    """Return the field of an order: `queue:<q>`, `agent:<a>`, `worker:<w>`, `limit:<q>`, or `all`."""
     return "all" if name is None else f"{kind}:{escape(name)}"

@@ -45,6 +45,7 @@ KEY_KINDS = frozenset(
         "delayed",
         "attempts",
         "order",
+        "limits",
         "positions",
         "seen",
         "results",

@@ -248,7 +248,8 @@ class Concurrent(Loop):
         others = [task for task in tasks if not self._fetcher.apart(task)]
         others = self._run(self._fetcher.entered(others, chained=False))
         in_flight.submit([*others, *(task for task in single if self._admitted(task))])
-        if in_flight.brisk and self._limit is None and self._suspect is None:
+        limited = self._consumer.limit is not None
+        if in_flight.brisk and not limited and self._limit is None and self._suspect is None:
             batch, ended = self._collected()
             if batch or ended:
                 self._admit(batch)
@@ -272,7 +273,7 @@ class Concurrent(Loop):
 
     def _admit(self, batch: list[Taken]) -> None:
         """Submit new tasks."""
-        if self._consumer.asks_first:
+        if self._consumer.asks_first or self._consumer.limit is not None:
             for task in batch:
                 if self._fetcher.apart(task):
                     self._submit(task)
@@ -326,7 +327,11 @@ class Concurrent(Loop):
         self._in_flight.close()
 
     def _free_room(self) -> int:
-        return self._room(self._in_flight.room, len(self._in_flight.held))
+        room, held = self._in_flight.room, len(self._in_flight.held)
+        if self._consumer.limit is not None:
+            # A task that waits in this process would occupy a slot.
+            room = min(room, self._concurrency - held)
+        return self._room(room, held)
 
     def _submit(self, task: Taken) -> None:
         if self._admitted(task):

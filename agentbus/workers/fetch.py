@@ -147,7 +147,7 @@ def fetched(
 
 def _paused(consumer: Consumption) -> Op[bool]:
     scope = consumer.scope
-    return (yield from registry.held(scope, consumer.queue, scope.agent)) is not None
+    return (yield from registry.held(scope, consumer.queue, scope.agent, consumer)) is not None
 
 
 def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import STREAMS
+from agentbus.queues.limits import ask, grant
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer
@@ -141,6 +142,10 @@ class Fetcher:
         """
         found: list[Taken] = []
         scope, due = self.consumer.scope, self.consumer.due
+        if self.consumer.limit is not None and (
+            yield from self.consumer.unless_missing(grant(self.consumer), 0)
+        ):
+            self.look_again()
         alone = False
         # Another worker may schedule a retry in the meantime.
         now, longest = scope.now(), scope.intervals.look
@@ -188,6 +193,10 @@ class Fetcher:
             (entered,) = yield from consumer.unless_missing(consumer.enter([task]), [-1])
             if entered != 1:
                 return False
+        if consumer.limit is not None:
+            code = yield from consumer.unless_missing(ask(consumer, task), -1)
+            if code != 1:
+                return False
         if not self.counts(task):
             return True
         begin = consumer.begin(task, task.uncounted or 0)
@@ -224,7 +233,7 @@ class Fetcher:
 
     def apart(self, task: Taken) -> bool:
         """Return whether the server is asked about a task by itself before it starts."""
-        return task.claims or self.counts(task)
+        return self.consumer.limit is not None or task.claims or self.counts(task)
 
     def counts(self, task: Taken) -> bool:
         """Return whether an attempt must be counted before it starts."""

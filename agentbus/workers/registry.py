@@ -20,6 +20,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import ASIDE, STREAMS
+from agentbus.queues.limits import limit_of
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
@@ -109,6 +110,8 @@ class WorkerRegistration:
             *("host", socket.gethostname(), "pid", os.getpid(), "version", __version__),
         ]
         self._fields = fields_of(queue, agent, worker)
+        # Whose tasks the limits of the queue apply to, as each heartbeat returns them.
+        self.limited: Consumption | None = None
         self._numbers = count(1)
         self._until = float("-inf")
 
@@ -181,7 +184,7 @@ class WorkerRegistration:
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
         done, failed, running = figures
-        order, stop, silent, cancelled, *more = yield Script(
+        (order, limit), stop, silent, cancelled, *more = yield Script(
             script,
             (keys.beats, keys.beat(self.worker), keys.paused, *waits),
             (
@@ -194,6 +197,8 @@ class WorkerRegistration:
             writes=True,
         )
         self._until = began + self.scope.intervals.alive
+        if self.limited is not None:
+            self.limited.limit = limit_of(limit)
         if rest is not None:
             rest += more
         for worker in silent:
@@ -222,6 +227,7 @@ def _expected(delayed: bytes, retry: bytes, held: int, outcomes: int) -> Expecte
 def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
     """Return the fields of the orders that apply to a worker, or to an agent that fetches."""
     fields = [pause_field("project"), pause_field("queue", queue), pause_field("agent", agent)]
+    fields.append(pause_field("limit", queue))
     return fields if worker is None else [*fields, pause_field("worker", worker)]
 
 
@@ -237,10 +243,19 @@ def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
     return bool(gone)
 
 
-def held(scope: Scope, queue: str, agent: str) -> Op[str | None]:
-    """Return the reason of the pause that stops an agent from taking a queue's tasks, or None."""
+def held(
+    scope: Scope, queue: str, agent: str, limited: Consumption | None = None
+) -> Op[str | None]:
+    """Return the reason of the pause that stops an agent from taking a queue's tasks, or None.
+
+    The limits of the queue, read in the same request, are set on the consumer `limited`.
+    """
     asked = one_step(Command("HMGET", scope.keys.paused, *fields_of(queue, agent)))
     found = yield from or_empty(asked, [])
+    if found:
+        limit = found.pop()
+        if limited is not None:
+            limited.limit = limit_of(limit)
     return next((reason(order) for order in found if order), None)
 
 
@@ -345,7 +360,11 @@ def _listed(
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
     """Return the reason of each pause by its order's field, of at most about 10,000."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
-    return {text(field): reason(order) or "" for field, order in stored.items()}
+    return {
+        text(field): reason(order) or ""
+        for field, order in stored.items()
+        if not field.startswith(b"limit:")
+    }
 
 
 def _pending(

@@ -152,7 +152,7 @@ class Serial(Loop):
     def _batch(self, *, more: bool = True) -> int:
         """Run the tasks taken, acknowledge them, and take the next ones in the same step."""
         handled = len(self._next)
-        if self._consumer.asks_first:
+        if self._consumer.asks_first or self._consumer.limit is not None:
             self._ask()
         enough = self._size // 2 + 1 if self._large else _AHEAD
         if more and self._brisk and len(self._next) >= enough and self._limit is None:

@@ -131,6 +131,7 @@ class AnyWorker:
             figures=lambda: (self.done, self.failed, len(self._held())),
             cancel=self._cancel,
         )
+        self._gate.registration.limited = self._consumer
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
             wrap = partial(AsyncDelivery, self._consumer, arun or self._runner.arun)

@@ -89,7 +89,7 @@ if type(made) ~= 'string' then made = nil end
 if group == '' then
   for i = 8, 10 + streams do call('UNLINK', KEYS[i]) end
   redis.pcall('ZREM', KEYS[1], ARGV[3])
-  redis.pcall('HDEL', KEYS[3], ARGV[6])
+  redis.pcall('HDEL', KEYS[3], ARGV[6], (string.gsub(ARGV[6], '^queue:', 'limit:')))
   call('UNLINK', KEYS[4])
   -- A delayed task's id is never given again: its result may still be kept.
   if made then call('HSET', KEYS[4], 'scheduled', made) end

@@ -4,9 +4,13 @@ local function beat(worker, number, state, at)
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
   local fields = at + 1 + tonumber(ARGV[at + 1])
-  local order = ''
-  for _, found in ipairs(replace(KEYS[3], 'HMGET', unpack(ARGV, at + 2, fields))) do
-    if found and order == '' then order = found end
+  local order, limit = '', ''
+  for i, found in ipairs(replace(KEYS[3], 'HMGET', unpack(ARGV, at + 2, fields))) do
+    if found and string.sub(ARGV[at + 1 + i], 1, 6) == 'limit:' then
+      limit = found
+    elseif found and order == '' then
+      order = found
+    end
   end
   local had = replace(KEYS[2], 'HMGET', 'number', 'state', 'stop', 'cancelled')
   local last = tonumber(had[1] or 0) or 0
@@ -24,5 +28,5 @@ local function beat(worker, number, state, at)
   if number == '1' then
     silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[at]) * 1000, 'LIMIT', 0, 100)
   end
-  return { order, had[3] and 1 or 0, silent, had[4] or '' }
+  return { { order, limit }, had[3] and 1 or 0, silent, had[4] or '' }
 end

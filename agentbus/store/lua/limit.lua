@@ -1,0 +1,113 @@
+#!lua flags=allow-oom
+-- Frees the slots of tasks that no longer run, gives free ones to tasks that wait for one, and lets a task start or
+-- puts it aside.
+-- KEYS: slots, waiting, tokens, bell, then for each stream of the queue: the stream, its attempts, its retries
+-- ARGV: group, consumer, the consumer that holds tasks put aside, how many may run at once with one key ('' for any
+--       number), how many may start in a second with one key ('' for any number), the size of the bucket of tokens; then,
+--       unless only slots are given: the index of the task's stream, its entry's id, its key, the attempts so far
+-- Returns: 1 if the task may start, 0 if it was put aside, -1 if this consumer no longer holds it; without a task how
+--          many tasks got a slot
+--@include order
+--@include replace
+local call, group, aside = redis.call, ARGV[1], ARGV[3]
+local most, rate, burst = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+-- In ms: how long a slot is kept for a task that no worker takes, and after which a waiting task asks again by itself.
+local RESERVED, AGAIN, LONGEST = 30000, 5000, 300000
+local time = call('TIME')
+local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
+local function stream(i) return KEYS[2 + 3 * i] end
+local function attempts(i) return KEYS[3 + 3 * i] end
+local function retries(i) return KEYS[4 + 3 * i] end
+local function holder(i, id)
+  if not KEYS[4 + 3 * (i or 0)] then return nil end
+  local found = redis.pcall('XPENDING', stream(i), group, id, id, 1)
+  return found[1] and found[1][2]
+end
+-- A slot: 'run' or 'kept', since when, the consumer and the key, in lines. It is of a task that its consumer still
+-- holds, or that is kept for whichever consumer takes it.
+local used, slots = {}, {}
+local stored = replace(KEYS[1], 'HGETALL')
+for n = 1, #stored, 2 do
+  local i, id = string.match(stored[n], '^(%d) (%d+%-%d+)$')
+  local state, since, consumer, key = string.match(stored[n + 1], '^(%a+) (%d+) ([^\n]*)\n(.*)$')
+  local by = id and state and holder(tonumber(i), id)
+  if by and ((state == 'run' and by == consumer) or (state == 'kept' and now - tonumber(since) < RESERVED)) then
+    used[key] = (used[key] or 0) + 1
+    slots[stored[n]] = { state, key }
+  else
+    call('HDEL', KEYS[1], stored[n])
+  end
+end
+-- The tokens of a key now: one that is not stored has a full bucket.
+local function tokens(key)
+  local had, at = string.match(replace(KEYS[3], 'HGET', key) or '', '^(%S+) (%S+)$')
+  if not tonumber(had) or not tonumber(at) then return burst end
+  return math.min(burst, tonumber(had) + math.max(0, now - tonumber(at)) / 1000 * rate)
+end
+local function free(key)
+  return (not most or (used[key] or 0) < most) and (not rate or tokens(key) >= 1)
+end
+local function occupy(field, key, state, consumer)
+  if rate then
+    replace(KEYS[3], 'HSET', key, string.format('%.6f %.3f', tokens(key) - 1, now))
+    -- A full bucket needs no record; all are full then.
+    call('PEXPIRE', KEYS[3], math.ceil(burst / rate * 1000) + 1000)
+  end
+  used[key] = (used[key] or 0) + 1
+  if most or state == 'kept' then
+    replace(KEYS[1], 'HSET', field, string.format('%s %d %s\n%s', state, math.floor(now), consumer, key))
+  end
+end
+-- The first tasks that wait, of each key in turn.
+local given, from = 0, '-'
+while true do
+  local member = replace(KEYS[2], 'ZRANGEBYLEX', from, '+', 'LIMIT', 0, 1)[1]
+  if not member then break end
+  local key, i, id = string.match(member, '^(.*)\n[%d%-]+ (%d) (%d+%-%d+)$')
+  local by = id and holder(tonumber(i), id)
+  if not by then
+    call('ZREM', KEYS[2], member)
+  elseif by == aside and free(key) then
+    occupy(i .. ' ' .. id, key, 'kept', aside)
+    slots[i .. ' ' .. id] = { 'kept', key }
+    call('ZREM', KEYS[2], member)
+    -- Below are those that a dead worker may have begun, which are due.
+    local due = tonumber(replace(retries(tonumber(i)), 'ZSCORE', id) or '')
+    if due and due > 1000 then call('ZADD', retries(tonumber(i)), 1000, id) end
+    given = given + 1
+  elseif by == aside then
+    from = '[' .. key .. '\n~'
+  else
+    -- Its consumer asks for it now.
+    from = '(' .. member
+  end
+end
+if given > 0 then replace(KEYS[4], 'XADD', 'MAXLEN', 1, '*', 'due', '0') end
+if not ARGV[7] then return given end
+local i, id, key = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+if holder(i, id) ~= ARGV[2] then return -1 end
+local field = ARGV[7] .. ' ' .. id
+local member = place(key, id) .. ' ' .. field
+local slot = slots[field]
+if slot and slot[2] == key then
+  -- It was kept for this task, or this is the request of before, resent.
+  if most then
+    call('HSET', KEYS[1], field, string.format('run %d %s\n%s', math.floor(now), ARGV[2], key))
+  else
+    call('HDEL', KEYS[1], field)
+  end
+  return 1
+end
+if free(key) then
+  occupy(field, key, 'run', ARGV[2])
+  replace(KEYS[2], 'ZREM', member)
+  return 1
+end
+replace(KEYS[2], 'ZADD', 0, member)
+local before = call('ZLEXCOUNT', KEYS[2], '[' .. key .. '\n', '(' .. member)
+local wait = AGAIN * (1 + before)
+if rate and (not most or (used[key] or 0) < most) then wait = math.ceil((before + 1 - tokens(key)) / rate * 1000) end
+replace(attempts(i), 'HSET', id, ARGV[10])
+replace(retries(i), 'ZADD', string.format('%d', math.ceil(now) + math.max(1, math.min(wait, LONGEST))), id)
+call('XCLAIM', stream(i), group, aside, 0, id, 'JUSTID')
+return 0

@@ -1,0 +1,106 @@
+"""Limits over all workers of a queue: set, listed and removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import names
+from agentbus.core.keys import pause_field
+from agentbus.core.names import unescape
+from agentbus.core.stream import text
+from agentbus.queues.limits import Limit, checked, limit_of
+from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
+from agentbus.store.steps import Command, one_step
+from agentbus.store.verb import BusT_co, OnBus, verb
+from agentbus.workers.registry import MOST, ring, workers
+
+if TYPE_CHECKING:
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+class Limits(OnBus[BusT_co]):
+    """The limits of a project's queues, on a `Bus` or an `AsyncBus`; there its methods are awaited.
+
+    They are stored on the server, and are the same for all workers and fetches of a queue.
+    """
+
+    def __init__(self, bus: BusT_co) -> None:
+        on: Any = bus
+        self._scope: Scope = on.scope
+        self._run, self._iterate = on._run, on._iterate
+
+    @verb
+    def set(
+        self,
+        queue: str,
+        *,
+        at_once: int | None = None,
+        per_second: float | None = None,
+        burst: int | None = None,
+        by: str | None = None,
+    ) -> Op[Limit]:
+        """Limit how many tasks of a queue run at once and how many start in a second, in each group.
+
+        With `by` both hold for each value of a field, see `Limit`. `burst` is how many may start at once
+        after a rest, by default `per_second`. The limits replace earlier ones. Workers apply them from
+        their next heartbeat on, three seconds later at most; tasks that they have taken by then are not
+        counted.
+        Raises `UsageError`.
+        """
+        return _set(
+            self._scope, names.name("queue", queue), checked(at_once, per_second, burst, by)
+        )
+
+    @verb
+    def get(self, queue: str) -> Op[Limit | None]:
+        """Return the limits of a queue, or None."""
+        return _get(self._scope, names.name("queue", queue))
+
+    @verb
+    def list(self) -> Op[dict[str, Limit]]:
+        """Return the limits of all queues by their names."""
+        return _listed(self._scope)
+
+    @verb
+    def remove(self, queue: str) -> Op[bool]:
+        """Remove the limits of a queue, and return whether it had any.
+
+        Tasks that wait for them start within the next minutes.
+        """
+        return _remove(self._scope, names.name("queue", queue))
+
+
+def _set(scope: Scope, queue: str, limit: Limit) -> Op[Limit]:
+    yield Command("HSET", scope.keys.paused, pause_field("limit", queue), limit.encoded())
+    yield from _ring(scope, queue)
+    return limit
+
+
+def _get(scope: Scope, queue: str) -> Op[Limit | None]:
+    asked = one_step(Command("HGET", scope.keys.paused, pause_field("limit", queue)))
+    return limit_of((yield from or_empty(asked, None)))
+
+
+def _listed(scope: Scope) -> Op[dict[str, Limit]]:
+    stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
+    found = {}
+    for field, value in sorted(stored.items()):
+        kind, _, name = text(field).partition(":")
+        if kind == "limit" and (limit := limit_of(value)) is not None:
+            found[unescape(name)] = limit
+    return found
+
+
+def _remove(scope: Scope, queue: str) -> Op[bool]:
+    asked = one_step(Command("HDEL", scope.keys.paused, pause_field("limit", queue)))
+    had = yield from or_empty(asked, 0)
+    yield from _ring(scope, queue)
+    return bool(had)
+
+
+def _ring(scope: Scope, queue: str) -> Op[None]:
+    """Wake the workers of a queue; they then send a heartbeat."""
+    number = sum(one.queue == queue for one in (yield from workers(scope)))
+    yield from ring(scope.keys.bell(queue), max(1, number), "order")
