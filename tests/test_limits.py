@@ -10,7 +10,7 @@ import pytest
 import agentbus
 from agentbus.core.errors import UsageError
 from agentbus.queues.delivery import Delivery
-from agentbus.queues.limits import Limit
+from agentbus.queues.limits import QueueLimit
 from agentbus.tasks.limits import Limits
 from tests.servers import ask
 
@@ -119,7 +119,7 @@ def test_limits_are_listed_and_removed(bus: agentbus.Bus) -> None:
     assert limits.get("mail") is None
     limits.set("mail", at_once=3, per_second=10, by="ordering_key")
 
-    assert limits.list() == {"mail": Limit(3, 10.0, None, "ordering_key")}
+    assert limits.list() == {"mail": QueueLimit(3, 10.0, None, "ordering_key")}
     assert bus.paused() == []
     assert limits.remove("mail")
     assert not limits.remove("mail")

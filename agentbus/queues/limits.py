@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -10,13 +9,9 @@ import orjson
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
-from agentbus.queues.ids import ASIDE, STREAMS
-from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.ordering import Ordering
-    from agentbus.store.steps import Arg, Op
 
 # The fields of an envelope by which a limit can apply; headers and the payload are named by a path.
 _FIELDS = frozenset(
@@ -28,7 +23,7 @@ MOST_PER_SECOND = 100_000.0
 _LONGEST_KEY = 256
 
 
-class Limit(Record):
+class QueueLimit(Record):
     """The limits of a queue, which apply to each of its groups.
 
     At most `at_once` tasks run at once, and at most `per_second` start in a second, after a `burst` of at
@@ -68,7 +63,7 @@ class Limit(Record):
 
 def checked(
     at_once: int | None, per_second: float | None, burst: int | None, by: str | None
-) -> Limit:
+) -> QueueLimit:
     """Return limits. Raises `UsageError`."""
     if at_once is None and per_second is None:
         raise UsageError("no limit is given", hint="give at_once, per_second or both")
@@ -91,7 +86,7 @@ def checked(
             f"by is {by!r}",
             hint=f"use {', '.join(sorted(_FIELDS))}, headers.NAME or payload.PATH",
         )
-    return Limit(at_once, None if per_second is None else float(per_second), burst, by)
+    return QueueLimit(at_once, None if per_second is None else float(per_second), burst, by)
 
 
 def _whole(number: object, most: int) -> bool:
@@ -108,7 +103,7 @@ def _field(by: object) -> bool:
     return by in _FIELDS or (by.startswith(_PATHS) and all(by.split(".")))
 
 
-def limit_of(stored: bytes | None) -> Limit | None:
+def limit_of(stored: bytes | None) -> QueueLimit | None:
     """Return stored limits; None without any, or if another program has stored something else."""
     if not stored:
         return None
@@ -118,49 +113,3 @@ def limit_of(stored: bytes | None) -> Limit | None:
         return checked(*given)
     except (ValueError, AttributeError, UsageError):
         return None
-
-
-def ask(consumer: Ordering, task: Taken) -> Op[int]:
-    """Let a task start (1), or put it aside until the limits allow it (0).
-
-    -1 if this consumer no longer holds it. Atomic; resent, it changes nothing.
-    """
-    assert consumer.limit is not None
-    words = (
-        *(STREAMS.index(task.priority) + 1, task.entry_id, consumer.limit.key_of(task)),
-        max(0, task.attempt - 1),
-    )
-    code: int = yield _script(consumer, consumer.limit, *words)
-    return code
-
-
-def grant(consumer: Ordering) -> Op[int]:
-    """Give free slots to tasks that wait for one, and return how many got one."""
-    assert consumer.limit is not None
-    given: int = yield _script(consumer, consumer.limit)
-    return given
-
-
-def _script(consumer: Ordering, limit: Limit, *words: Arg) -> Script:
-    keys, rate = consumer.scope.keys, limit.per_second
-    of = consumer.queue, consumer.group
-    return Script(
-        "limit",
-        (
-            *(keys.slots(*of), keys.slot_waits(*of), keys.slot_tokens(*of)),
-            keys.bell(consumer.queue),
-            *(
-                key
-                for priority, stream in consumer.streams.items()
-                for key in (stream, consumer.attempts(priority), consumer.retries(priority))
-            ),
-        ),
-        (
-            *(consumer.group, consumer.consumer, ASIDE),
-            "" if limit.at_once is None else limit.at_once,
-            "" if rate is None else repr(rate),
-            "" if rate is None else limit.burst or max(1, math.floor(rate)),
-            *words,
-        ),
-        writes=True,
-    )

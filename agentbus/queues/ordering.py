@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.limits import Limit
+    from agentbus.queues.limits import QueueLimit
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
@@ -52,7 +52,7 @@ class Ordering:
         # Whether a task has been seen that the server must admit before it starts.
         self.asks_first = False
         # The limits of the queue, as of the last heartbeat or fetch; None without any.
-        self.limit: Limit | None = None
+        self.limit: QueueLimit | None = None
         # By priority, the unix time at which to look for tasks put aside. No key is ever added, since
         # several threads read it.
         self.due = dict.fromkeys(STREAMS, 0.0)

@@ -8,7 +8,7 @@ from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
-from agentbus.queues.limits import Limit, checked, limit_of
+from agentbus.queues.limits import QueueLimit, checked, limit_of
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.steps import Command, one_step
@@ -40,11 +40,11 @@ class Limits(OnBus[BusT_co]):
         per_second: float | None = None,
         burst: int | None = None,
         by: str | None = None,
-    ) -> Op[Limit]:
-        """Limit how many tasks of a queue run at once and how many start in a second, in each group.
+    ) -> Op[QueueLimit]:
+        """QueueLimit how many tasks of a queue run at once and how many start in a second, in each group.
 
-        With `by` both hold for each value of a field, see `Limit`. `burst` is how many may start at once
-        after a rest, by default `per_second`. The limits replace earlier ones. Workers apply them from
+        With `by` both hold for each value of a field, see `QueueLimit`. `burst` is how many may start at once
+        after a rest, by default `per_second`. They replace earlier limits. Workers apply them from
         their next heartbeat on, three seconds later at most; tasks that they have taken by then are not
         counted.
         Raises `UsageError`.
@@ -54,12 +54,12 @@ class Limits(OnBus[BusT_co]):
         )
 
     @verb
-    def get(self, queue: str) -> Op[Limit | None]:
+    def get(self, queue: str) -> Op[QueueLimit | None]:
         """Return the limits of a queue, or None."""
         return _get(self._scope, names.name("queue", queue))
 
     @verb
-    def list(self) -> Op[dict[str, Limit]]:
+    def list(self) -> Op[dict[str, QueueLimit]]:
         """Return the limits of all queues by their names."""
         return _listed(self._scope)
 
@@ -72,18 +72,18 @@ class Limits(OnBus[BusT_co]):
         return _remove(self._scope, names.name("queue", queue))
 
 
-def _set(scope: Scope, queue: str, limit: Limit) -> Op[Limit]:
+def _set(scope: Scope, queue: str, limit: QueueLimit) -> Op[QueueLimit]:
     yield Command("HSET", scope.keys.paused, pause_field("limit", queue), limit.encoded())
     yield from _ring(scope, queue)
     return limit
 
 
-def _get(scope: Scope, queue: str) -> Op[Limit | None]:
+def _get(scope: Scope, queue: str) -> Op[QueueLimit | None]:
     asked = one_step(Command("HGET", scope.keys.paused, pause_field("limit", queue)))
     return limit_of((yield from or_empty(asked, None)))
 
 
-def _listed(scope: Scope) -> Op[dict[str, Limit]]:
+def _listed(scope: Scope) -> Op[dict[str, QueueLimit]]:
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
     found = {}
     for field, value in sorted(stored.items()):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import STREAMS
-from agentbus.queues.limits import ask, grant
+from agentbus.queues.limiting import ask, grant
 from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer

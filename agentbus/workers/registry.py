@@ -360,11 +360,8 @@ def _listed(
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
     """Return the reason of each pause by its order's field, of at most about 10,000."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
-    return {
-        text(field): reason(order) or ""
-        for field, order in stored.items()
-        if not field.startswith(b"limit:")
-    }
+    found = {text(field): reason(order) or "" for field, order in stored.items()}
+    return {field: why for field, why in found.items() if not field.startswith("limit:")}
 
 
 def _pending(

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Frees the slots of tasks that no longer run, gives free ones to tasks that wait for one, and lets a task start or
--- puts it aside.
+-- Lets a task of a limited queue start, or puts it aside. Before that, frees the slots of tasks that no longer run, and
+-- gives free ones to tasks that wait.
 -- KEYS: slots, waiting, tokens, bell, then for each stream of the queue: the stream, its attempts, its retries
 -- ARGV: group, consumer, the consumer that holds tasks put aside, how many may run at once with one key ('' for any
 --       number), how many may start in a second with one key ('' for any number), the size of the bucket of tokens; then,

@@ -1,0 +1,61 @@
+"""Lets tasks of a limited queue start, or puts them aside until its limits allow it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from agentbus.queues.ids import ASIDE, STREAMS
+from agentbus.store.steps import Script
+
+if TYPE_CHECKING:
+    from agentbus.queues.claimed import Taken
+    from agentbus.queues.limits import QueueLimit
+    from agentbus.queues.ordering import Ordering
+    from agentbus.store.steps import Arg, Op
+
+
+def ask(consumer: Ordering, task: Taken) -> Op[int]:
+    """Let a task start (1), or put it aside until the limits allow it (0).
+
+    -1 if this consumer no longer holds it. Atomic; resent, it changes nothing.
+    """
+    assert consumer.limit is not None
+    words = (
+        *(STREAMS.index(task.priority) + 1, task.entry_id, consumer.limit.key_of(task)),
+        max(0, task.attempt - 1),
+    )
+    code: int = yield _script(consumer, consumer.limit, *words)
+    return code
+
+
+def grant(consumer: Ordering) -> Op[int]:
+    """Give free slots to tasks that wait for one, and return how many got one."""
+    assert consumer.limit is not None
+    given: int = yield _script(consumer, consumer.limit)
+    return given
+
+
+def _script(consumer: Ordering, limit: QueueLimit, *words: Arg) -> Script:
+    keys, rate = consumer.scope.keys, limit.per_second
+    of = consumer.queue, consumer.group
+    return Script(
+        "limit",
+        (
+            *(keys.slots(*of), keys.slot_waits(*of), keys.slot_tokens(*of)),
+            keys.bell(consumer.queue),
+            *(
+                key
+                for priority, stream in consumer.streams.items()
+                for key in (stream, consumer.attempts(priority), consumer.retries(priority))
+            ),
+        ),
+        (
+            *(consumer.group, consumer.consumer, ASIDE),
+            "" if limit.at_once is None else limit.at_once,
+            "" if rate is None else repr(rate),
+            "" if rate is None else limit.burst or max(1, math.floor(rate)),
+            *words,
+        ),
+        writes=True,
+    )
