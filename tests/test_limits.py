@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -12,7 +15,8 @@ from agentbus.core.errors import UsageError
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.limits import QueueLimit
 from agentbus.tasks.limits import Limits
-from tests.servers import ask
+from tests.servers import ROOT, Server, ask
+from tests.tiers import nightly
 
 
 class Running:
@@ -140,3 +144,92 @@ def test_limits_are_listed_and_removed(bus: agentbus.Bus) -> None:
 def test_wrong_limits_are_refused(bus: agentbus.Bus, given: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Limits(bus).set("mail", **given)
+
+
+_WORKER = """
+import sys, agentbus
+from tests.servers import ask
+
+ENTER = '''
+local now = redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+local most = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0)
+if now > most then redis.call('HSET', KEYS[2], ARGV[1], now) end
+'''
+with agentbus.connect(sys.argv[1], project=sys.argv[2]) as bus:
+    def handler(delivery):
+        key = delivery.payload[0]
+        ask(bus, "EVAL", ENTER, 2, "{%s}:now" % sys.argv[2], "{%s}:most" % sys.argv[2], key)
+        ask(bus, "SADD", "{%s}:done" % sys.argv[2], "%s %s" % tuple(delivery.payload))
+        ask(bus, "HINCRBY", "{%s}:now" % sys.argv[2], key, -1)
+
+    bus.subscribe("mail", handler, concurrency=2, drain=True).run()
+"""
+
+
+@pytest.mark.parametrize("processes", [3, nightly(32)])
+def test_the_limit_holds_over_processes(own_server: Server, processes: int) -> None:
+    keys = [f"k{n}" for n in range(5 if processes == 3 else 100)]
+    with agentbus.connect(own_server.url, project="app") as bus:
+        bus.queue("mail").publish_many(
+            agentbus.Task([key, n], headers={"host": key}) for n in range(12) for key in keys
+        )
+        Limits(bus).set("mail", at_once=2, by="headers.host")
+        words = [sys.executable, "-c", _WORKER, own_server.url, "app"]
+        started = [subprocess.Popen(words, cwd=ROOT) for _ in range(processes)]
+        ends = [one.wait(300) for one in started]
+
+        assert ends == [0] * processes
+        assert ask(bus, "SCARD", "{app}:done") == 12 * len(keys)
+        most = ask(bus, "HVALS", "{app}:most")
+        assert len(most) == len(keys)
+        assert max(map(int, most)) <= 2
+
+
+def test_the_slot_of_a_dead_process_is_free_once_its_task_is_reclaimed(own_server: Server) -> None:
+    with agentbus.connect(own_server.url, project="app") as bus:
+        queue = bus.queue("mail")
+        queue.publish_many([["a", 0], ["a", 1]])
+        Limits(bus).set("mail", at_once=1)
+        dies = (
+            "import os, signal, sys, agentbus\n"
+            "bus = agentbus.connect(sys.argv[1], project='app')\n"
+            "bus.queue('mail').fetch(count=1)\n"
+            "os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        died = subprocess.run([sys.executable, "-c", dies, own_server.url], cwd=ROOT, check=False)
+        assert died.returncode == -signal.SIGKILL
+
+        # Its task still counts as running.
+        assert queue.fetch(count=1) == []
+
+    done: list[Any] = []
+    while len(done) < 2:
+        # The first fetch of a process looks for tasks to reclaim.
+        with agentbus.connect(own_server.url, project="app") as bus:
+            for one in bus.queue("mail").fetch(count=1, visibility=0.2, block=0.3):
+                done.append(one.payload)
+                one.ack()
+    assert sorted(done) == [["a", 0], ["a", 1]]
+
+
+def test_a_deleted_queue_has_no_limit_left(bus: agentbus.Bus) -> None:
+    publish(bus, 3)
+    Limits(bus).set("mail", at_once=1)
+    queue = bus.queue("mail")
+    queue.fetch(count=2)
+    queue.delete(force=True)
+
+    assert Limits(bus).list() == {}
+    assert not ask(bus, "KEYS", f"{bus.scope.keys.project}:limits:*")
+
+
+def test_a_task_that_failed_gives_its_slot_to_the_next_one(bus: agentbus.Bus) -> None:
+    publish(bus, 2)
+    Limits(bus).set("mail", at_once=1)
+    queue = bus.queue("mail")
+    (first,) = queue.fetch(count=2)
+    first.retry(after=60)
+
+    (second,) = queue.fetch(count=2)
+
+    assert second.payload == ["a", 1]

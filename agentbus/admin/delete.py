@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 # Dedup records that one script examines.
 _AT_ONCE = 500
 # The kinds of keys that are deleted with a queue, besides its streams, its counters and its dead letters.
-_KINDS = frozenset(["delayed", "after", "attempts", "order", "positions", "readers", "stats"])
+_KINDS = frozenset(
+    ["delayed", "after", "attempts", "limits", "order", "positions", "readers", "stats"]
+)
 
 
 class Deleted(Record):

@@ -41,12 +41,12 @@ class Limits(OnBus[BusT_co]):
         burst: int | None = None,
         by: str | None = None,
     ) -> Op[QueueLimit]:
-        """QueueLimit how many tasks of a queue run at once and how many start in a second, in each group.
+        """Limit how many tasks of a queue run at once and how many start in a second, in each group.
 
-        With `by` both hold for each value of a field, see `QueueLimit`. `burst` is how many may start at once
-        after a rest, by default `per_second`. They replace earlier limits. Workers apply them from
-        their next heartbeat on, three seconds later at most; tasks that they have taken by then are not
-        counted.
+        With `by` both hold for each value of a field; see `QueueLimit`. `burst` is how many may start
+        together after a rest, by default `per_second`. They replace earlier limits. Workers apply them
+        from their next heartbeat on, three seconds later at most; tasks that they have taken by then are
+        not counted.
         Raises `UsageError`.
         """
         return _set(
