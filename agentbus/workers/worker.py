@@ -90,8 +90,7 @@ class AnyWorker:
         visibility = policy.visibility if visibility is None else visibility
         if not callable(handler):
             raise UsageError(f"the handler is {handler!r}", hint="give a function")
-        if middleware:
-            handler = around(handler, middleware)
+        handler = around(handler, middleware) if middleware else handler
         if backoff is not None and not callable(getattr(backoff, "after", None)):
             raise UsageError(f"the backoff is {backoff!r}", hint="give a Backoff")
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
