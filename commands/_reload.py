@@ -39,15 +39,16 @@ def run(path: str) -> int:
         for changes in watch(".", watch_filter=PythonFilter(), stop_event=ended):
             names = sorted({os.path.relpath(name) for _, name in changes})
             more = f" and {len(names) - 1} more" if names[1:] else ""
-            to_stderr(f"agentbus: {names[0]}{more} changed; starting {path} again\n")
             child.terminate()
             child.wait()
             if ended.is_set():
                 break
+            to_stderr(f"agentbus: {names[0]}{more} changed; starting {path} again\n")
             child = _started(words)
         child.wait()
     return _INTERRUPTED if signal.SIGINT in signals else 0
 
 
 def _started(words: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "agentbus", *words], process_group=0)
+    # Without bytecode: that of a file which changes twice in a second, and keeps its size, is out of date.
+    return subprocess.Popen([sys.executable, "-B", "-m", "agentbus", *words], process_group=0)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _long_running, _working
+from agentbus.commands import _long_running, _processes, _working
 from agentbus.commands._format import count
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentbus.commands._declare import Call
+    from agentbus.commands._processes import Share
     from agentbus.tasks.registry import Tasks
 
 _INTERRUPTED = 130
 # Options that are declared with a task, or are for programs.
-_OTHERS = ("match", "attempts", "timeout", "count")
+_OTHERS = ("match", "attempts", "timeout", "count", "max_tasks_per_child")
 
 
 def run(call: Call) -> int:
@@ -25,13 +28,14 @@ def run(call: Call) -> int:
     for option in _OTHERS:
         if getattr(args, option):
             raise UsageError(
-                f"--{option} does not go with typed tasks",
+                f"--{option.replace('_', '-')} does not go with typed tasks",
                 hint="the tasks declare it" if option == "attempts" else "leave it out",
             )
     if args.reload:
         from agentbus.commands import _reload
 
         return _reload.run(args.queue)
+    share: Share | None = vars(args).get("share")
     worker = _tasks(args.queue).worker(
         call.bus,
         queues=None if args.queues is None else [one for one in args.queues.split(",") if one],
@@ -41,34 +45,56 @@ def run(call: Call) -> int:
         drain=args.drain,
         drain_timeout=args.drain_timeout,
         start=args.start,
+        owner=args.queue,
     )
-    _working.tell_of_pauses(call, worker.queues.__contains__)
+    if share is None:
+        _working.tell_of_pauses(call, worker.queues.__contains__)
+        if args.processes > 1:
+            code, totals = _processes.keep(call)
+            args.noted = {"done": totals["done"], "failed": totals["failed"]}
+            sent = totals["sent"] if call.settings.webhooks else None
+            _tell_totals(call, worker.queues, totals["done"], totals["failed"], sent)
+            return code
+    else:
+        share.ready()
     with (
         _long_running.failures_logged(call),
         _working.until_told(worker, None, args.grace, args.drain_timeout) as signals,
-        _working.webhooks(call, lambda: args.drain and not signals) as sent,
+        _working.webhooks(call, lambda: args.drain and not signals) as webhooks,
     ):
         try:
             done = worker.run()
         finally:
             args.noted = {"done": worker.done, "failed": worker.failed}
-    fields: dict[str, Any] = {"queues": worker.queues, "group": args.group}
-    fields |= {"done": done, "failed": worker.failed}
-    text = f"{', '.join(map(word, worker.queues))}: {done} done"
-    text += f", {count(worker.failed, 'run')} failed" if worker.failed else ""
-    if sent is not None:
-        fields["webhooks"] = sent.count
-        text += f", {count(sent.count, 'webhook')} sent" if sent.count else ""
-    call.out.record(fields, text)
+    sent = None if webhooks is None else webhooks.count
+    if share is not None:
+        share.ended(done, worker.failed, sent or 0, stopped=bool(signals))
+    else:
+        _tell_totals(call, worker.queues, done, worker.failed, sent)
     if signal.SIGINT in signals:
         return _INTERRUPTED
     if args.drain:
         from agentbus.workers.drain import buried_error
 
         error = buried_error([(name, args.group, n) for name, n in worker.buried.items()])
-        if error is not None:
+        if error is not None and (share is None or share.number == 1):
             raise error
+        if error is not None:
+            return error.exit_code
     return 0
+
+
+def _tell_totals(
+    call: Call, queues: Sequence[str], done: int, failed: int, webhooks: int | None
+) -> None:
+    fields: dict[str, Any] = {"queues": queues, "group": call.args.group}
+    fields |= {"done": done, "failed": failed}
+    text = f"{', '.join(map(word, queues))}: {done} done"
+    text += f", {count(failed, 'run')} failed" if failed else ""
+    if webhooks is not None:
+        fields["webhooks"] = webhooks
+        text += f", {count(webhooks, 'webhook')} sent" if webhooks else ""
+    call.out.record(fields, text)
 
 
 def _tasks(path: str) -> Tasks:

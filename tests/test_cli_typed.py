@@ -46,6 +46,15 @@ def test_work_runs_all_tasks_of_a_registry(real_shell: Shell, app: pathlib.Path)
     assert json.loads(real_shell.ok("result", second)) == 8
 
 
+def test_processes_run_the_tasks_of_a_registry(real_shell: Shell, app: pathlib.Path) -> None:
+    for number in range(4):
+        real_shell.ok("publish", "sums", f'{{"a": {number}}}')
+
+    (end,) = real_shell.records("work", "typedapp:tasks", "--processes", "2", "--drain")
+
+    assert end == {"queues": ["sums", "loops"], "group": "default", "done": 4, "failed": 0}
+
+
 def test_work_runs_the_tasks_of_chosen_queues(real_shell: Shell, app: pathlib.Path) -> None:
     real_shell.ok("publish", "sums", '{"a": 2}')
     real_shell.ok("publish", "loops", '{"n": 4}')

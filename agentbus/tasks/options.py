@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff
 
 # Declared here for the features that will act on them; until then a task that sets one is refused.
-_LATER = ("timeout", "every", "cron", "timezone", "missed", "unique")
+_LATER = ("timeout", "unique")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,8 @@ class TaskOptions:
     """The queue, and what else `Tasks.task` was given.
 
     `attempts`, `priority` and `expires` become fields of the envelope of each published task; `backoff` is
-    that of the queue's worker.
+    that of the queue's worker. A task with `every` (in seconds) or `cron` is published by schedulers; see
+    `Schedules.add` for these, `timezone` and `missed`.
     """
 
     queue: str
@@ -49,6 +50,19 @@ class TaskOptions:
         if self.backoff is not None and not callable(getattr(self.backoff, "after", None)):
             raise UsageError(f"the backoff is {self.backoff!r}", hint="give a Backoff")
         envelope_of(Task(None, attempts=self.attempts, expires=self.expires))
+        if self.every is not None or self.cron is not None:
+            from agentbus.tasks.schedule_record import check_times
+
+            check_times(f"the task of {self.queue!r}", self.every, self.cron, **self.times())
+        elif self.times():
+            raise UsageError(
+                f"{' and '.join(self.times())} without a schedule", hint="give every= or cron="
+            )
+
+    def times(self) -> dict[str, str]:
+        """Return the time zone of the schedule, and what becomes of missed ticks, if they are given."""
+        given = {"timezone": self.timezone, "missed": self.missed}
+        return {name: value for name, value in given.items() if value is not None}
 
     def envelope(self) -> dict[str, Any]:
         """Return the fields of the envelope that these options set."""

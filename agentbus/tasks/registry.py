@@ -36,6 +36,10 @@ if TYPE_CHECKING:
         priority: str | None
         expires: float | None
         backoff: Backoff | None
+        every: float | None
+        cron: str | None
+        timezone: str | None
+        missed: str | None
 
 
 P = ParamSpec("P")
@@ -136,7 +140,10 @@ class Tasks:
         parameters that are not part of the payload, and that the worker gives: `Bus` or `AsyncBus`,
         `Delivery` or `AsyncDelivery`, or what `provide` was given. `name` (by default that of the function)
         is stored with each task and must not change while tasks are queued. `attempts`, `priority`,
-        `expires` and `backoff` come before those of the queue. Raises `UsageError`.
+        `expires` and `backoff` come before those of the queue.
+
+        With `every` (in seconds) or `cron`, a worker of the task also publishes it on schedule, without
+        arguments; `timezone` and `missed` are as for `Schedules.add`. Raises `UsageError`.
         """
         kinds = given if isinstance(given, tuple) else (given,)
         try:
@@ -245,7 +252,9 @@ class Tasks:
 
         Functions run in threads, coroutines in an event loop, up to `concurrency` of each queue at once.
         `group`, `concurrency`, `visibility`, `drain`, `drain_timeout` and `start` are as in `Worker`.
-        Raises `UsageError` if a task asks for what nothing provides.
+        Without `drain`, it adds the schedules of the tasks, also of other queues, and runs a scheduler.
+        Those that the program `owner` declared before, and no longer has, are removed. Raises `UsageError`
+        if a task asks for what nothing provides, `InvalidPayload` if one with a schedule needs arguments.
         """
         from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker
 

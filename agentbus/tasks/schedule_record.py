@@ -97,6 +97,31 @@ class ScheduleState(Record):
         return [one / 1000 for one in found]
 
 
+def check_times(
+    what: str,
+    every: float | None,
+    expression: str | None,
+    timezone: str = "UTC",
+    missed: str = "once",
+) -> None:
+    """Raise `UsageError` unless these say when a schedule is due."""
+    if (every is None) == (expression is None):
+        raise UsageError(
+            f"{what} has {'no times' if every is None else 'both'}",
+            hint="give a period, or a cron expression",
+        )
+    if every is not None:
+        cron.period(every)
+        if timezone != "UTC":
+            raise UsageError("a period has no time zone", hint="leave it out, or give cron")
+    else:
+        assert expression is not None
+        cron.checked(expression)
+        cron.zone(timezone)
+    if missed not in MISSED:
+        raise UsageError(f"missed is {missed!r}", hint=f"use one of {', '.join(MISSED)}")
+
+
 def checked(scope: Scope, given: Definition) -> ScheduleState:
     """Return a definition as a schedule. Raises `UsageError`, `InvalidPayload`."""
     name = names.name("schedule", given.name)
@@ -106,21 +131,7 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
             hint=f"use at most {_LONGEST_NAME}",
         )
     writable(names.name("queue", given.queue))
-    if (given.every is None) == (given.cron is None):
-        raise UsageError(
-            f"the schedule {name!r} has {'no times' if given.every is None else 'both'}",
-            hint="give a period, or a cron expression",
-        )
-    if given.every is not None:
-        cron.period(given.every)
-        if given.timezone != "UTC":
-            raise UsageError("a period has no time zone", hint="leave it out, or give cron")
-    else:
-        assert given.cron is not None
-        cron.checked(given.cron)
-        cron.zone(given.timezone)
-    if given.missed not in MISSED:
-        raise UsageError(f"missed is {given.missed!r}", hint=f"use one of {', '.join(MISSED)}")
+    check_times(f"the schedule {name!r}", given.every, given.cron, given.timezone, given.missed)
     envelope = {key: value for key, value in given.envelope.items() if value is not None}
     for one in _OF_ONE_TASK:
         if one in envelope:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from agentbus.client.aio import AsyncBus
 from agentbus.core.errors import UsageError
 from agentbus.core.signals import stopped_by_signals
+from agentbus.tasks.declared_schedules import ascheduled, definitions, scheduled
 from agentbus.tasks.dependencies import Surroundings, check
 from agentbus.tasks.payloads import PayloadMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
     from typing import TypedDict
 
     from agentbus.client.bus import Bus
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         drain: bool
         drain_timeout: float | None
         start: str
+        owner: str | None
 
 
 class _OfQueue:
@@ -116,8 +119,14 @@ class _AnyTaskWorker:
         tasks: Iterable[AnyTask],
         provided: Mapping[type[Any], Provided],
         queues: Iterable[str] | None,
+        *,
+        owner: str | None = None,
         **options: Any,
     ) -> None:
+        tasks = [*tasks]
+        self._owner = None if options.get("drain") else owner
+        # A drain ends with the tasks that there are: it publishes none.
+        self._schedules = [] if options.get("drain") else definitions(tasks)
         self._bus = bus
         self._options = options
         self._provided = provided
@@ -208,9 +217,14 @@ class TaskWorker(_AnyTaskWorker):
         In the main thread, SIGTERM and SIGINT stop it as `stop` does, unless the program handles them.
         Raises the errors of `Worker.run`: an error of one queue's worker stops them all.
         """
-        with stopped_by_signals(self.stop):
+        with stopped_by_signals(self.stop), self._scheduled():
             self._run_all()
         return self.done
+
+    def _scheduled(self) -> AbstractContextManager[None]:
+        if not self._schedules and self._owner is None:
+            return nullcontext()
+        return scheduled(self._bus, self._schedules, self._owner)
 
     def _run_all(self) -> None:
         around = Surroundings(self._provided, self._bus, None)
@@ -261,7 +275,11 @@ class AsyncTaskWorker(_AnyTaskWorker):
         If cancelled, it stops as with `stop`, and ends after the running tasks.
         """
         with stopped_by_signals(self.stop):
-            await self._run_in_loop(self._bus, self._of, None)
+            if not self._schedules and self._owner is None:
+                await self._run_in_loop(self._bus, self._of, None)
+            else:
+                async with ascheduled(self._bus, self._schedules, self._owner):
+                    await self._run_in_loop(self._bus, self._of, None)
         return self.done
 
 
