@@ -39,7 +39,12 @@ if TYPE_CHECKING:
     from agentbus.queues.delivery import AsyncDelivery as AsyncDelivery, Delivery as Delivery
     from agentbus.queues.ids import Priority as Priority
     from agentbus.queues.policy import Policy as Policy
-    from agentbus.queues.retry import Backoff as Backoff, Bury as Bury, Retry as Retry
+    from agentbus.queues.retry import (
+        Backoff as Backoff,
+        Bury as Bury,
+        Retry as Retry,
+        Snooze as Snooze,
+    )
     from agentbus.queues.state import Entry as Entry
     from agentbus.queues.task import Task as Task
     from agentbus.tasks.registry import Tasks as Tasks
@@ -63,7 +68,7 @@ _HOMES = {
     "Worker": "workers.worker",
     "Tasks": "tasks.registry",
     # Values
-    **dict.fromkeys(("Backoff", "Bury", "Retry"), "queues.retry"),
+    **dict.fromkeys(("Backoff", "Bury", "Retry", "Snooze"), "queues.retry"),
     "Completion": "coordination.wait",
     "Waiter": "coordination.waiters",
     **dict.fromkeys(("AsyncDelivery", "Delivery"), "queues.delivery"),

@@ -127,6 +127,16 @@ class AnyDelivery:
         return (yield from op)
 
     @verb
+    def snooze(self, after: float) -> Op[bool]:
+        """Run the task again after `after` seconds, without counting this attempt.
+
+        Returns whether this consumer still held it.
+        """
+        op = self._consumer.snooze(self._taken, pause(after))
+        self.settled = True
+        return (yield from op)
+
+    @verb
     def bury(self, error: BaseException | str) -> Op[bool]:
         """Move the task to the dead letters; return whether this consumer still held it."""
         self.settled = True
@@ -139,7 +149,7 @@ class AnyDelivery:
 class Delivery(AnyDelivery, Blocking):
     """A task that a consumer holds: its payload, and the methods that settle it.
 
-    `ack`, `retry` and `bury` have no effect on a task that another consumer has reclaimed. The fields of
+    `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed. The fields of
     the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`; None if
     not set. `expires_at` is the unix time from which no attempt begins any more. Once the task is
     `cancelled`, a long handler should end: with an error it counts as cancelled, else as done.
@@ -149,6 +159,6 @@ class Delivery(AnyDelivery, Blocking):
 
 
 class AsyncDelivery(AnyDelivery, Awaiting):
-    """A delivery in a coroutine: as `Delivery`, but `ack`, `retry` and `bury` are awaited."""
+    """A delivery in a coroutine: as `Delivery`, but the methods that settle it are awaited."""
 
     __slots__ = ()

@@ -27,6 +27,14 @@ class Retry(Exception):
         self.after = None if after is None else pause(after)
 
 
+class Snooze(Exception):
+    """Raised by a handler to run its task again after `after` seconds, without counting this attempt."""
+
+    def __init__(self, after: float) -> None:
+        self.after = pause(after)
+        super().__init__(f"snoozed for {after:g} s")
+
+
 class Bury(Exception):
     """Raised by a handler to move its task to the dead letters at once."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentbus.core import envelope, names
@@ -134,6 +135,12 @@ class Ending(Ordering):
         """
         (ours,) = yield from self.retry_many([FailedRun(task, after, error, took, ran)])
         return ours
+
+    def snooze(self, task: Taken, after: float) -> Op[bool]:
+        """Put a task aside as `retry` does, without counting the attempt that has begun."""
+        again = copy(task)
+        again.attempt = max(0, task.attempt - 1) if task.redelivered else 0
+        return self.retry(again, after, ran=False)
 
     def retry_many(self, failures: Sequence[FailedRun]) -> Op[list[bool]]:
         """Put tasks of one priority aside, entries ascending; return of each whether it was still held.

@@ -10,6 +10,7 @@ from agentbus.core.errors import InvalidPayload
 from agentbus.queues import failure_log
 from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import FinishedRun
+from agentbus.queues.retry import Snooze
 from agentbus.queues.settle import FailedRun
 from agentbus.workers.batch import TaskOutcome
 
@@ -178,6 +179,10 @@ class Acker:
         """Settle a failed task, unless it is to be retried: then it is returned."""
         task, error = outcome.task, outcome.error
         assert error is not None
+        if isinstance(error, Snooze):
+            snooze = self._consumer.snooze(task, error.after)
+            self.tally.note("retried" if self._ours(snooze, otherwise=False) else "stale")
+            return []
         with self._counting:
             self.failed += 1
         self.tally.note("failed")
@@ -217,9 +222,7 @@ class Acker:
 
     def release(self, task: Taken) -> None:
         """Return a task that has not started to its queue, due at once for any worker."""
-        task.attempt = max(0, task.attempt - 1) if task.redelivered else 0
-        task.counted = False
-        self._ours(self._consumer.retry(task, 0.0, ran=False), otherwise=False)
+        self._ours(self._consumer.snooze(task, 0.0), otherwise=False)
 
     def give_back(self, tasks: list[Taken]) -> None:
         """Return tasks that have not started to their queue, without counting an attempt."""
