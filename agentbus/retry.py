@@ -1,3 +1,3 @@
-"""Retries of failed tasks: the backoff, and the exceptions by which a handler retries, snoozes or buries."""
+"""Retries of failed tasks: the backoff, and the exceptions that settle a task otherwise."""
 
 from agentbus.queues.retry import *  # noqa: F403

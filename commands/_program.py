@@ -299,8 +299,10 @@ def _exit_of(pid: int) -> int | None:
 
 def _fields(delivery: Delivery) -> dict[str, str]:
     """Return a task's fields as environment variables, without empty ones."""
-    found = {name: getattr(delivery, name) for name in (*_FIELDS, *envelope.META)}
-    found["task_id"] = delivery.id
+    # Not the attribute `task`, which reads the whole envelope.
+    plain = (name for name in (*_FIELDS, *envelope.META) if name != "task")
+    found = {name: getattr(delivery, name) for name in plain}
+    found |= {"task_id": delivery.id, "task": delivery.task_name}
     trace = found["traceparent"]
     named = {"TRACEPARENT": trace} if is_traceparent(trace) else {}
     return named | {

@@ -6,7 +6,7 @@ import pytest
 
 import agentbus
 from agentbus import StaleToken
-from agentbus.admin import doctor, stats
+from agentbus.admin import doctor, survey
 from agentbus.errors import NotFound, Refused, TimedOut, UsageError
 from tests.conftest import Connect
 from tests.servers import ask
@@ -381,7 +381,7 @@ def test_a_task_whose_visibility_has_ended_starves_without_a_worker(bus, queue, 
     (entry,) = ask(bus, "XRANGE", stream, "-", "+")
     ask(bus, "ZADD", retries, "XX", round((bus.scope.now() - 7200) * 1000), entry[0])
     # Nobody has taken tasks since.
-    monkeypatch.setattr(stats, "HEARD", -1.0)
+    monkeypatch.setattr(survey, "HEARD", -1.0)
 
     (found,) = [one for one in bus.health().findings if one.check == "starving"]
     assert "have waited for the group 'default' for 2 hours, and it has no worker" in found.text

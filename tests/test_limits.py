@@ -98,8 +98,7 @@ def test_a_slot_is_free_when_its_task_is_settled(bus: agentbus.Bus) -> None:
     assert order == [["a", 0], ["a", 1], ["a", 2]]
     keys = bus.scope.keys
     queue.fetch(count=1)
-    assert ask(bus, "EXISTS", keys.slots("mail", "default")) == 0
-    assert ask(bus, "EXISTS", keys.slot_waits("mail", "default")) == 0
+    assert ask(bus, "EXISTS", *keys.limits("mail", "default")[:2]) == 0
 
 
 def test_no_more_tasks_start_in_a_second_than_the_bucket_holds(bus: agentbus.Bus) -> None:

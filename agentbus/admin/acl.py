@@ -20,7 +20,7 @@ READS = frozenset(
         *("exists", "type", "pttl", "get", "mget", "wait"),
         *("hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals"),
         *("scard", "sismember", "smismember", "sscan"),
-        *("zcard", "zmscore", "zrange", "zrangebylex", "zrangebyscore"),
+        *("zcard", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore"),
         *("zrevrange", "zscan", "zscore"),
         *("xinfo|consumers", "xinfo|groups", "xinfo|stream"),
         *("xlen", "xpending", "xrange", "xread", "xrevrange"),

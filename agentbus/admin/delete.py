@@ -136,8 +136,7 @@ def _all_of(scope: Scope, queue: str) -> Op[tuple[list[str], list[Key]]]:
 
 def _all_of_group(scope: Scope, queue: str, group: str) -> list[Key]:
     keys = scope.keys
-    found: list[Key] = [keys.worked(queue, group), keys.slots(queue, group)]
-    found += (keys.slot_waits(queue, group), keys.slot_tokens(queue, group))
+    found: list[Key] = [keys.worked(queue, group), *keys.limits(queue, group)]
     for priority in STREAMS:
         found += (keys.attempts(queue, group, priority), keys.retries(queue, group, priority))
     return found

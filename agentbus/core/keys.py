@@ -242,17 +242,10 @@ class Keys:
         """`<P>:order:<queue>:<priority>`, zset: ordering key and entry id, of equal scores."""
         return f"{self.project}:order:{escape(queue)}:{priority}"
 
-    def slots(self, queue: str, group: str) -> str:
-        """`<P>:limits:<queue>:<group>`, hash: stream and entry → a task that counts as running."""
-        return f"{self.project}:limits:{escape(queue)}:{escape(group)}"
-
-    def slot_waits(self, queue: str, group: str) -> str:
-        """`<P>:limits:<queue>:<group>:waiting`, zset of equal scores: key and entry."""
-        return f"{self.slots(queue, group)}:waiting"
-
-    def slot_tokens(self, queue: str, group: str) -> str:
-        """`<P>:limits:<queue>:<group>:tokens`, hash: key → tokens and the unix time in ms."""
-        return f"{self.slots(queue, group)}:tokens"
+    def limits(self, queue: str, group: str) -> tuple[str, str, str]:
+        """`<P>:limits:<queue>:<group>`, hash: the running tasks; `…:waiting`, zset; `…:tokens`, hash."""
+        slots = f"{self.project}:limits:{escape(queue)}:{escape(group)}"
+        return slots, f"{slots}:waiting", f"{slots}:tokens"
 
     def positions(self, queue: str) -> str:
         """`<P>:positions:<queue>`, hash: group and priority → id up to which the group is done."""

@@ -149,10 +149,11 @@ class AnyDelivery:
 class Delivery(AnyDelivery, Blocking):
     """A task that a consumer holds: its payload, and the methods that settle it.
 
-    `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed. The fields of
-    the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`; None if
-    not set. `expires_at` is the unix time from which no attempt begins any more. Once the task is
-    `cancelled`, a long handler should end: with an error it counts as cancelled, else as done.
+    `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed.
+    The fields of the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in
+    `Task`; None if not set. `expires_at` is the unix time from which no attempt begins any more. Once
+    the task is `cancelled`, a long handler should end: with an error it counts as cancelled, else as
+    done.
     """
 
     __slots__ = ()

@@ -42,7 +42,7 @@ def _script(consumer: Ordering, limit: QueueLimit, *words: Arg) -> Script:
     return Script(
         "limit",
         (
-            *(keys.slots(*of), keys.slot_waits(*of), keys.slot_tokens(*of)),
+            *keys.limits(*of),
             keys.bell(consumer.queue),
             *(
                 key

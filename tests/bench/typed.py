@@ -22,7 +22,7 @@ from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.bench.queue import Stopwatch, few
 from tests.servers import Server
 
-SIZES: dict[str, dict[str, Any]] = {"quick": {"tasks": 1000, "rounds": 1}, "page": {}}
+SIZES = {"quick": {"tasks": 1000, "rounds": 1}, "page": {}}
 _BOUND = 100_000_000
 _PAIRS = (
     ("publish, typed", "publish, by hand", ">= 0.8"),

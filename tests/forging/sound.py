@@ -12,6 +12,7 @@ import redis
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.tasks import Schedules
+from agentbus.tasks.limits import Limits
 from tests.forging import ledgers
 from tests.hostile import DATABASE, World
 from tests.servers import Server
@@ -152,6 +153,9 @@ def _work(bus: agentbus.Bus) -> None:
     for number in range(60):
         bounded.publish(number)
         bounded.fetch()[0].ack()
+    Limits(bus).set("limited", at_once=1, per_second=100.0)
+    bus.queue("limited").publish_many([1, 2])
+    bus.queue("limited").fetch(count=2)
     Schedules(bus).add(SCHEDULE, "chores", {"n": 1}, every=LONG)
     bus.queue("held").publish(1)
     bus.pause(queue="held", why="a sound reason", wait=0)
