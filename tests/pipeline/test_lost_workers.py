@@ -13,20 +13,25 @@ from agentbus.pipeline.archives.archiver import Archiver
 from tests.pipeline.streams import Streams, assert_equal
 
 
-def children(of: int) -> list[int]:
-    """Return the processes below a process."""
+def workers(of: int) -> list[int]:
+    """Return the Python workers below a process, without the daemons that fork them.
+
+    A daemon that is killed would leave the shared session with one that cannot be written to.
+    """
     found = subprocess.run(
         ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
-    below: dict[int, list[tuple[int, str]]] = {}
+    below: dict[int, list[tuple[int, bool]]] = {}
     for line in found.stdout.splitlines():
         pid, parent, args = line.split(None, 2)
-        below.setdefault(int(parent), []).append((int(pid), args))
-    pids, waiting = [], [of]
+        forks = "pyspark/daemon" in args or "pyspark.daemon" in args
+        below.setdefault(int(parent), []).append((int(pid), forks))
+    pids, waiting = [], [(of, False)]
     while waiting:
-        for pid, args in below.get(waiting.pop(), []):
-            waiting.append(pid)
-            if "pyspark/daemon" in args or "pyspark.daemon" in args:
+        parent, inside = waiting.pop()
+        for pid, forks in below.get(parent, []):
+            waiting.append((pid, forks))
+            if inside and forks:
                 pids.append(pid)
     return pids
 
@@ -40,7 +45,7 @@ def test_tasks_whose_python_workers_are_killed_are_done_again(spark, valkey, pro
 
     def kill() -> None:
         while not over.wait(0.3) and len(killed) < 2:
-            for pid in children(os.getpid())[1:2]:
+            for pid in workers(os.getpid())[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)
