@@ -115,10 +115,10 @@ def run() -> int:
     try:
         asyncio.run(main())
     except* AgentBusError as failed:
-        code = 0
-        for error in failed.exceptions:
-            print(f"asyncio_agents: {error}", file=sys.stderr)
-            code = code or getattr(error, "exit_code", 1)
+        # Where the server is away, several agents may fail at once, all with the same error.
+        error = failed.exceptions[0]
+        print(f"asyncio_agents: {error}", file=sys.stderr)
+        code = getattr(error, "exit_code", 1)
     else:
         return 0
     return code
