@@ -17,12 +17,13 @@ _ORDERS = {"seen": "last seen", "name": "name", "unread": "unread", "state": "st
 
 async def load(view: PageView) -> dict[str, Any]:
     """Return the agents that the query asks for."""
-    every = view.param("all") == "1"
-    found = await view.reader.agents(
-        view.rows,
-        state=view.param("state") or None,
-        order=view.param("order") or "seen",
-        all=every or view.param("state") == "gone",
+    every, state = view.param("all") == "1", view.param("state") or None
+    order = view.param("order") or "seen"
+    found = await view.shared(
+        ("agents", view.rows, state, order, every),
+        lambda: view.reader.agents(
+            view.rows, state=state, order=order, all=every or state == "gone"
+        ),
     )
     return {"found": found, "states": _STATES, "orders": _ORDERS, "every": every}
 

@@ -14,8 +14,9 @@ from agentbus.dashboard.web.pages.queue_tasks import tasks_of
 
 async def load(view: PageView) -> dict[str, Any]:
     """Return the queues that match."""
-    async with view.reading:
-        rows, matching = await view.dashboard.queues(view.rows)
+    rows, matching = await view.shared(
+        ("queues", view.rows), lambda: view.dashboard.queues(view.rows), turn=view.reading
+    )
     return {"rows": rows, "matching": matching}
 
 

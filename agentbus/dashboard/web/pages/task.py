@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from agentbus.dashboard.task_chain import ChainTask, TaskReport
     from agentbus.queues.task_state import TaskState
 
-# To find the tasks that one has caused takes the server longest: see `PageView.shared`.
-_REST = 40.0
+# For how long the tasks that one has caused rest, whose reading takes the server longest, and the task
+# itself, whose reading mostly waits for others: see `PageView.shared`.
+_REST, _TASK_REST = 40.0, 1.0
 # States in which a task can be cancelled.
 _OPEN = ("waiting", "delayed", "dependent", "pending", "retrying")
 # Fields of the envelope that the page shows elsewhere.
@@ -88,7 +89,9 @@ async def _found(view: PageView) -> TaskReport:
     if not task:
         raise NotFound("the address names no task", hint="search one by its id")
     group = view.param("group") or None
-    return await view.shared(("task", task, group), lambda: view.dashboard.task(task, group=group))
+    return await view.shared(
+        ("task", task, group), lambda: view.dashboard.task(task, group=group), _TASK_REST
+    )
 
 
 def _as_read(one: ChainTask, state: TaskState) -> ChainTask:
