@@ -112,7 +112,7 @@ def looped(bus: agentbus.Bus, path: str, tasks: int) -> float:
 
 
 def processes(given: argparse.Namespace) -> Iterator[Figure]:
-    """Two processes share a queue's tasks, each with a connection and an interpreter of its own.
+    """Two processes share a queue's tasks, each with its connection and its interpreter.
 
     With a handler that takes 200 µs of CPU, the processors are the limit; with a trivial one the server and
     the loop around the handler are. The loops by hand take batches of 500 and acknowledge each batch with

@@ -117,7 +117,7 @@ def typed(given: argparse.Namespace) -> Iterator[Figure]:
     )
     rows: list[Row] = []
     for what, base, wanted in _PAIRS:
-        rows.append(Row(base, Spread.of(clock.rates[base]), "baseline", group=f"{what}, {base}"))
+        rows.append(Row(base, Spread.of(clock.rates[base]), "baseline", group=base))
         rows.append(
             Row(
                 what,
@@ -125,7 +125,7 @@ def typed(given: argparse.Namespace) -> Iterator[Figure]:
                 ratio=clock.ratio(what, base),
                 against=base,
                 wanted=wanted.replace(">=", "≥"),
-                group=f"{what}, {base}",
+                group=base,
             )
         )
     yield Figure(

@@ -1,6 +1,6 @@
 """The dashboard in browsers: how soon a page is there, how soon it shows what happens, and what that costs.
 
-One browser is Debian's Chromium; nine others, each with a session of its own, are programs that read the
+One browser is Debian's Chromium; nine others, each with its session, are programs that read the
 stream of a page. The project is that of the benchmark `dashboard`, with tasks done all the time.
 
     python -m tests.bench.web [--queues N] [--agents N] [--tasks N] [--seconds S] [--samples N]
@@ -224,7 +224,7 @@ def measure(given: argparse.Namespace, url: str, server: int, bus: agentbus.Bus)
 def web(given: argparse.Namespace) -> Iterator[Figure]:
     """Ten browsers look at a project at work, most of them at its largest lists.
 
-    A page counts as there at its first paint, in a window of its own. What is seen counts from the call of
+    A page counts as there at its first paint, in a new window. What is seen counts from the call of
     the library until the text stands in the page. Of the server it is what it takes beside the work,
     measured in turns with and without viewers. Crowded is with 20 streams that are never read, 100 half
     requests and 1,000 connections without one.
