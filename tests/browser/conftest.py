@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def opened() -> Iterator[Browser]:
-    """The browser of the whole run."""
+    """The browser of all these tests. Those after them could start no event loop while it is open."""
     with chromium.browser() as found:
         yield found
 
@@ -51,14 +51,14 @@ class Person:
         return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     """The demo project, by the machine's clock."""
     with demo(tmp_path_factory.mktemp("shop"), end=time.time()) as project:
         yield project
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shop_web(shop: Demo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The dashboard of the demo project, with buttons."""
     home = tmp_path_factory.mktemp("shop-web")
@@ -66,7 +66,7 @@ def shop_web(shop: Demo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
         yield web
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _shopper(opened: Browser, shop_web: Web) -> Person:
     return Person(opened, shop_web)
 
