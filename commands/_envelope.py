@@ -40,6 +40,7 @@ PARAMS = (
     Param("--traceparent T", "W3C trace context. [TRACEPARENT]"),
     Param("--attempts N", "At most N runs, whatever the worker's --attempts are.", convert=whole),
     Param("--expires S", "Do not run it after S seconds, but bury it.", convert=seconds),
+    Param("--time-limit S", "Stop an attempt after S seconds; it has failed.", convert=seconds),
     Param("--header K=V", "A header. May be repeated.", convert=header, many=True),
 )
 
@@ -63,6 +64,7 @@ def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
         "trail": _trail(around.get("AGENTBUS_TRAIL")),
         "attempts": args.attempts,
         "expires": args.expires,
+        "time_limit": args.time_limit,
         "headers": dict(args.header) or None,
     }
 

@@ -124,7 +124,9 @@ class Program:
 
     def _watch(self, run: _ProgramRun, delivery: Delivery) -> str | None:
         """Wait for a run to end; return why it was killed, or None."""
-        over = None if self._timeout is None else time.monotonic() + self._timeout
+        limit, over = delivery.time_limit, delivery.over_at
+        if self._timeout is not None and (limit is None or self._timeout < limit):
+            limit, over = self._timeout, time.monotonic() + self._timeout
         why: str | None = None
         kill_at = 0.0
         while True:
@@ -135,16 +137,17 @@ class Program:
                     run.signal(signal.SIGKILL)
                 wait = max(0.001, min(wait, kill_at - now))
             elif (
-                (over is not None and now >= over)
+                now >= over
                 or (self._until is not None and now >= self._until)
                 or delivery.cancelled
             ):
-                late = over is not None and now >= over
-                why = f"took longer than {self._timeout:g} s" if late else "its worker stops"
-                why = _CANCELLED if delivery.cancelled else why
+                if limit is not None and time.monotonic() >= over:
+                    why = f"took longer than {limit:g} s"
+                else:
+                    why = _CANCELLED if delivery.cancelled else "its worker stops"
                 kill_at, wait = now + _LAST_WORDS, 0.0
                 run.signal(signal.SIGTERM)
-            elif over is not None:
+            else:
                 wait = min(wait, over - now)
             if run.step(wait):
                 return why

@@ -173,7 +173,7 @@ def _add(call: Call, schedules: Schedules) -> None:
             name: getattr(args, name)
             for name in (
                 *("key", "priority", "topic", "source", "tenant", "correlation_id", "reply_to"),
-                *("webhook", "ordering_key", "attempts", "expires"),
+                *("webhook", "ordering_key", "attempts", "expires", "time_limit"),
             )
         },
     }

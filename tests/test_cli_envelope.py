@@ -45,11 +45,13 @@ def test_publish_fills_the_envelope(shell, queue):
     shell.ok(
         *("publish", "mail", "x", "--topic", "billing", "--source", "shop", "--tenant", "acme"),
         *("--traceparent", TRACE, "--attempts", "2", "--expires", "1h"),
+        *("--time-limit", "5m"),
     )
 
     (task,) = fetched(queue)
     assert (task.topic, task.source, task.tenant) == ("billing", "shop", "acme")
     assert (task.traceparent, task.attempts, task.expires) == (TRACE, 2, 3600)
+    assert task.time_limit == 300
 
 
 def test_lines_and_questions_have_the_same_envelope(shell, queue):
@@ -135,7 +137,7 @@ def test_at_delivers_at_a_time(shell, queue):
     [
         *(["--at", "tomorrow"], ["--at", "30m"], ["--at", "2024-01-20", "--delay", "5"]),
         *(["--attempts", "0"], ["--attempts", "1001"], ["--attempts", "x"]),
-        *(["--expires", "0"], ["--expires", "x"], ["--expires", "401d"]),
+        *(["--expires", "0"], ["--expires", "x"], ["--expires", "401d"], ["--time-limit", "0"]),
         *(["--expires", "60", "--delay", "60"], ["--expires", "60", "--at", "2099-01-01"]),
         *(["--topic", ""], ["--topic", "a\nb"]),
     ],

@@ -173,6 +173,16 @@ def test_at_the_timeout_a_program_is_killed_with_its_children(shell, fifo):
     assert "began" in shown["traceback"]
 
 
+def test_the_smaller_of_the_limits_of_task_and_worker_holds(shell):
+    shell.ok("publish", "mail", "a", "--time-limit", "0.2")
+    shell.ok("publish", "mail", "b", "--time-limit", "1h")
+
+    runs = work(shell, "sleep 1000", "--timeout", "0.5", "--attempts", "1", "--concurrency", "2")
+
+    errors = [f"killed: took longer than {seconds} s" for seconds in (0.2, 0.5)]
+    assert sorted(one["error"] for one in runs) == errors
+
+
 def test_what_a_program_leaves_behind_ends_with_it(shell, fifo):
     task_id = shell.ok("publish", "mail", "x").strip()
     worker = started(shell, f"exec 3>{fifo}; sleep 1000 & echo done", "--drain")

@@ -295,7 +295,11 @@ def test_a_dead_letter_that_expired_can_be_replayed(bus, connect):
     "limits",
     [
         *({"attempts": wrong} for wrong in (0, -1, 1.5, True, "3", 1001)),
-        *({"expires": wrong} for wrong in (0, -1, True, "1m", float("nan"), float("inf"), 1e9)),
+        *(
+            {name: wrong}
+            for name in ("expires", "time_limit")
+            for wrong in (0, -1, True, "1m", float("nan"), float("inf"), 1e9)
+        ),
     ],
     ids=str,
 )
@@ -325,6 +329,7 @@ def test_a_task_that_would_expire_before_it_is_due_is_refused(bus, due):
     [
         *(b'{"expires":"soon"}', b'{"expires":true}', b'{"expires":null}'),
         *(b'{"attempts":0}', b'{"attempts":"x"}', b'{"attempts":1.0}'),
+        *(b'{"time_limit":"1"}', b'{"time_limit":true}', b'{"time_limit":-1}'),
     ],
 )
 def test_limits_that_another_program_wrote_wrongly_are_ignored(bus, meta):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         expires: float | None
         notify: bool | None
         task: str | None
+        time_limit: float | None
 
 
 # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
@@ -74,6 +75,7 @@ META = (
     "expires",
     "notify",
     "task",
+    "time_limit",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from typing import Any
 
@@ -113,6 +114,14 @@ class Taken:
         """Return how often it may run: its own number, else the worker's."""
         own = self.meta.get("attempts")
         return own if type(own) is int and own > 0 else attempts
+
+    @property
+    def time_limit(self) -> float | None:
+        """The seconds that an attempt may take; None for any."""
+        seconds = self.meta.get("time_limit")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            return None
+        return float(seconds) if 0 < seconds < math.inf else None
 
     @property
     def expires_at(self) -> float | None:

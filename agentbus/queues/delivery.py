@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.envelope import META, trail_of
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 class AnyDelivery:
     """The common part of blocking and asynchronous deliveries."""
 
-    __slots__ = ("_consumer", "_perform", "_taken", "acked", "payload", "settled")
+    __slots__ = ("_consumer", "_perform", "_taken", "acked", "over_at", "payload", "settled")
     if TYPE_CHECKING:
         # From the envelope, by `__getattr__`.
         correlation_id: str | None
@@ -33,6 +35,8 @@ class AnyDelivery:
         self.payload = taken.payload
         self.settled = False
         self.acked = False
+        # When the time limit is over, by `time.monotonic`.
+        self.over_at = inf
 
     @property
     def id(self) -> str:
@@ -73,6 +77,11 @@ class AnyDelivery:
         return self._taken.limit(0) or None
 
     @property
+    def time_limit(self) -> float | None:
+        """The seconds that this attempt may take; None for any."""
+        return self._taken.time_limit
+
+    @property
     def expires_at(self) -> float | None:
         """The unix time from which the task is not run any more; None if it does not expire."""
         return self._taken.expires_at
@@ -84,8 +93,13 @@ class AnyDelivery:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this worker was asked to stop the task; always false for a program that fetches."""
-        return self._taken.place in self._consumer.stopping
+        """Whether the handler should end: its task was cancelled, or the time limit is over.
+
+        Always false for a program that fetches.
+        """
+        if self._taken.place in self._consumer.stopping:
+            return True
+        return self.over_at != inf and time.monotonic() >= self.over_at
 
     @property
     def task(self) -> Task:
@@ -152,8 +166,8 @@ class Delivery(AnyDelivery, Blocking):
     `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed.
     The fields of the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in
     `Task`; None if not set. `expires_at` is the unix time from which no attempt begins any more. Once
-    the task is `cancelled`, a long handler should end: with an error it counts as cancelled, else as
-    done.
+    it is `cancelled`, a long handler should end: with an error its task counts as cancelled, or as failed
+    if the time limit was over, else as done.
     """
 
     __slots__ = ()

@@ -30,7 +30,8 @@ class Task(Record):
     own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
     by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
     after its publication it is not run any more, but buried. With `notify` the channel gets a message when
-    it is done or buried, on the topic `tasks`. `task` is the name of a typed task.
+    it is done or buried, on the topic `tasks`. `task` is the name of a typed task. An attempt that takes
+    longer than `time_limit` seconds is stopped, and has failed.
     """
 
     payload: Any
@@ -52,6 +53,7 @@ class Task(Record):
     expires: float | None = None
     notify: bool | None = None
     task: str | None = None
+    time_limit: float | None = None
 
     def filling(self, item: object) -> Task:
         """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
@@ -167,6 +169,13 @@ def _expires(_what: str, expires: Any) -> None:
         )
 
 
+def _time_limit(_what: str, seconds: Any) -> None:
+    if not (type(seconds) in (int, float) and 0 < seconds <= LONGEST):
+        raise UsageError(
+            f"the time limit is {seconds!r}", hint="give seconds, above 0 and at most 400 days"
+        )
+
+
 def _anything(_what: str, _value: Any) -> None:
     """Accept a value: it is checked when it is encoded."""
 
@@ -182,6 +191,7 @@ _CHECKED: dict[str, Callable[[str, Any], None]] = {
     "headers": _headers,
     "attempts": _attempts,
     "expires": _expires,
+    "time_limit": _time_limit,
 }
 _CHECKS = tuple(_CHECKED.get(what, _anything) for what in _FIELDS)
 

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff
 
 # Declared here for the features that will act on them; until then a task that sets one is refused.
-_LATER = ("timeout", "unique")
+_LATER = ("unique",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
     """The queue, and what else `Tasks.task` was given.
 
-    `attempts`, `priority` and `expires` become fields of the envelope of each published task; `backoff` is
-    that of the queue's worker. A task with `every` (in seconds) or `cron` is published by schedulers; see
-    `Schedules.add` for these, `timezone` and `missed`.
+    `attempts`, `priority`, `expires` and `timeout` become fields of the envelope of each published task
+    (`timeout` as `time_limit`); `backoff` is that of the queue's worker. A task with `every` (in seconds)
+    or `cron` is published by schedulers; see `Schedules.add` for these, `timezone` and `missed`.
     """
 
     queue: str
@@ -49,7 +49,9 @@ class TaskOptions:
             known(self.priority)
         if self.backoff is not None and not callable(getattr(self.backoff, "after", None)):
             raise UsageError(f"the backoff is {self.backoff!r}", hint="give a Backoff")
-        envelope_of(Task(None, attempts=self.attempts, expires=self.expires))
+        envelope_of(
+            Task(None, attempts=self.attempts, expires=self.expires, time_limit=self.timeout)
+        )
         if self.every is not None or self.cron is not None:
             from agentbus.tasks.schedule_record import check_times
 
@@ -67,4 +69,5 @@ class TaskOptions:
     def envelope(self) -> dict[str, Any]:
         """Return the fields of the envelope that these options set."""
         fields = {name: getattr(self, name) for name in ("attempts", "priority", "expires")}
+        fields["time_limit"] = self.timeout
         return {name: value for name, value in fields.items() if value is not None}

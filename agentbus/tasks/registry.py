@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         attempts: int | None
         priority: str | None
         expires: float | None
+        timeout: float | None
         backoff: Backoff | None
         every: float | None
         cron: str | None
@@ -140,7 +141,8 @@ class Tasks:
         parameters that are not part of the payload, and that the worker gives: `Bus` or `AsyncBus`,
         `Delivery` or `AsyncDelivery`, or what `provide` was given. `name` (by default that of the function)
         is stored with each task and must not change while tasks are queued. `attempts`, `priority`,
-        `expires` and `backoff` come before those of the queue.
+        `expires` and `backoff` come before those of the queue. An attempt that takes longer than `timeout`
+        seconds has failed: a coroutine is cancelled, a function in a thread finds its delivery `cancelled`.
 
         With `every` (in seconds) or `cron`, a worker of the task also publishes it on schedule, without
         arguments; `timezone` and `missed` are as for `Schedules.add`. Raises `UsageError`.

@@ -90,7 +90,7 @@ class _OfQueue:
         async def handle(delivery: Any) -> Any:
             task = self.of(delivery)
             if not task.is_coroutine:
-                return await asyncio.to_thread(_run, task, delivery, around)
+                return await _in_thread(_run, task, delivery, around)
             arguments = task.payload.decode(delivery.payload)
             if not task.given:
                 return task.returns.encode(await task.function(**arguments))
@@ -99,6 +99,19 @@ class _OfQueue:
                 return task.returns.encode(await task.function(*given, **arguments))
 
         return handle
+
+
+async def _in_thread(run: Callable[..., Any], *arguments: object) -> Any:
+    """Run a function in a thread; one that is cancelled is waited for, since nothing stops a thread.
+
+    Its delivery says that it should end. What it returns or raises then is the outcome.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(run, *arguments))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        return running.result()
 
 
 def _run(task: AnyTask, delivery: Any, around: Surroundings) -> Any:

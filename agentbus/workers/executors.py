@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
 from agentbus.queues import tracing
+from agentbus.workers import time_limits
 from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Inline(_Executor):
         delivery = wrap(task)
         if "expires" in task.meta and (expired := delivery.expired):
             return _expired(task, expired)
+        if "time_limit" in task.meta:
+            time_limits.begin(task, delivery)
         current.set(delivery)
         try:
             run = self._run
@@ -199,14 +202,17 @@ class Coroutines(_Executor):
         delivery = wrap(task)
         if "expires" in task.meta and (expired := delivery.expired):
             return _expired(task, expired)
+        handler = self._handler
+        if "time_limit" in task.meta and (seconds := time_limits.begin(task, delivery)):
+            handler = time_limits.within(seconds, handler)
         current.set(delivery)
         here = asyncio.current_task()
         self._now[id(task)] = here
         try:
             if self._traced:
-                result = await tracing.ahandle(self._handler, delivery)
+                result = await tracing.ahandle(handler, delivery)
             else:
-                result = await self._handler(delivery)
+                result = await handler(delivery)
         except BaseException as error:  # noqa: BLE001 (it is kept)
             return self._failed(task, delivery, began, error)
         finally:
@@ -241,6 +247,8 @@ class Batches(_Executor):
             if "expires" in task.meta and (expired := delivery.expired):
                 outcomes.append(_expired(task, expired))
                 continue
+            if "time_limit" in task.meta:
+                time_limits.begin(task, delivery)
             keep(task)
             deliver(delivery)
         began, error = time.monotonic(), None
