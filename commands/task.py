@@ -62,7 +62,8 @@ VERB = Verb(
     " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
     " ready, 3 after --wait. JSON: for show task_id, queue, group, priority, state,"
     " timestamp, due, worker, idle, attempts, runs, error, letter, replayed, waits_for, awaited_by,"
-    " payload, envelope; each of runs has attempt, worker, agent_id, timestamp, waited_ms, took_ms,"
+    " payload, envelope, progress (fraction, text, timestamp); each of runs has attempt, worker,"
+    " agent_id, timestamp, waited_ms, took_ms,"
     " outcome, error; for cancel task_id, queue, state (cancelled or stopping), workers; for take"
     " task_id, token, until, queue, group, priority, attempt, timestamp, payload, envelope; for done,"
     " retry and bury task_id, queue, group, state (done, retrying, buried or cancelled), attempt, due,"
@@ -126,6 +127,10 @@ def described(found: TaskState) -> list[str]:
     worker = None if found.worker is None else f"{word(found.worker)}{held}"
     if agent is not None:
         worker = f"{word(agent)}, by hand until {_time(found.due)}"
+    progress = None
+    if found.progress is not None:
+        said = f", {found.progress.text}" if found.progress.text else ""
+        progress = f"{found.progress.fraction:.0%}{said}, at {_time(found.progress.at)}"
     rows: dict[str, object] = {
         "task": found.id,
         "queue": f"{word(found.queue)}, group {word(found.group)}, priority {found.priority}",
@@ -133,6 +138,7 @@ def described(found: TaskState) -> list[str]:
         "published": _time(found.published),
         "due": _time(found.due) if agent is None else None,
         "worker": worker,
+        "progress": progress,
         "attempts": found.attempts,
         "error": found.error,
         "letter": found.letter,
@@ -178,6 +184,10 @@ def _fields(found: TaskState) -> dict[str, Any]:
         }
         for one in found.runs
     ]
+    if found.progress is not None:
+        said = found.progress
+        told = {"fraction": said.fraction, "text": said.text, "timestamp": _time(said.at)}
+        fields["progress"] = told
     return fields
 
 

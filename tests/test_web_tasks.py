@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -10,6 +13,8 @@ import agentbus
 from agentbus.dashboard import app
 from tests.browsing import Browser, HtmlPage
 from tests.tiers import on_one_store
+
+PATIENCE = 60.0
 
 pytestmark = on_one_store
 
@@ -269,6 +274,28 @@ async def test_a_task_that_ends_is_seen_by_who_looks_at_it(bus, served):
 
     assert "waiting" in first.data["state"]
     assert "broken" in later.data["state"]
+
+
+async def test_the_progress_of_a_running_task_is_seen(bus, connect, served):
+    looked = threading.Event()
+
+    def handler(delivery):
+        delivery.progress(0.4, "page 4 of <10>")
+        assert looked.wait(PATIENCE)
+
+    task = bus.queue("mail").publish(1)
+    running = threading.Thread(target=connect("bob").subscribe("mail", handler, drain=True).run)
+    running.start()
+    async with Browser(served).stream(f"/live?page=/task?id={task}") as stream:
+        while True:
+            state = (await stream.event("regions")).data.get("state", "")
+            if "Progress" in state:
+                break
+    looked.set()
+    await asyncio.to_thread(running.join, PATIENCE)
+
+    assert 'value="0.4"' in state
+    assert "40 %, page 4 of &lt;10&gt;, " in state
 
 
 async def test_the_pages_work_below_a_path_of_another_application(bus, abus):

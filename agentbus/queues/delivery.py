@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.envelope import META, trail_of
+from agentbus.queues.progress import progress_of
 from agentbus.queues.retry import pause
 from agentbus.store.verb import Awaiting, Blocking, verb
 
@@ -125,6 +126,15 @@ class AnyDelivery:
         if name in META:
             return self._taken.meta.get(name)
         raise AttributeError(f"a delivery has no {name!r}")
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the task is, from 0 to 1, and what it is doing, for `task show` and the dashboards.
+
+        It sends nothing: the worker's next heartbeat does, within a second. Of `text` 200 characters are
+        kept. Without effect for a program that fetches. Raises `UsageError`.
+        """
+        said = progress_of(fraction, text, self._consumer.scope.now())
+        self._consumer.progress.note(self._taken, said)
 
     @verb
     def ack(self, result: object = None) -> Op[bool]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agentbus.core import names
 from agentbus.core.stream import text
 from agentbus.queues.ids import ASIDE, PRIORITIES, RESULT_KEPT, RETRY, STREAMS, suffix, task_id
+from agentbus.queues.progress import RunningProgress
 from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Ordering:
         self.asks_first = False
         # The limits of the queue, as of the last heartbeat or fetch; None without any.
         self.limit: QueueLimit | None = None
+        # How far its tasks are, for the heartbeats of its worker.
+        self.progress = RunningProgress(self.id_of)
         # By priority, the unix time at which to look for tasks put aside. No key is ever added, since
         # several threads read it.
         self.due = dict.fromkeys(STREAMS, 0.0)

@@ -14,8 +14,9 @@ from agentbus.queues import attempts, retry_stream
 from agentbus.queues.attempts import Attempt
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.dependencies import entry_of
-from agentbus.queues.ids import RETRY, ROUTER, STREAMS, groups_of
+from agentbus.queues.ids import RETRY, ROUTER, STREAMS, groups_of, taker
 from agentbus.queues.policy import DEFAULTS
+from agentbus.queues.progress import TaskProgress, said
 from agentbus.queues.results import Address
 from agentbus.queues.state import Entry, as_list, entries, settled, unready
 from agentbus.store.failures import or_empty
@@ -37,7 +38,8 @@ class TaskState(Record):
 
     `state` is as in `Entry`, or `routed` (a router moved it to another queue). `attempts` is the number of
     runs that have begun, `runs` has those of a task that failed once, oldest first, at most 20. `worker`
-    holds the task, without a heartbeat for `idle` seconds, or by hand until `due`. `error` is why it was
+    holds the task, without a heartbeat for `idle` seconds, or by hand until `due`; `progress` is what its
+    handler has said of it. `error` is why it was
     buried or cancelled, or its last failure; `letter` is its dead letter, `replayed` the task that a replay
     of it published.
     `waits_for` are the unfinished tasks that it waits for, `awaited_by` those that wait for it.
@@ -61,6 +63,7 @@ class TaskState(Record):
     awaited_by: tuple[str, ...]
     payload: Any
     envelope: Mapping[str, Any]
+    progress: TaskProgress | None
 
 
 def task(
@@ -112,6 +115,9 @@ def task(
             (entry.attempts or 0) + 1, entry.holder, None, None, None, None, "running", None
         )
         runs = (*runs, now)
+    progress = None
+    if entry.state == "pending" and entry.holder is not None and taker(entry.holder) is None:
+        progress = yield from said(scope, entry.holder, address.id)
     # A first attempt is not counted.
     began = 1 if entry.state in ("done", "pending") else 0
     dependents = dict.fromkeys(
@@ -138,6 +144,7 @@ def task(
         awaited_by=tuple(dependents),
         payload=entry.payload,
         envelope=entry.envelope,
+        progress=progress,
     )
 
 

@@ -110,8 +110,8 @@ class WorkerRegistration:
             *("host", socket.gethostname(), "pid", os.getpid(), "version", __version__),
         ]
         self._fields = fields_of(queue, agent, worker)
-        # Whose tasks the limits of the queue apply to, as each heartbeat returns them.
-        self.limited: Consumption | None = None
+        # Whose limits each heartbeat returns, and whose tasks' progress it tells.
+        self.consumer: Consumption | None = None
         self._numbers = count(1)
         self._until = float("-inf")
 
@@ -184,6 +184,7 @@ class WorkerRegistration:
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
         done, failed, running = figures
+        progress = () if self.consumer is None else self.consumer.progress.fields()
         (order, limit), stop, silent, cancelled, *more = yield Script(
             script,
             (keys.beats, keys.beat(self.worker), keys.paused, *waits),
@@ -192,13 +193,13 @@ class WorkerRegistration:
                 *(self.worker, number, state, KEPT, len(self._fields)),
                 *self._fields,
                 *self._record,
-                *("done", done, "failed", failed, "running", running),
+                *("done", done, "failed", failed, "running", running, *progress),
             ),
             writes=True,
         )
         self._until = began + self.scope.intervals.alive
-        if self.limited is not None:
-            self.limited.limit = limit_of(limit)
+        if self.consumer is not None:
+            self.consumer.limit = limit_of(limit)
         if rest is not None:
             rest += more
         for worker in silent:

@@ -130,7 +130,8 @@ class AnyWorker:
             figures=lambda: (self.done, self.failed, len(self._held())),
             cancel=self._cancel,
         )
-        self._gate.registration.limited = self._consumer
+        self._gate.registration.consumer = self._consumer
+        self._consumer.progress.held = self._held
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
             wrap = partial(AsyncDelivery, self._consumer, arun or self._runner.arun)
@@ -138,12 +139,13 @@ class AnyWorker:
         most = concurrency if attempts == 1 else prefetch or _MOST
         parts = (self._do, self._fetcher, self._acker, self._gate, wrap, self._renewal)
         limits = {"concurrency": concurrency, "most": most, "limit": count}
-        cancelled = self._consumer.stopping
-        alone = executor(handler, loop=loop, stopping=self._halted, cancelled=cancelled)
+        alone = executor(
+            handler, loop=loop, stopping=self._halted, cancelled=self._consumer.stopping
+        )
         self._interrupt = alone.cancel
         self._loop: Serial | Concurrent
         if batch:
-            several = Batches(handler, Finish(loop, keep=True), cancelled=cancelled)
+            several = Batches(handler, Finish(loop, keep=True), cancelled=self._consumer.stopping)
             self._loop = Serial(several, *parts, **limits)
         elif concurrency > 1:
             in_flight = InFlight(concurrency, most, self._acker)

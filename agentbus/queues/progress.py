@@ -1,0 +1,86 @@
+"""How far running tasks are, as their handlers say; a worker's heartbeats tell the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, one_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agentbus.queues.claimed import Taken
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# The characters that are kept of a text, and the tasks of a worker that are shown at most.
+_LENGTH, _MOST = 200, 200
+# The field of a worker's record.
+_FIELD = "progress"
+
+
+class TaskProgress(Record):
+    """How far a task is: `fraction` from 0 to 1, what it is doing, and when it said so (unix time)."""
+
+    fraction: float
+    text: str
+    at: float
+
+
+class RunningProgress:
+    """What the running tasks of one worker have said. Several threads write, and its heartbeat reads."""
+
+    def __init__(self, id_of: Callable[[Taken], str]) -> None:
+        self._id_of = id_of
+        # Returns the tasks that the worker holds; None if no heartbeat tells of them.
+        self.held: Callable[[], Iterable[Taken]] | None = None
+        # By attempt: what an earlier one has said does not count.
+        self._said: dict[object, TaskProgress] = {}
+        self._told = False
+
+    def note(self, task: Taken, progress: TaskProgress) -> None:
+        """Keep what a task says until the next heartbeat."""
+        if self.held is not None:
+            self._said[task.place, task.attempt] = progress
+
+    def fields(self) -> list[str]:
+        """Return the field of the worker's record, and its value; nothing if there is nothing to tell."""
+        if self.held is None or not (self._said or self._told):
+            return []
+        held = {(task.place, task.attempt): task for task in self.held()}
+        found: dict[str, list[object]] = {}
+        for one, said in [*self._said.items()]:
+            if one not in held:
+                self._said.pop(one, None)
+            elif len(found) < _MOST:
+                found[self._id_of(held[one])] = [said.fraction, said.text, said.at]
+        self._told = bool(found)
+        return [_FIELD, orjson.dumps(found).decode() if found else ""]
+
+
+def progress_of(fraction: float, text: str, now: float) -> TaskProgress:
+    """Return what a handler says. Raises `UsageError`."""
+    if type(fraction) not in (int, float) or not 0 <= fraction <= 1:
+        raise UsageError(f"the progress is {fraction!r}", hint="give a fraction, from 0 to 1")
+    if not isinstance(text, str):
+        raise UsageError(f"the text of a progress is {text!r}", hint="give text")
+    return TaskProgress(float(fraction), text[:_LENGTH].encode("utf-8", "replace").decode(), now)
+
+
+def said(scope: Scope, worker: str, task: str) -> Op[TaskProgress | None]:
+    """Return what a task has said that a worker holds."""
+    asked = one_step(Command("HGET", scope.keys.beat(worker), _FIELD))
+    found: Any = yield from or_empty(asked, None)
+    if not found:
+        return None
+    try:
+        fraction, text, at = orjson.loads(found)[task]
+        return progress_of(fraction, text, float(at))
+    except (ValueError, TypeError, KeyError, UsageError):
+        # Another task of the worker, or another program's record.
+        return None
