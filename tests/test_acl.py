@@ -87,7 +87,7 @@ LOOKING = [
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
     *(("prime",), ("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
-    ("schedule", "list"),
+    *(("schedule", "list"), ("limit", "list")),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),
@@ -115,6 +115,8 @@ DOING = [
     *(("schedule", "add", "poll", "mail", "--every", "1h"), ("schedule", "trigger", "poll")),
     *(("schedule", "pause", "poll"), ("schedule", "resume", "poll"), ("schedule", "show", "poll")),
     ("schedule", "remove", "poll"),
+    *(("limit", "set", "mail", "--at-once", "2"), ("limit", "show", "mail")),
+    ("limit", "remove", "mail"),
     *(("publish", "incoming", '{"type": "docs"}'), ("route", "rules.yaml", "--drain")),
     *(("outbox", "init"), ("events", "send", "shop:orders", "Placed", "{}")),
     *(

@@ -8,6 +8,7 @@ from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
     from agentbus.tasks.handle import AsyncHandle as AsyncHandle, Handle as Handle
+    from agentbus.tasks.limits import Limits as Limits
     from agentbus.tasks.options import TaskOptions as TaskOptions
     from agentbus.tasks.registry import Tasks as Tasks
     from agentbus.tasks.schedule_record import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(("AsyncHandle", "Handle"), "handle"),
+    "Limits": "limits",
     "TaskOptions": "options",
     "Tasks": "registry",
     **dict.fromkeys(("Definition", "ScheduleState"), "schedule_record"),

@@ -174,6 +174,10 @@ LINES: dict[str, list[str]] = {
         *(f"pause {SCHEDULE}", f"resume {SCHEDULE} --json", f"trigger {SCHEDULE}"),
         f"remove {SCHEDULE}",
     ],
+    "limit": [
+        *("list", "list --json", "show limited", "show limited --json", "set limited --at-once 2"),
+        *("set chores --per-second 3 --by tenant --json", "remove chores --json"),
+    ],
     "quarantine": ["list", "list --json", f"release {CONSUMER}", "release --all --json"],
     "doctor": ["", "--json"],
     "health": ["", "--json", "--strict"],
