@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import math
+import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -12,10 +16,11 @@ import pytest
 
 import agentbus
 from agentbus.core.errors import UsageError
+from agentbus.core.stream import id_time, text
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.limits import QueueLimit
 from agentbus.tasks.limits import Limits
-from tests.servers import ROOT, Server, ask
+from tests.servers import ROOT, Server, ask, program
 from tests.tiers import nightly
 
 
@@ -232,3 +237,62 @@ def test_a_task_that_failed_gives_its_slot_to_the_next_one(bus: agentbus.Bus) ->
     (second,) = queue.fetch(count=2)
 
     assert second.payload == ["a", 1]
+
+
+_STARTS = """
+import os, agentbus
+from tests.servers import ask
+
+bus = agentbus.connect()
+def note(delivery):
+    ask(bus, "XADD", "{app}:starts", "*", "key", delivery.payload)
+"""
+
+
+@pytest.mark.slow
+def test_the_rate_of_each_key_holds_over_a_minute_in_32_processes(
+    own_server: Server, tmp_path: pathlib.Path
+) -> None:
+    keys, workers, seconds = [f"k{n}" for n in range(100)], 8, 60
+    (tmp_path / "starts.py").write_text(_STARTS)
+    env = {
+        **os.environ,
+        "AGENTBUS_URL": own_server.url,
+        "AGENTBUS_PROJECT": "app",
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+    }
+    with agentbus.connect(own_server.url, project="app") as bus:
+        Limits(bus).set("mail", per_second=1, burst=1, by="headers.host")
+        bus.queue("mail").publish_many(
+            agentbus.Task(key, headers={"host": key})
+            for _ in range(seconds * 3 // 2)
+            for key in keys
+        )
+        words = [program(), "work", "mail", "--handler", "starts:note", "--processes", "4"]
+        started = [subprocess.Popen(words, env=env) for _ in range(workers)]
+        try:
+            entries: list[Any] = []
+            after, begins, until = "0-0", 0, math.inf
+            while not entries or id_time(text(entries[-1][0])) < until:
+                found = ask(bus, "XREAD", "BLOCK", 1000, "STREAMS", "{app}:starts", after) or []
+                page = found[0][1] if found else []
+                entries += page
+                after = text(entries[-1][0]) if entries else after
+                seen = {one[1][1] for one in entries}
+                if len(seen) < len(keys):
+                    # The minute begins when each key has had its first task.
+                    begins = len(entries)
+                elif until == math.inf:
+                    until = id_time(text(entries[-1][0])) + seconds
+        finally:
+            for one in started:
+                one.terminate()
+            ends = [one.wait(60) for one in started]
+
+    counts = collections.Counter(
+        entry[1][1] for entry in entries[begins:] if id_time(text(entry[0])) < until
+    )
+    assert ends == [0] * workers
+    assert 0.95 * seconds * len(keys) <= counts.total() <= 1.05 * seconds * len(keys)
+    assert 0.95 * seconds <= min(counts.values())
+    assert max(counts.values()) <= 1.05 * seconds
