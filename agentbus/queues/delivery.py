@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+import orjson
 
 from agentbus.core.envelope import META, trail_of
+from agentbus.core.errors import UsageError
+from agentbus.queues.durable_steps import DurableSteps
 from agentbus.queues.progress import progress_of
 from agentbus.queues.retry import pause
 from agentbus.store.verb import Awaiting, Blocking, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.task import Task
     from agentbus.store.steps import Op
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class AnyDelivery:
     """The common part of blocking and asynchronous deliveries."""
 
-    __slots__ = ("_consumer", "_perform", "_taken", "acked", "over_at", "payload", "settled")
+    __slots__ = (
+        *("_consumer", "_perform", "_steps", "_taken", "acked", "over_at", "payload"),
+        "settled",
+    )
     if TYPE_CHECKING:
         # From the envelope, by `__getattr__`.
         correlation_id: str | None
         traceparent: str | None
+        _steps: DurableSteps
 
     def __init__(self, consumer: Consumption, perform: Callable[[Any], Any], taken: Taken) -> None:
         self._consumer = consumer
@@ -166,6 +178,14 @@ class AnyDelivery:
         self.settled = True
         return (yield from self._consumer.bury(self._taken, error))
 
+    def _durable(self) -> DurableSteps:
+        """Return the steps of this attempt."""
+        try:
+            return self._steps
+        except AttributeError:
+            self._steps = DurableSteps(self._consumer, self._taken)
+            return self._steps
+
     def _run(self, _name: str, op: Op[bool]) -> Any:
         return self._perform(op)
 
@@ -182,8 +202,50 @@ class Delivery(AnyDelivery, Blocking):
 
     __slots__ = ()
 
+    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a function as a step of the task, once: a later attempt gets the result that was recorded.
+
+        `name` tells the steps of a task apart. The result is returned as JSON gives it back. It is recorded
+        in one atomic step, if this consumer still holds the task; if its worker dies before that, the
+        function is called again. Kept until the task ends, and for 30 days after the last attempt. Raises
+        what the function raises, `InvalidPayload` for a result that is not JSON, `StaleDelivery`, and
+        `UsageError` for two steps of one name.
+        """
+        done = self._perform(self._durable().begin(name))
+        if done is None:
+            result = function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise UsageError(
+                    f"the function of the step {name!r} is a coroutine function",
+                    hint="make the handler one, too, and await delivery.step(...)",
+                )
+            done = self._perform(self._durable().end(name, result))
+        found: R = orjson.loads(done)
+        return found
+
 
 class AsyncDelivery(AnyDelivery, Awaiting):
     """A delivery in a coroutine: as `Delivery`, but the methods that settle it are awaited."""
 
     __slots__ = ()
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    async def step(
+        self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a function, or await a coroutine function, as `Delivery.step` does."""
+        done = await self._perform(self._durable().begin(name))
+        if done is None:
+            result = function(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+            done = await self._perform(self._durable().end(name, result))
+        return orjson.loads(done)

@@ -38,6 +38,7 @@ redis.pcall('HINCRBY', KEYS[3], 'dead', 1)
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')
 if seconds ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. where .. ' ' .. ARGV[4], 'EX', seconds) end
 if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[3], ARGV[6], 1) end
+unstep(KEYS[10], ARGV[9])
 ran(KEYS[10], ARGV[9], ARGV[10], ARGV[11], clock())
 tell(KEYS[3], 11, 13 + words)
 return keep(KEYS[9], ARGV[8], settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)

@@ -25,6 +25,7 @@ redis.pcall('HDEL', KEYS[9], ARGV[9] .. '\n' .. ARGV[1])
 redis.pcall('HINCRBY', KEYS[2], 'cancelled', 1)
 redis.call('SET', KEYS[5], '! ' .. ARGV[4], 'EX', ARGV[5])
 if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[6], 1) end
+unstep(KEYS[10], ARGV[10])
 ran(KEYS[10], ARGV[10], ARGV[11], ARGV[12], clock())
 tell(KEYS[2], 11, 13)
 return keep(KEYS[8], ARGV[8], settled(KEYS[6], KEYS[7], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)

@@ -26,6 +26,7 @@ redis.pcall('ZREM', KEYS[9], ARGV[3])
 redis.pcall('HINCRBY', KEYS[2], 'processed', 1)
 redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[7], 1) end
+unstep(KEYS[8], ARGV[10])
 ran(KEYS[8], ARGV[10], ARGV[11], ARGV[4], clock())
 tell(KEYS[2], 10, 12)
 return keep(KEYS[7], ARGV[9], settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)

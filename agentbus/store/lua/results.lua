@@ -25,7 +25,10 @@ for n = 1, count do
   if mine[id] then
     if ARGV[at + 2] ~= '' then redis.call('SET', KEYS[6 + n], ARGV[at + 2], 'EX', ARGV[5]) end
     done[#done + 1] = id
-    if kept ~= '' then ran(KEYS[6 + count + n], kept, ARGV[at + 3], ARGV[at + 4], now) end
+    if kept ~= '' then
+      unstep(KEYS[6 + count + n], kept)
+      ran(KEYS[6 + count + n], kept, ARGV[at + 3], ARGV[at + 4], now)
+    end
     if dependents and settled(KEYS[4], KEYS[5], ARGV[at + 1], group, '+') then awaited = 1 end
   else
     stale[#stale + 1] = id

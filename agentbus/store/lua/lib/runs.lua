@@ -8,11 +8,28 @@ local function latest(key)
   if type(record) ~= 'string' or string.find(record, '"outcome"', 1, true) then return number, nil end
   return number, record
 end
+-- stepped(key): whether a record has the results of steps.
+local function stepped(key) return type(redis.pcall('HGET', key, 'steps')) == 'string' end
+-- expire(key, seconds): lets a record expire; one with the results of steps not within 30 days.
+local function expire(key, seconds)
+  if stepped(key) then seconds = math.max(tonumber(seconds), 2592000) end
+  redis.pcall('EXPIRE', key, seconds)
+end
+-- unstep(key, seconds): removes the results of a task's steps; the rest of its record is kept for some seconds.
+local function unstep(key, seconds)
+  if not stepped(key) then return end
+  redis.call('HDEL', key, 'steps')
+  local flat = redis.call('HGETALL', key)
+  for i = 1, #flat, 2 do
+    if string.sub(flat[i], 1, 5) == 'step:' then redis.call('HDEL', key, flat[i]) end
+  end
+  redis.call('EXPIRE', key, seconds)
+end
 -- record(key, number, run, outcome, seconds): stores a run; the newest 20 are kept.
 local function record(key, number, run, outcome, seconds)
   redis.pcall('HSET', key, 'n', number, 'outcome', outcome, number, run)
   if number > 20 then redis.pcall('HDEL', key, number - 20) end
-  redis.pcall('EXPIRE', key, seconds)
+  expire(key, seconds)
 end
 -- clock(): the server's time in ms.
 local function clock()
@@ -22,7 +39,10 @@ end
 -- ran(key, seconds, head, took, now): records a run that ended `now` (in ms), in place of what its beginning left. `head` is its JSON
 -- without its end ('' for none), `took` how many ms it took.
 local function ran(key, seconds, head, took, now)
-  if head == '' then return end
+  if head == '' then
+    if stepped(key) then expire(key, seconds) end
+    return
+  end
   local began, number, open = now - tonumber(took), latest(key)
   local attempt = string.match(head, '^{"attempt":%d+,')
   if open and string.sub(open, 1, #attempt) == attempt then

@@ -1,0 +1,86 @@
+"""Durable steps: the results of a task's finished steps, which its next attempt does not run again.
+
+They are fields of the record of the task's attempts, written while its consumer holds it, and removed by
+the script that settles the task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import envelope, names
+from agentbus.core.errors import StaleDelivery, UsageError
+from agentbus.core.stream import text
+from agentbus.queues.state import as_list
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Command, one_step
+
+if TYPE_CHECKING:
+    from agentbus.queues.claimed import Taken
+    from agentbus.queues.consumer import Consumption
+    from agentbus.store.steps import Op
+
+# Seconds for which the results are kept after the last step or attempt, and how many a task may have.
+KEPT = 30 * 86_400
+_MOST = 1000
+_PREFIX = "step:"
+
+
+class DurableSteps:
+    """The steps of one attempt at a task."""
+
+    def __init__(self, consumer: Consumption, task: Taken) -> None:
+        self._consumer = consumer
+        self._task = task
+        self._key = consumer.scope.keys.runs(consumer.id_of(task), consumer.group)
+        # The results of earlier attempts, once they were read. Also a first attempt may have some: that of
+        # a task that was snoozed.
+        self._known: dict[str, bytes] | None = None
+        self._begun: set[str] = set()
+
+    def begin(self, name: str) -> Op[bytes | None]:
+        """Begin a step, and return its result if an earlier attempt has finished it.
+
+        Raises `InvalidName`, and `UsageError` if this attempt had a step of the same name.
+        """
+        names.name("step", name)
+        if name in self._begun:
+            raise UsageError(
+                f"the task {self._consumer.id_of(self._task)} has two steps {name!r}",
+                hint="give each step of a task its own name",
+            )
+        if len(self._begun) >= _MOST:
+            raise UsageError(
+                f"the task {self._consumer.id_of(self._task)} has more than {_MOST:,} steps",
+                hint="publish further tasks for the rest",
+            )
+        self._begun.add(name)
+        # Its end is then recorded as that of a redelivered task is, and its steps are removed.
+        self._task.uncounted = self._task.uncounted or 0
+        if self._known is None:
+            flat = as_list((yield from or_empty(one_step(Command("HGETALL", self._key)), [])))
+            pairs = ((text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
+            self._known = {
+                field.removeprefix(_PREFIX): result
+                for field, result in pairs
+                if field.startswith(_PREFIX)
+            }
+        return self._known.get(name)
+
+    def end(self, name: str, result: object) -> Op[bytes]:
+        """Record the result of a step, and return it as JSON. Atomic.
+
+        Raises `InvalidPayload` if it cannot be sent, and `StaleDelivery` if another consumer has the task.
+        """
+        consumer, task = self._consumer, self._task
+        data = envelope.encode(result, consumer.scope.max_body)
+        keys = (consumer.streams[task.priority], consumer.attempts(task.priority), self._key)
+        words = (task.entry_id, _PREFIX + name, data, KEPT)
+        stored: Any = yield consumer._script("step", keys, *words)
+        if stored is None:
+            raise StaleDelivery(
+                f"the step {name!r} of the task {consumer.id_of(task)} was not recorded: another"
+                " consumer has reclaimed the task",
+                hint="the attempt of that consumer counts",
+            )
+        return bytes(stored)
