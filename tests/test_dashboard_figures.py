@@ -25,7 +25,8 @@ from tests.terminals import Terminal
 PASSWORD = "correct-horse-battery"
 # What differs from reading to reading.
 MOVING = {"timestamp", "took_ms", "health_age", "oldest_part", "age", "oldest", "oldest_pending"}
-MOVING |= {"idle", "ttl", "seen", "pid", "messages", "host", "session"}
+# The trend moves on every 20 seconds.
+MOVING |= {"idle", "ttl", "seen", "pid", "messages", "host", "session", "points"}
 
 
 def fill(bus: agentbus.Bus) -> None:
