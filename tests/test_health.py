@@ -533,11 +533,13 @@ def test_a_remedy_is_safe_to_paste_whatever_the_queue_is_named(
 
 
 def test_a_project_of_many_queues_takes_few_requests(bus: agentbus.Bus) -> None:
+    # Those that look through the server take as many as it has keys of others.
+    before, _ = requests(bus, health.examine(bus.scope, bus.settings))
     ask(bus, "ZADD", bus.scope.keys.queues, *(w for n in range(1000) for w in (1, f"q{n}")))
 
     number, found = requests(bus, health.examine(bus.scope, bus.settings))
 
-    assert number <= 60
+    assert number - before <= 40
     assert found.queues == 0
 
 
