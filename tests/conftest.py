@@ -127,6 +127,12 @@ def clean_environment(
 
 
 @pytest.fixture(autouse=True)
+def own_interrupts() -> None:
+    """Python handles SIGINT: a Spark session in this process leaves a handler that raises."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
 def connections_of_verbs() -> Iterator[None]:
     """Collect what a verb in this process leaves behind: a real one ends with its process.
 

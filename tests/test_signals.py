@@ -150,15 +150,7 @@ def test_a_loop_of_runs_ends_at_the_second_signal_at_the_latest(start, bus, fifo
     assert bus.queue("mail").remaining() == 0
 
 
-@pytest.fixture
-def python_interrupts() -> Iterator[None]:
-    """Python's own handler of SIGINT: Spark, in the same process, leaves another one behind."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_the_old_handlers_are_restored(python_interrupts) -> None:
+def test_the_old_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 
     with stopped_by_signals(lambda: None):
