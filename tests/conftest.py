@@ -99,12 +99,24 @@ _WAITING = (
 )
 
 
+# What these files are about is decided above the store: on the in-memory server in the nightly tier alone.
+_ON_VALKEY = (
+    *("tests/test_web_", "tests/test_dashboard_", "tests/test_hook", "tests/test_prime.py"),
+    *("tests/test_pausing_workers.py", "tests/test_await.py", "tests/test_progress.py"),
+    *("tests/test_slow_batches.py", "tests/test_router.py", "tests/test_tracing.py"),
+)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have what waits first, and torture, whose tests take longest, in the middle.
 
     Many that wait at once would leave the cores idle, and all others would wait for torture's last one.
     """
+    for item in items:
+        store = getattr(item, "callspec", None) and item.callspec.params.get("url")
+        if store == "memory" and item.nodeid.startswith(_ON_VALKEY):
+            item.add_marker(pytest.mark.slow)
 
     def place(item: pytest.Item) -> tuple[bool, str]:
         file = item.nodeid.partition("::")[0]

@@ -88,21 +88,22 @@ def test_a_session_is_not_told_of_one_that_has_left_it_the_name(session, tmp_pat
 
 def test_doctor_warns_of_two_live_sessions_of_clients_that_have_one_name(session, tmp_path):
     other = named_alike(session, tmp_path)
-    with subprocess.Popen(["sleep", "60"]) as client, session.bus("reviewer") as bus:
-        session.context("SessionStart")
-        assert names_of(bus) == []
-        process = client_session.client_process
+    client = subprocess.Popen(["sleep", "60"])
+    process = client_session.client_process
+    with session.bus("reviewer") as bus:
         try:
+            assert "Another session" not in session.context("SessionStart")
+            assert names_of(bus) == []
             client_session.client_process = lambda: client.pid
-            other.context("SessionStart")
+            assert "Another session" in other.context("SessionStart")
+
+            (found,) = names_of(bus)
         finally:
             client_session.client_process = process
-
-        (found,) = names_of(bus)
+            client.kill()
+            client.wait()
         assert f"{client.pid}" in found
         assert "use the name ada" in found
-        client.kill()
-        client.wait()
         assert names_of(bus) == []
 
 
