@@ -38,7 +38,11 @@ _FIELDS = ("queue", "group", "attempt", "priority")
 # A program that handles a task does not need the secret that signs webhooks, and is part of the task's
 # trace, not of that in which its worker was started.
 _KEPT_BACK = ("AGENTBUS_WEBHOOK_SECRET", "TRACEPARENT", "TRACESTATE")
-VARIABLES = tuple(f"AGENTBUS_{name.upper()}" for name in ("task_id", *_FIELDS, *envelope.META))
+VARIABLES = tuple(
+    f"AGENTBUS_{name.upper()}" for name in ("task_id", "results", *_FIELDS, *envelope.META)
+)
+# The system limits a variable to 128 KiB.
+_LONGEST_RESULTS = 100_000
 
 
 class ProgramFailed(Retry):
@@ -110,7 +114,7 @@ class Program:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**self._environment, **_fields(delivery)},
+                env={**self._environment, **_fields(delivery), **_results(delivery)},
                 start_new_session=True,
             )
         except OSError as error:
@@ -313,8 +317,16 @@ def _fields(delivery: Delivery) -> dict[str, str]:
         if isinstance(value, (dict, list))
         else str(value)
         for name, value in found.items()
-        if value is not None
+        if value is not None and value != []
     }
+
+
+def _results(delivery: Delivery) -> dict[str, str]:
+    """Return the results of the tasks that a task waited for; nothing if they are too long."""
+    if not delivery.after:
+        return {}
+    found = orjson.dumps(delivery.results())
+    return {"AGENTBUS_RESULTS": found.decode()} if len(found) <= _LONGEST_RESULTS else {}
 
 
 def _signal(number: int) -> str:

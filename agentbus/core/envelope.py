@@ -76,6 +76,8 @@ META = (
     "notify",
     "task",
     "time_limit",
+    "after",
+    "after_group",
 )
 
 

@@ -13,6 +13,7 @@ from agentbus.core.envelope import META, trail_of
 from agentbus.core.errors import UsageError
 from agentbus.queues.durable_steps import DurableSteps
 from agentbus.queues.progress import progress_of
+from agentbus.queues.results import of_tasks
 from agentbus.queues.retry import pause
 from agentbus.store.verb import Awaiting, Blocking, verb
 
@@ -147,6 +148,23 @@ class AnyDelivery:
         """
         said = progress_of(fraction, text, self._consumer.scope.now())
         self._consumer.progress.note(self._taken, said)
+
+    @property
+    def after(self) -> list[str]:
+        """The ids of the tasks that it waited for, in the order in which they were given."""
+        found = self._taken.meta.get("after")
+        return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+    @verb
+    def results(self) -> Op[list[Any]]:
+        """Return the results of the tasks that it waited for, in the order of `after`.
+
+        None for a task whose handler returned nothing, or whose result is no longer kept.
+        """
+        group = self._taken.meta.get("after_group")
+        return of_tasks(
+            self._consumer.scope, self.after, group if isinstance(group, str) else "default"
+        )
 
     @verb
     def ack(self, result: object = None) -> Op[bool]:

@@ -82,7 +82,10 @@ def publish(
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
     wait, due = ("", "") if delay is None and at is None else scheduling.due(delay, at)
-    priority, words, key, ordering = scheduling.kept(scope, item, priority, delay, at)
+    waits: dict[str, Any] = {"after": [other.id for other in others]}
+    if group != "default":
+        waits["after_group"] = group
+    priority, words, key, ordering = scheduling.kept(scope, item, priority, delay, at, waits)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     argv: list[Any] = [

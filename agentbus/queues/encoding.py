@@ -10,6 +10,8 @@ from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.task import Task, envelope_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agentbus.store.scope import Scope
 
 
@@ -30,18 +32,21 @@ class Encoded(NamedTuple):
         return [b"payload", self.payload, *meta, *envelope.by(agent)]
 
 
-def encoded(scope: Scope, item: object) -> bytes | Encoded:
-    """Return an encoded payload; for a task with more than that, and in a handler, with its envelope."""
+def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -> bytes | Encoded:
+    """Return an encoded payload; for a task with more than that, and in a handler, with its envelope.
+
+    `more` are fields of the envelope that no publisher sets.
+    """
     origin = context.current.get()
     if not isinstance(item, Task):
-        if origin is None:
+        if origin is None and not more:
             return envelope.encode(item, scope.max_body)
         item = Task(item)
     found = envelope_of(item)
     data = envelope.encode(item.payload, scope.max_body)
-    if found is None and origin is None:
+    if found is None and origin is None and not more:
         return data
-    meta = found or {}
+    meta = {**(found or {}), **more} if more else found or {}
     if origin is not None:
         _link(meta, origin)
     kept = envelope.encode(meta, scope.max_body) if meta else b""

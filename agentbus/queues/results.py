@@ -23,6 +23,8 @@ from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Pause, Script, one_step
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -101,6 +103,18 @@ def result(
             raise TimedOut(f"waited {wait:g} s for the result of {task_id!r}")
         yield Pause(min(pause, left))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def of_tasks(scope: Scope, ids: Sequence[str], group: str) -> Op[list[Any]]:
+    """Return the kept results of tasks that a group has done, in order; None for each without one."""
+    if not ids:
+        return []
+    keys = [scope.keys.result(one, group) for one in ids]
+    stored = yield from or_empty(one_step(Command("MGET", *keys)), [None] * len(keys))
+    return [
+        None if kept is None or attempts.burial(kept) is not None else orjson.loads(kept)
+        for kept in stored
+    ]
 
 
 def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, str | None]]:

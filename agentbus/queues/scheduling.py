@@ -17,7 +17,7 @@ from agentbus.queues.task import LONGEST, Task, check_due
 from agentbus.store.steps import Push, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Once, Op
@@ -120,11 +120,19 @@ def schedule(
 
 
 def kept(
-    scope: Scope, item: object, priority: str, delay: float | None, at: float | None
+    scope: Scope,
+    item: object,
+    priority: str,
+    delay: float | None,
+    at: float | None,
+    more: Mapping[str, Any] | None = None,
 ) -> tuple[str, list[Any], str | None, str | None]:
-    """Return the priority of a task that is kept until it is ready, its fields and values, and its keys."""
+    """Return the priority of a task that is kept until it is ready, its fields and values, and its keys.
+
+    `more` are fields of its envelope that no publisher sets.
+    """
     now = round(scope.now(), 3)
-    if not isinstance(item, Task) and context.current.get() is None:
+    if not isinstance(item, Task) and not more and context.current.get() is None:
         # As below, for a payload alone, which is the usual case.
         known(priority)
         data = envelope.encode(item, scope.max_body).decode()
@@ -136,7 +144,7 @@ def kept(
     if task.created_at is None:
         # The entry's id will show when it was ready, not when it was published.
         task = task.__replace__(created_at=now)
-    found = encoded(scope, task)
+    found = encoded(scope, task, more)
     assert isinstance(found, Encoded)
     check_due(task, at - scope.now() if at is not None else delay or 0.0)
     return priority, found.words(scope.agent), found.key, found.ordering_key
