@@ -211,9 +211,16 @@ def _schedules(bus: Bus) -> Found:
     return _named(one.name for one in Schedules(bus).list())
 
 
+def _flows(bus: Bus) -> Found:
+    from agentbus.tasks.flows import Flows
+
+    return [(one.id, one.state) for one in Flows(bus).list()]
+
+
 _VALUES: dict[str, Callable[[Bus, dict[str, Any]], Found]] = {
     "agent": lambda bus, _: _named(one.agent_id for one in bus.agents()),
     "flag": lambda bus, _: [(one.flag, one.state) for one in bus.flags()],
+    "flow": lambda bus, _: _flows(bus),
     "group": lambda bus, given: _named(one.group for one in bus.queue(given["queue"]).groups()),
     "letter": _letters,
     "note": lambda bus, _: _named(note.key for note in bus.list_(latest=_OFFERED)),

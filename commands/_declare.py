@@ -308,7 +308,7 @@ GROUPS = {
     "Flags": ("announce", "await", "satisfy", "fail", "release", "hold", "lease"),
     "Work": (
         *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
-        *("bus", "metrics", "rerun", "tidy", "task", "schedule", "limit"),
+        *("bus", "metrics", "rerun", "tidy", "task", "schedule", "limit", "flow"),
     ),
     "Agents": ("top", "web", "mcp", "prime", "hook", "install", "uninstall"),
     "Pipeline": ("archive", "replay", "report", "spark"),

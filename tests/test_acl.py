@@ -87,7 +87,7 @@ LOOKING = [
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
     *(("prime",), ("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
-    *(("schedule", "list"), ("limit", "list")),
+    *(("schedule", "list"), ("limit", "list"), ("flow", "list")),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),

@@ -12,7 +12,7 @@ import pytest
 
 import agentbus
 from agentbus.commands._declare import VERBS, module
-from agentbus.tasks import Schedules
+from agentbus.tasks import Flows, FlowTask, Schedules, chain
 from tests import inprocess
 from tests.servers import Server, Shell, client, program
 
@@ -195,6 +195,12 @@ def test_the_names_of_schedules_are_completed(shell, bus):
     Schedules(bus).add("nightly", "mail", cron="@daily")
 
     assert offered(shell, "schedule", "pause", "") == ["nightly"]
+
+
+def test_the_ids_of_flows_are_completed(shell, bus):
+    Flows(bus).publish(chain(FlowTask(1, queue="mail")), id="order-17")
+
+    assert offered(shell, "flow", "show", "") == ["order-17"]
 
 
 def test_every_queue_and_flag_of_a_verb_is_completed():

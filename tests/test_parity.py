@@ -52,8 +52,8 @@ OF_THE_EVENTS = {
     "quarantine": "quarantined",
 }
 OF_THE_ROUTING = {"route"}
-# What publishes tasks by the clock, and what bounds how many run.
-OF_THE_TASKS = {"schedule", "limit"}
+# What publishes tasks by the clock, what bounds how many run, and tasks that were published together.
+OF_THE_TASKS = {"schedule", "limit", "flow"}
 # What is for clients of coding agents, and for what they show.
 OF_THE_AGENTS = {"hook", "prime", "install", "uninstall"}
 # What shows a whole project.

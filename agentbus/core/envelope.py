@@ -78,6 +78,7 @@ META = (
     "time_limit",
     "after",
     "after_group",
+    "flow",
 )
 
 

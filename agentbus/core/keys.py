@@ -227,10 +227,7 @@ class Keys:
 
     @property
     def taken(self) -> str:
-        """`<P>:attempts:taken`, hash: task, group, token → what an agent holds by hand, until when.
-
-        Both are lines: the value is the agent, queue, priority, entry and the unix ms of the end.
-        """
+        """`<P>:attempts:taken`, hash: lines task, group, token → agent, queue, priority, entry, end."""
         return f"{self.project}:attempts:taken"
 
     @property
@@ -336,6 +333,10 @@ class Keys:
     def schedule_bell(self) -> str:
         """`<P>:schedules:bell`, stream of the latest ring: wakes schedulers when a schedule changes."""
         return f"{self.project}:schedules:bell"
+
+    def flow(self, flow: str) -> tuple[str, str]:
+        """`<P>:flows:of:<flow>`, hash: its tasks and outcomes; `<P>:flows`, zset: flow → its end in ms."""
+        return f"{self.project}:flows:of:{escape(flow)}", f"{self.project}:flows"
 
     # -- events --
 

@@ -46,6 +46,7 @@ KEY_KINDS = frozenset(
         "attempts",
         "order",
         "limits",
+        "flows",
         "positions",
         "seen",
         "results",

@@ -9,7 +9,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
-from agentbus.queues import bodies as stored
+from agentbus.queues import bodies as stored, flow_outcomes
 from agentbus.queues.attempts import is_cancelled
 from agentbus.queues.ids import PRIORITIES, groups_of
 from agentbus.queues.notify import notifications
@@ -82,6 +82,9 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
             yield from _forget(scope, field, prefix)
             continue
         for member in map(text, page):
+            if flow_outcomes.watched(_waits(member)):
+                yield from flow_outcomes.conclude(scope, (field, prefix, member), DONE)
+                continue
             place = (
                 keys.awaited(queue_of(field.partition("\n")[0])),
                 queue_of(_waits(member)),
@@ -121,6 +124,9 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
         yield from _forget(scope, *span)
     by_queue: dict[str, list[str]] = {}
     for member in members:
+        if flow_outcomes.watched(_waits(member)):
+            yield from flow_outcomes.conclude(scope, (*span, member), verdict)
+            continue
         by_queue.setdefault(queue_of(_waits(member)), []).append(member)
     for queue, own in by_queue.items():
         group = yield from _group(scope, queue)

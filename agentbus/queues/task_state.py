@@ -14,6 +14,7 @@ from agentbus.queues import attempts, retry_stream
 from agentbus.queues.attempts import Attempt
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.dependencies import entry_of
+from agentbus.queues.flow_outcomes import watched
 from agentbus.queues.ids import RETRY, ROUTER, STREAMS, groups_of, taker
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.progress import TaskProgress, said
@@ -120,11 +121,10 @@ def task(
         progress = yield from said(scope, entry.holder, address.id)
     # A first attempt is not counted.
     began = 1 if entry.state in ("done", "pending") else 0
-    dependents = dict.fromkeys(
-        text(member).rpartition("\n")[2][2:]
-        for member in as_list(awaited)
-        if member.count(b"\n") > 1
-    )
+    members = [
+        text(one).rpartition("\n")[2][2:] for one in as_list(awaited) if one.count(b"\n") > 1
+    ]
+    dependents = dict.fromkeys(one for one in members if not watched(one))
     return TaskState(
         id=address.id,
         queue=queue,

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from agentbus.tasks.flow_record import (
+        Flow as Flow,
+        FlowState as FlowState,
+        FlowTask as FlowTask,
+        FlowTaskState as FlowTaskState,
+        chain as chain,
+        group as group,
+    )
+    from agentbus.tasks.flows import Flows as Flows
     from agentbus.tasks.handle import AsyncHandle as AsyncHandle, Handle as Handle
     from agentbus.tasks.limits import Limits as Limits
     from agentbus.tasks.options import TaskOptions as TaskOptions
@@ -23,6 +32,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(("AsyncHandle", "Handle"), "handle"),
+    **dict.fromkeys(
+        ("Flow", "FlowState", "FlowTask", "FlowTaskState", "chain", "group"), "flow_record"
+    ),
+    "Flows": "flows",
     "Limits": "limits",
     "TaskOptions": "options",
     "Tasks": "registry",

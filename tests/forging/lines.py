@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.forging.sound import CONSUMER, FLAG, MESSAGE, NOTE, QUEUE, SCHEDULE
+from tests.forging.sound import CONSUMER, FLAG, FLOW, MESSAGE, NOTE, QUEUE, SCHEDULE
 
 # These read neither the bus, nor a database, nor an archive.
 READ_NOTHING = {
@@ -178,6 +178,10 @@ LINES: dict[str, list[str]] = {
         *("list", "list --json", "show limited", "show limited --json", "set limited --at-once 2"),
         *("set chores --per-second 3 --by tenant --json", "remove chores --json"),
     ],
+    "flow": [
+        *("list", "list --json", f"show {FLOW}", f"show {FLOW} --json", f"replay {FLOW}"),
+        f"cancel {FLOW} --json",
+    ],
     "quarantine": ["list", "list --json", f"release {CONSUMER}", "release --all --json"],
     "doctor": ["", "--json"],
     "health": ["", "--json", "--strict"],
@@ -233,6 +237,7 @@ SHOWN = {
     "task show {kept} --json": "done",
     "task show {buried} --json": "buried",
     "task show {delayed}": "delayed",
+    **dict.fromkeys(("flow list", "flow list --json"), FLOW),
     "schedule list": SCHEDULE,
     "schedule list --json": SCHEDULE,
     "quarantine list": CONSUMER,

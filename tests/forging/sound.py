@@ -11,7 +11,7 @@ import redis
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.tasks import Schedules
+from agentbus.tasks import Flows, FlowTask, Schedules, chain
 from agentbus.tasks.limits import Limits
 from tests.forging import ledgers
 from tests.hostile import DATABASE, World
@@ -24,6 +24,7 @@ LONG = 86_400 * 30.0
 MESSAGE, NOTE, FLAG, QUEUE = "a sound message", "sound-note", "sound-flag", "sound"
 CONSUMER = "sound-consumer"
 SCHEDULE = "sound-schedule"
+FLOW = "sound-flow"
 
 
 class SoundWorld(World):
@@ -153,6 +154,8 @@ def _work(bus: agentbus.Bus) -> None:
     for number in range(60):
         bounded.publish(number)
         bounded.fetch()[0].ack()
+    undone = FlowTask(1, queue="flowing", undo=FlowTask(2, queue="flowing"))
+    Flows(bus).publish(chain(undone, FlowTask(3, queue="chores")), id=FLOW)
     Limits(bus).set("limited", at_once=1, per_second=100.0)
     bus.queue("limited").publish_many([1, 2])
     bus.queue("limited").fetch(count=2)

@@ -1,0 +1,77 @@
+#!lua
+-- Publishes the tasks of a flow with its record, all or none of them; or publishes some tasks of an ended one again.
+-- KEYS: the flow, flows, once slot, queues, metrics, then for each place, which is a queue's stream: the stream, order, stats,
+--       after, its bodies, delayed, bodies of delayed tasks, bell, awaited, readers, the stream of retries
+-- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, flow, token, group, number of an earlier run ('' if
+--       the flow is new), number of places, number of tasks, then for a new flow's record how many words, its fields and values;
+--       for each place its queue, its bound, how many of the tasks go there; for each task its number, its place, its id, its
+--       record, its body, how many of these tasks it waits for, their places in this list
+-- Returns: {'published'}, {'exists'}, {'changed'} if an earlier run is no longer the last or has not ended, or {'full',
+--          number, group, id, place} as publish does
+--@include once
+--@include ids
+--@include stream
+--@include least
+--@include undelivered
+--@include needed
+--@include refused
+--@include order
+--@include ready
+local before = already(KEYS[3], ARGV[3])
+if before then return before end
+local call = redis.call
+local flow, group, run, places, number = KEYS[1], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+if run == '' and call('EXISTS', flow) == 1 then return { 'exists' } end
+if run ~= '' and (call('HGET', flow, 'run') ~= run or not call('HGET', flow, 'ended')) then return { 'changed' } end
+local time = call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local words = tonumber(ARGV[8])
+local at = 9 + words
+for place = 1, places do
+  local key, bound, wanted = 11 * place - 6, tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local kept = call('ZCARD', KEYS[key + 4]) + call('ZCARD', KEYS[key + 6])
+  local fits, undone, blocking, oldest = room(KEYS[key + 1], bound - kept, wanted, KEYS[key + 10], KEYS[key + 11])
+  if not fits then
+    if ARGV[1] == '0' or oldest == '' then refused(KEYS[5], KEYS[key + 3], 100000, ARGV[at], wanted) end
+    return { 'full', kept + undone, blocking, oldest, place }
+  end
+  call('ZADD', KEYS[4], 'NX', time[1] .. '000', ARGV[at])
+  at = at + 3
+end
+if run == '' then
+  call('HSET', flow, 'created', string.format('%d', now), unpack(ARGV, 9, 8 + words))
+else
+  call('HDEL', flow, 'ended', 'state', 'undoing', 'failed', 'cancelled', 'stuck')
+  -- Until it has ended again.
+  call('EXPIRE', flow, 34560000)
+end
+call('HINCRBY', flow, 'run', 1)
+call('HSET', flow, 'open', number)
+call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+call('ZADD', KEYS[2], '+inf', ARGV[2])
+-- The number, the id and the key of awaited of each of these tasks, for those that wait for it.
+local ids, awaited = {}, {}
+for n = 1, number do
+  local mine, key, id = ARGV[at], 11 * tonumber(ARGV[at + 1]) - 6, ARGV[at + 2]
+  local body, waits = ARGV[at + 4], tonumber(ARGV[at + 5])
+  ids[n], awaited[n] = id, KEYS[key + 9]
+  call('HSET', flow, 'task ' .. mine, ARGV[at + 3])
+  call('HDEL', flow, 'end ' .. mine, 'undo ' .. mine)
+  local mark = id .. '\n' .. group
+  call('ZADD', KEYS[key + 9], 0, mark, 0, mark .. '\n00flow ' .. mine .. ' ' .. ARGV[2])
+  if waits == 0 then
+    ready(id, cjson.decode(body), { KEYS[key + 1], KEYS[key + 2], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8] }, now)
+  else
+    local marks = {}
+    local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
+    for i = 1, waits do
+      local other = tonumber(ARGV[at + 5 + i])
+      marks[i] = ids[other] .. '\n' .. group
+      call('ZADD', awaited[other], 0, marks[i] .. last)
+    end
+    call('HSET', KEYS[key + 5], id, body, id .. '\n', cjson.encode(marks))
+    call('ZADD', KEYS[key + 4], waits, id)
+  end
+  at = at + 6 + waits
+end
+return keep(KEYS[3], ARGV[3], { 'published' })

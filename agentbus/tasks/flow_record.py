@@ -1,0 +1,225 @@
+"""What a flow is made of, and its record on the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.core.errors import UsageError
+from agentbus.core.record import Record
+from agentbus.core.stream import text
+from agentbus.queues.task import Task
+from agentbus.tasks.typed_task import Item
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_TASKS = 1000
+# The states of a flow that has ended.
+ENDED = ("done", "failed", "cancelled", "compensated", "compensation_failed")
+
+
+class FlowTask(Record):
+    """A task of a flow: a call of a typed task (`send.item(mail)`), or a payload or `Task` for a queue.
+
+    `undo` is the task that undoes it, if it was done and the flow fails or is cancelled. `name` is shown in
+    place of the typed task's or the queue's.
+    """
+
+    payload: Any
+    queue: str | None = None
+    undo: FlowTask | Item[Any] | None = None
+    name: str | None = None
+
+
+class Flow(Record):
+    """Tasks that run one after the other, or at the same time; made by `chain` and `group`."""
+
+    parts: tuple[Any, ...]
+    in_order: bool
+
+
+def chain(*parts: FlowTask | Item[Any] | Flow) -> Flow:
+    """Return a flow whose parts run one after the other: each begins when all tasks before it are done.
+
+    Each task is handed the results of those that it waited for (`delivery.results()`). Raises `UsageError`.
+    """
+    return _checked(Flow(parts, in_order=True))
+
+
+def group(*parts: FlowTask | Item[Any] | Flow) -> Flow:
+    """Return a flow whose parts run at the same time. Raises `UsageError`."""
+    return _checked(Flow(parts, in_order=False))
+
+
+class Planned(Record):
+    """A task of a flow in its place: what is published, after which others, and what undoes it."""
+
+    name: str
+    queue: str
+    task: Task
+    after: tuple[int, ...]
+    undo: Planned | None
+
+
+def planned(flow: Flow) -> list[Planned]:
+    """Return the tasks of a flow in an order in which each follows those that it waits for.
+
+    `after` has their places in the list. Raises `UsageError`.
+    """
+    found: list[Planned] = []
+    _plan(flow, (), found)
+    if len(found) > MOST_TASKS:
+        raise UsageError(
+            f"the flow has {len(found):,} tasks; the limit is {MOST_TASKS:,}",
+            hint="publish a further flow from its last task",
+        )
+    return found
+
+
+class FlowTaskState(Record):
+    """A task of a flow. `after` are the numbers of those that it waits for.
+
+    `state` is as in `TaskState`, `dependent` while it waits for others; `error` says why it failed.
+    `undo_id` is the task that undoes it, and `undo_state` is `waiting`, `running`, `done` or `failed`; both
+    are None if nothing does.
+    """
+
+    number: int
+    name: str
+    queue: str
+    id: str
+    state: str
+    error: str | None
+    after: tuple[int, ...]
+    undo_id: str | None
+    undo_state: str | None
+
+
+class FlowState(Record):
+    """A flow: `state` is `running`, `compensating`, or one of those in which it has ended.
+
+    These are `done`, `failed` and `cancelled`, and where tasks were undone `compensated`, or
+    `compensation_failed` if one of those that undo others failed. `size` is the number of tasks, of which
+    `done`, `failed` and `cancelled` have ended so. `created` and `ended` are in unix seconds. `run`
+    is 1, and 1 more for each replay. `tasks` is empty in a list of flows.
+    """
+
+    id: str
+    state: str
+    size: int
+    done: int
+    failed: int
+    cancelled: int
+    created: float
+    ended: float | None
+    run: int
+    group: str
+    agent_id: str
+    tasks: tuple[FlowTaskState, ...]
+
+
+# The fields that a list of flows needs.
+FIELDS = (
+    *(
+        "state",
+        "size",
+        "open",
+        "failed",
+        "cancelled",
+        "created",
+        "ended",
+        "run",
+        "group",
+        "agent_id",
+    ),
+    "undoing",
+)
+
+
+def read(flow: str, fields: Mapping[str, str]) -> FlowState | None:
+    """Return a flow by its record's fields; None if there is none, or another program wrote it."""
+    try:
+        size, open_ = int(fields["size"]), int(fields["open"])
+        failed, cancelled = (int(fields.get(name) or 0) for name in ("failed", "cancelled"))
+        state = fields.get("state") or ("compensating" if fields.get("undoing") else "running")
+        return FlowState(
+            id=flow,
+            state=state,
+            size=size,
+            done=size - open_ - failed - cancelled,
+            failed=failed,
+            cancelled=cancelled,
+            created=int(fields["created"]) / 1000,
+            ended=int(fields["ended"]) / 1000 if fields.get("ended") else None,
+            run=int(fields["run"]),
+            group=fields["group"],
+            agent_id=fields["agent_id"],
+            tasks=(),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def tasks_in(fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the records of a flow's tasks, the first one first."""
+    return [
+        orjson.loads(fields[f"task {number}"])
+        for number in range(1, int(fields["size"]) + 1)
+        if f"task {number}" in fields
+    ]
+
+
+def words_of(flat: list[bytes]) -> dict[str, str]:
+    """Return the reply to HGETALL as text."""
+    return {text(flat[at]): text(flat[at + 1]) for at in range(0, len(flat), 2)}
+
+
+def _checked(flow: Flow) -> Flow:
+    if not flow.parts:
+        raise UsageError(
+            f"a {'chain' if flow.in_order else 'group'} of nothing", hint="give it a task"
+        )
+    for part in flow.parts:
+        if not isinstance(part, (FlowTask, Item, Flow)):
+            raise UsageError(
+                f"{part!r} is not a part of a flow",
+                hint="give calls made by item(...), FlowTask(payload, queue=...), chains or groups",
+            )
+    return flow
+
+
+def _plan(part: Any, after: tuple[int, ...], found: list[Planned]) -> tuple[int, ...]:
+    """Append the tasks of a part, and return the places of those that the next part waits for."""
+    if not isinstance(part, Flow):
+        found.append(_one(part, after))
+        return (len(found) - 1,)
+    if part.in_order:
+        for one in part.parts:
+            after = _plan(one, after, found)
+        return after
+    return tuple(place for one in part.parts for place in _plan(one, after, found))
+
+
+def _one(part: FlowTask | Item[Any], after: tuple[int, ...]) -> Planned:
+    given = part if isinstance(part, FlowTask) else FlowTask(part)
+    undo = None if given.undo is None else _one(given.undo, ())
+    if undo is not None and undo.undo is not None:
+        raise UsageError("a task that undoes another is undone itself", hint="leave that out")
+    if isinstance(given.payload, Item):
+        item = given.payload
+        if given.queue is not None:
+            raise UsageError("a typed task has its queue already", hint="leave queue= out")
+        name, queue = item.of.name, item.of.queue
+        task = Task(item.payload, **item.envelope)
+    else:
+        if given.queue is None:
+            raise UsageError(
+                "a task of a flow has no queue", hint="give FlowTask(payload, queue=...)"
+            )
+        name = queue = given.queue
+        task = given.payload if isinstance(given.payload, Task) else Task(given.payload)
+    if task.key is not None:
+        raise UsageError("a task of a flow has a dedup key", hint="give the flow an id instead")
+    return Planned(given.name or name, queue, task, after, undo)

@@ -1,0 +1,253 @@
+"""Flows: published, shown, cancelled and replayed as one."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import names
+from agentbus.core.errors import NotFound, Refused
+from agentbus.core.stream import text
+from agentbus.queues import attempts, cancel, results, task_state
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Batch, Command, ServerReply, one_step
+from agentbus.store.verb import BusT_co, OnBus, Patient, verb
+from agentbus.tasks import flow_record
+from agentbus.tasks.flow_publish import publish, publish_again
+from agentbus.tasks.flow_record import (
+    ENDED,
+    FIELDS,
+    Flow,
+    FlowState,
+    FlowTask,
+    FlowTaskState,
+    chain,
+    planned,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agentbus.queues.policy import Policies
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+    from agentbus.tasks.typed_task import Item
+
+_PAGE = 500
+
+
+class Flows(OnBus[BusT_co]):
+    """The flows of the project of a `Bus` or an `AsyncBus`; on an `AsyncBus` its methods are awaited.
+
+    A flow is made by `chain` and `group`. Its record is kept while it runs, for a day after it is done, and
+    for 30 days after it has ended otherwise.
+    """
+
+    def __init__(self, bus: BusT_co) -> None:
+        on: Any = bus
+        self._scope: Scope = on.scope
+        self._run, self._iterate = on._run, on._iterate
+        self._policies: Policies = on.runner.policies
+
+    @verb
+    def publish(
+        self, flow: Flow | FlowTask | Item[Any], *, id: str | None = None, group: str = "default"
+    ) -> Op[str]:
+        """Publish all tasks of a flow, or none of them, and return the flow's id. Atomic.
+
+        With an `id`, a flow of that id that exists already is returned and nothing is published. A task is
+        done when the consumer group `group` has acknowledged it. When one is buried, those that wait for it
+        are, too. Once all have ended, if one was not done, the `undo` tasks of those that were done run one
+        by one, that of the last task first; each is handed the result of the task that it undoes. One that
+        is buried does not stop the others. Raises `QueueFull`, `InvalidPayload`, `UsageError`.
+        """
+        tasks = planned(flow if isinstance(flow, Flow) else chain(flow))
+        given = names.name("flow", id) if id is not None else secrets.token_hex(6)
+        group = names.name("group", group)
+        return publish(self._scope, self._policies, tasks, given, group)
+
+    @verb
+    def results(self, id: str, wait: float | None = None) -> Patient[list[Any]]:
+        """Return the results of the last tasks of a flow, for which no other waits, in order.
+
+        Waits at most `wait` seconds for them. Raises `NotFound`, `TaskBuried`, `TaskCancelled`, `TimedOut`.
+        """
+        return Patient(_results(self._scope, self._policies, id, wait), wait or 0.0)
+
+    @verb
+    def show(self, id: str) -> Op[FlowState]:
+        """Return a flow with its tasks. Raises `NotFound`."""
+        return _shown(self._scope, self._policies, id)
+
+    @verb
+    def list(self) -> Op[list[FlowState]]:
+        """Return all flows, the newest first, without their tasks."""
+        return _listed(self._scope)
+
+    @verb
+    def cancel(self, id: str) -> Op[FlowState]:
+        """Cancel the tasks of a flow that have not ended, the last first, and return the flow.
+
+        Workers are asked to stop those that run. Once all have ended, the tasks that were done are undone.
+        Idempotent. Raises `NotFound`, and `Refused` for a flow that has ended or is being undone.
+        """
+        return _cancel(self._scope, self._policies, id)
+
+    @verb
+    def replay(self, id: str) -> Op[FlowState]:
+        """Publish the tasks of an ended flow again that were not done, and return the flow. Atomic.
+
+        They are handed the results of those that were. After a compensation, all its tasks are published
+        again. Raises `NotFound`, `Refused` for a flow that is done or has not ended, and `QueueFull`.
+        """
+        return _replay(self._scope, self._policies, id)
+
+
+def _listed(scope: Scope) -> Op[list[FlowState]]:
+    index = scope.keys.flow("")[1]
+    all_ids = [
+        text(one) for one in (yield from or_empty(one_step(Command("ZRANGE", index, 0, -1)), []))
+    ]
+    found = []
+    for at in range(0, len(all_ids), _PAGE):
+        page = all_ids[at : at + _PAGE]
+        replies = yield Batch([("HMGET", scope.keys.flow(one)[0], *FIELDS) for one in page])
+        for flow, reply in zip(page, replies, strict=True):
+            if not isinstance(reply, ServerReply):
+                pairs = zip(FIELDS, reply, strict=True)
+                fields = {name: text(value) for name, value in pairs if value is not None}
+                one = flow_record.read(flow, fields)
+                found += [] if one is None else [one]
+    return sorted(found, key=lambda one: (-one.created, one.id))
+
+
+def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
+    """Return a flow, and the fields of its record. Raises `NotFound`."""
+    names.name("flow", flow)
+    asked = one_step(Command("HGETALL", scope.keys.flow(flow)[0]))
+    fields = words_of((yield from or_empty(asked, [])))
+    found = flow_record.read(flow, fields)
+    if found is None:
+        raise NotFound(
+            f"there is no flow {flow!r}",
+            hint="Flows(bus).list() returns all",
+            shell_hint="see 'agentbus flow list'",
+        )
+    return found, fields
+
+
+def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
+    found, fields = yield from _record(scope, flow)
+    tasks = flow_record.tasks_in(fields)
+    keys = scope.keys
+    waits = yield Batch([("ZSCORE", keys.after(task["queue"]), task["id"]) for task in tasks])
+    shown = []
+    for number, (task, held) in enumerate(zip(tasks, waits, strict=True), 1):
+        outcome = fields.get(f"end {number}")
+        if outcome is None:
+            state = "dependent" if isinstance(held, bytes) else None
+            error = None
+            if state is None:
+                state, error = yield from _state(scope, policies, task["id"], found.group)
+        else:
+            state, error = _ended(outcome)
+        undo = task["undo"]
+        shown.append(
+            FlowTaskState(
+                number=number,
+                name=task["name"],
+                queue=task["queue"],
+                id=task["id"],
+                state=state,
+                error=error,
+                after=tuple(task["after"]),
+                undo_id=undo and undo["id"],
+                undo_state=undo and _undone(found, fields, number),
+            )
+        )
+    return found.__replace__(tasks=tuple(shown))
+
+
+def _state(
+    scope: Scope, policies: Policies, task_id: str, group: str
+) -> Op[tuple[str, str | None]]:
+    """Return the state of a task whose end its flow does not have yet, and its last error."""
+    try:
+        found = yield from task_state.task(scope, task_id, group, policies)
+    except NotFound:
+        return "unknown", None
+    return found.state, found.error
+
+
+def _ended(outcome: str) -> tuple[str, str | None]:
+    """Return the state of a task, and its error, by its recorded outcome."""
+    if outcome == "+":
+        return "done", None
+    return ("cancelled" if attempts.is_cancelled(outcome[1:]) else "buried"), outcome[1:]
+
+
+def _undone(flow: FlowState, fields: Mapping[str, str], number: int) -> str | None:
+    outcome = fields.get(f"undo {number}")
+    if outcome is not None:
+        return "done" if outcome == "+" else "failed"
+    if flow.state == "compensating" and fields.get("undoing") == str(number):
+        return "running"
+    waits = flow.state not in ENDED and fields.get(f"end {number}", "+") == "+"
+    return "waiting" if waits else None
+
+
+def _results(scope: Scope, policies: Policies, flow: str, wait: float | None) -> Op[list[Any]]:
+    found, fields = yield from _record(scope, flow)
+    tasks = flow_record.tasks_in(fields)
+    followed = {number for task in tasks for number in task["after"]}
+    until = scope.monotonic() + (wait or 0.0)
+    returned = []
+    for number, task in enumerate(tasks, 1):
+        if number not in followed:
+            left = max(0.0, until - scope.monotonic()) if wait else None
+            one = yield from results.result(scope, task["id"], left, found.group, policies)
+            returned.append(one)
+    return returned
+
+
+def _cancel(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
+    found, fields = yield from _record(scope, flow)
+    if found.state != "running":
+        raise Refused(
+            f"the flow {flow!r} is {_said(found.state)}, and cannot be cancelled any more",
+            hint="Flows(bus).show() returns its tasks",
+            shell_hint=f"see 'agentbus flow show {names.shell_word(flow)}'",
+        )
+    tasks = [*enumerate(flow_record.tasks_in(fields), 1)]
+    # Those that wait for others first: they would be buried with them.
+    for number, task in reversed(tasks):
+        if f"end {number}" not in fields:
+            try:
+                yield from cancel.cancel(scope, task["id"], policies)
+            except (Refused, NotFound):
+                # It has ended meanwhile.
+                continue
+    return (yield from _shown(scope, policies, flow))
+
+
+def _replay(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
+    while True:
+        found, fields = yield from _record(scope, flow)
+        if found.state not in ENDED or found.state == "done":
+            raise Refused(
+                f"the flow {flow!r} is {_said(found.state)}, and cannot be replayed",
+                hint="replay one that has failed, or was cancelled",
+            )
+        undone = found.state.startswith("compensat")
+        again = [
+            number
+            for number in range(1, found.size + 1)
+            if undone or fields.get(f"end {number}") != "+"
+        ]
+        if (yield from publish_again(scope, policies, found, fields, again)):
+            return (yield from _shown(scope, policies, flow))
+
+
+def _said(state: str) -> str:
+    return state.replace("_", " ")

@@ -1,0 +1,109 @@
+"""flow: show, cancel and replay flows of tasks."""
+
+from __future__ import annotations
+
+from agentbus.commands import _format, _together
+from agentbus.commands._bare import actions
+from agentbus.commands._declare import Call, Param, Verb
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import UsageError
+from agentbus.core.names import word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from agentbus.tasks import Flows, FlowState, FlowTaskState
+
+VERB = Verb(
+    "flow",
+    "Show, cancel or replay flows: tasks that were published together.",
+    actions(
+        {
+            "list": "Print a line for each flow, the newest first.",
+            "show FLOW": "Print a line for each task of a flow.",
+            "cancel FLOW": "Cancel its tasks that have not ended, and undo those that were done.",
+            "replay FLOW": "Publish its tasks again that were not done.",
+        }
+    ),
+    Param("FLOW", "The flow.", values="flow"),
+    text="Programs publish flows: agentbus.tasks.Flows(bus).publish(chain(...)). The state of a flow is"
+    " running, compensating (tasks that undo others run), done, failed, cancelled, compensated (all that"
+    " was done is undone) or compensation_failed. A flow is shown for a day after it is done, and for 30"
+    " days after it has ended otherwise. After a compensation, replay publishes all its tasks. Exit 4 to"
+    " cancel one that has ended, or to replay one that is done or has not ended; 5 if there is no such"
+    " flow. JSON: flow, state, size, done, failed, cancelled, run, group, agent_id, timestamp, ended; for"
+    " show, cancel and replay also tasks (number, name, queue, task_id, state, error, after, undo_id,"
+    " undo_state).",
+    examples=(
+        "agentbus flow list",
+        "agentbus flow show order-17",
+        "agentbus flow cancel order-17",
+        "agentbus flow replay order-17 --json",
+    ),
+    subject="flow",
+)
+_COLUMNS: dict[str, Callable[[FlowState], str]] = {
+    "FLOW": lambda one: word(one.id),
+    "STATE": lambda one: one.state,
+    "TASKS": lambda one: str(one.size),
+    "DONE": lambda one: str(one.done),
+    "FAILED": lambda one: str(one.failed or "-"),
+    "CANCELLED": lambda one: str(one.cancelled or "-"),
+    "CREATED": lambda one: rfc3339(int(one.created)),
+    "ENDED": lambda one: "-" if one.ended is None else rfc3339(int(one.ended)),
+}
+_OF_TASKS: dict[str, Callable[[FlowTaskState], str]] = {
+    "NUMBER": lambda one: str(one.number),
+    "NAME": lambda one: word(one.name),
+    "TASK": lambda one: one.id,
+    "AFTER": lambda one: ",".join(map(str, one.after)) or "-",
+    "STATE": lambda one: one.state,
+    "UNDO": lambda one: one.undo_state or "-",
+    "ERROR": lambda one: one.error or "-",
+}
+
+
+def run(call: Call) -> None:
+    """Run the action."""
+    args = call.args
+    _together.check(VERB, args)
+    if (args.flow is None) is not (args.action == "list"):
+        what = "nothing" if args.action == "list" else "the id of a flow"
+        raise UsageError(f"flow {args.action} takes {what}", hint="see 'agentbus help flow'")
+    from agentbus.tasks.flows import Flows
+
+    flows: Flows[Any] = Flows(call.bus)
+    if args.action == "list":
+        _format.show(call.out, flows.list(), _COLUMNS, _fields, left=2)
+        return
+    found: FlowState = getattr(flows, args.action)(args.flow)
+    record = {**_fields(found), "tasks": [_task(one) for one in found.tasks]}
+    call.out.record(record, _summary(found))
+    if not call.out.json:
+        _format.show(call.out, found.tasks, _OF_TASKS, left=len(_OF_TASKS))
+
+
+def _summary(flow: FlowState) -> str:
+    said = [f"{flow.done} of {flow.size} tasks done"]
+    said += [f"{flow.failed} failed"] if flow.failed else []
+    said += [f"{flow.cancelled} cancelled"] if flow.cancelled else []
+    return f"{word(flow.id)} {flow.state.replace('_', ' ')}: {', '.join(said)}"
+
+
+def _task(one: FlowTaskState) -> dict[str, Any]:
+    names = ("number", "name", "queue", "state", "error", "undo_id", "undo_state")
+    fields = {name: getattr(one, name) for name in names}
+    return {**fields, "task_id": one.id, "after": [*one.after]}
+
+
+def _fields(one: FlowState) -> dict[str, Any]:
+    names = ("state", "size", "done", "failed", "cancelled", "run", "group", "agent_id")
+    ended = None if one.ended is None else rfc3339(one.ended, milliseconds=True)
+    return {
+        "flow": one.id,
+        **{name: getattr(one, name) for name in names},
+        "timestamp": rfc3339(one.created, milliseconds=True),
+        "ended": ended,
+    }
