@@ -10,6 +10,7 @@ import orjson
 from agentbus.commands._declare import Args, Param, seconds, whole
 from agentbus.core.context import is_traceparent
 from agentbus.core.settings import environment
+from agentbus.core.timespec import parse_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,14 @@ def header(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise ValueError(f"{text!r} is not a header: write it as name=value")
     return name, value
+
+
+def time(text: str) -> float:
+    """Return a time, such as 2024-01-20T15:30:00Z, in unix seconds."""
+    found = parse_rfc3339(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time such as 2024-01-20T15:30:00Z")
+    return found
 
 
 PARAMS = (

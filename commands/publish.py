@@ -7,7 +7,6 @@ from agentbus.commands._declare import Args, Call, Param, Verb, body, seconds, w
 from agentbus.commands._output import ReaderGone
 from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
-from agentbus.core.timespec import parse_rfc3339
 from agentbus.queues import publish
 from agentbus.queues.task import Task
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
 _PIECE = 65536
 
 
-def _time(text: str) -> float:
-    found = parse_rfc3339(text)
-    if found is None:
-        raise ValueError(f"{text!r} is not a time such as 2024-01-20T15:30:00Z")
-    return found
-
-
 VERB = Verb(
     "publish",
     "Add a task to a queue.",
@@ -38,7 +30,11 @@ VERB = Verb(
         "--key K", "Dedup key: publish once within 300 s, unless the queue's policy says otherwise."
     ),
     Param("--delay S", "Deliver it after S seconds.", convert=seconds),
-    Param("--at TIME", "Deliver it at this time, such as 2024-01-20T15:30:00Z.", convert=_time),
+    Param(
+        "--at TIME",
+        "Deliver it at this time, such as 2024-01-20T15:30:00Z.",
+        convert=_envelope.time,
+    ),
     Param(
         "--after ID", "Deliver it when the task with this id is done. May be repeated.", many=True
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from agentbus.commands import _format, _together, _values
+from agentbus.commands import _envelope, _format, _together, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.clock import rfc3339
@@ -23,11 +23,12 @@ BY_HAND = ("take", "done", "retry", "bury", "renew")
 _SAY = ("done", "retry", "bury")
 VERB = Verb(
     "task",
-    "Show or cancel a task, or take one by hand and settle it.",
+    "Show, change or cancel a task, or take one by hand and settle it.",
     actions(
         {
             "show ID": "Print its state, attempts, errors and workers, and the tasks around it.",
             "cancel ID": "Remove it, or ask the worker that runs it to stop.",
+            "set ID": "Change its priority, or when it is due, if no worker has it yet.",
             "take QUEUE": "Take a task for this agent; print its id, its token and its payload.",
             "done ID [RESULT]": "It is done; keep its result.",
             "retry ID [ERROR]": "It failed, or is given back: retry it, or bury it after the last attempt.",
@@ -42,6 +43,13 @@ VERB = Verb(
         "The group (default; with show, also the only one there is).",
         values="group",
     ),
+    Param("--priority", "With set: its priority.", choices=("low", "normal", "high", "critical")),
+    Param(
+        "--at TIME",
+        "With set: when it is due, such as 2024-01-20T15:30:00Z.",
+        convert=_envelope.time,
+    ),
+    Param("--now", "With set: it is due at once."),
     Param("--wait S", "With take: wait up to S seconds for a task.", convert=seconds),
     Param(
         "--visibility S",
@@ -60,7 +68,8 @@ VERB = Verb(
     " attempt. take keeps the token in the state directory; with it, any later process of the agent"
     " settles the task. The same call again changes nothing. A token is stale once another has the"
     " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
-    " ready, 3 after --wait. JSON: for show task_id, queue, group, priority, state,"
+    " ready, 3 after --wait. set changes a task that is delayed, dependent or retrying (whose priority"
+    " stays), and exits 4 for another. JSON: for show and set task_id, queue, group, priority, state,"
     " timestamp, due, worker, idle, attempts, runs, error, letter, replayed, waits_for, awaited_by,"
     " payload, envelope, progress (fraction, text, timestamp); each of runs has attempt, worker,"
     " agent_id, timestamp, waited_ms, took_ms,"
@@ -72,13 +81,16 @@ VERB = Verb(
         "agentbus task show 1763622000123-0@mail",
         "agentbus task show 1763622000123-0@mail --group audit --json",
         "agentbus task cancel 1763622000123-0@mail",
+        "agentbus task set d12@reports --priority high --now",
         "agentbus task take review --wait 60",
         "agentbus task done 1763622000123-0@review 'approved'",
         "agentbus task retry 1763622000123-0@review 'the build is red' --after 10m",
     ),
     subject="id",
+    excludes={"--at": ("--now",)},
     goes_with={
-        "--group": ("show", *BY_HAND),
+        "--group": ("show", "set", *BY_HAND),
+        **dict.fromkeys(("--priority", "--at", "--now"), ("set",)),
         "--wait": ("take",),
         "--visibility": ("take", "renew"),
         "--after": ("retry",),
@@ -94,7 +106,7 @@ def run(call: Call) -> None:
     if call.args.text is not None and action not in _SAY:
         raise UsageError(f"{action} takes no text", hint="leave it out")
     if action not in BY_HAND:
-        (_show if action == "show" else _cancel)(call)
+        {"show": _show, "set": _set, "cancel": _cancel}[action](call)
         return
     from agentbus.commands import _by_hand
 
@@ -109,6 +121,16 @@ def _cancel(call: Call) -> None:
     if done.workers:
         text = f"{done.id} stopping; asked {', '.join(map(word, done.workers))}"
     call.out.record(fields, text)
+
+
+def _set(call: Call) -> None:
+    args = call.args
+    if args.priority is None and args.at is None and not args.now:
+        raise UsageError("there is nothing to change", hint="give --priority, --at or --now")
+    changes = {"priority": args.priority, "at": args.at, "now": args.now, "group": args.group}
+    found = call.bus.set_task(args.id, **changes)
+    due = f", due {_time(found.due)}" if found.due is not None else ""
+    call.out.record(_fields(found), f"{found.id} {found.state}, priority {found.priority}{due}")
 
 
 def _show(call: Call) -> None:

@@ -27,7 +27,7 @@ IN_THE_LIBRARY = {
     "publish": ["queue", "policy"],
     "ask": ["ask", "answer"],
     "result": ["result"],
-    "task": ["task", "cancel", "take", "settle", "renew"],
+    "task": ["task", "cancel", "set_task", "take", "settle", "renew"],
     "metrics": ["metrics", "samples"],
     "dlq": ["queue"],
     "work": ["subscribe", "subscribe_many"],

@@ -130,6 +130,29 @@ class QueueVerbs:
         return cancel.cancel(self.scope, task_id, self.runner.policies)
 
     @verb
+    def set_task(
+        self,
+        task_id: str,
+        *,
+        priority: str | None = None,
+        at: float | None = None,
+        now: bool = False,
+        group: str | None = None,
+    ) -> Op[TaskState]:
+        """Change the priority of a task that no worker has taken, or when it is due; return its state.
+
+        It must be delayed, or wait for other tasks, or for its next attempt, whose priority stays. `at` is
+        in unix seconds; `now` makes it due at once, or when the tasks that it waits for are done. Atomic.
+        Raises `NotFound`, and `Refused` for a task in another state.
+        """
+        from agentbus.queues import amend
+
+        policies = self.runner.policies
+        return amend.amend(
+            self.scope, task_id, priority=priority, at=at, now=now, group=group, policies=policies
+        )
+
+    @verb
     def take(
         self,
         queue: str,

@@ -166,6 +166,7 @@ LINES: dict[str, list[str]] = {
             "show {task}",
         ),
         *("show {dependent} --json", "show {delayed}", "show {retried} --json", "show {cancelled}"),
+        *("set {delayed} --now", "set {dependent} --priority high --json", "set {retried} --now"),
         *("cancel {task} --json", "cancel {delayed}", "cancel {retried}", "show {ordered} --json"),
     ],
     "schedule": [

@@ -1,0 +1,81 @@
+"""Changes a task that no worker has taken yet: when it is due, and its priority."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.core.errors import Refused, UsageError
+from agentbus.queues import retry_stream, task_state
+from agentbus.queues.dependencies import entry_of
+from agentbus.queues.encoding import known
+from agentbus.queues.ids import RETRY
+from agentbus.queues.policy import DEFAULTS
+from agentbus.queues.results import Address
+from agentbus.queues.scheduling import due
+from agentbus.store.steps import Script
+
+if TYPE_CHECKING:
+    from agentbus.queues.policy import Policies
+    from agentbus.queues.task_state import TaskState
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+
+def amend(
+    scope: Scope,
+    given: str,
+    *,
+    priority: str | None = None,
+    at: float | None = None,
+    now: bool = False,
+    group: str | None = None,
+    policies: Policies = DEFAULTS,
+) -> Op[TaskState]:
+    """Change a task that is delayed, waits for others or for a retry, and return its state. Atomic.
+
+    The priority of a retry stays what it is. Raises `NotFound`, `Refused` for a task in another state, and
+    `UsageError`.
+    """
+    if priority is None and at is None and not now:
+        raise UsageError("there is nothing to change", hint="give a priority, a time, or now")
+    if at is not None and now:
+        raise UsageError("a task is due at a time, or now", hint="give one of them")
+    if priority is not None:
+        known(priority)
+    task = Address(given)
+    when = "" if at is None else due(None, at)[1]
+    keys, queue = scope.keys, task.queue
+    found = yield from task_state.task(scope, given, group, policies)
+    retries, entries = [], []
+    if found.state == "retrying":
+        for entry, tier in (yield from _entries(scope, task, found.group)):
+            retries.append(keys.retries(queue, found.group, tier))
+            entries.append(entry)
+    step = Script(
+        "amend",
+        (
+            *(keys.delayed(queue), keys.bodies(queue), keys.after(queue)),
+            *(keys.after_bodies(queue), keys.bell(queue), *retries),
+        ),
+        (task.id, priority or "", when, int(now), *entries),
+        writes=True,
+    )
+    changed = yield step
+    state = yield from task_state.task(scope, given, group, policies)
+    # If an answer was lost, a worker may have taken it since.
+    if not changed and step.sendings < 2:
+        what = "its priority" if priority is not None else "when it is due"
+        raise Refused(
+            f"the task {task.id!r} is {state.state}: {what} cannot be changed any more",
+            hint="change one that is delayed, or waits for other tasks, or cancel it and publish it again",
+        )
+    return state
+
+
+def _entries(scope: Scope, task: Address, group: str) -> Op[list[tuple[str, str]]]:
+    """Return the entries that a task may have while it waits for a retry, each with its priority."""
+    if task.number:
+        where = yield from entry_of(scope, task.id, group)
+        return [] if where is None else [where]
+    moved = yield from retry_stream.entry_of(scope, task.queue, task.id, group)
+    return [(task.entry, task.priority), *([(moved, RETRY)] if moved is not None else [])]
