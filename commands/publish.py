@@ -8,7 +8,7 @@ from agentbus.commands._output import ReaderGone
 from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
 from agentbus.queues import publish
-from agentbus.queues.task import Task
+from agentbus.queues.task import UNTIL_DONE, Task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ VERB = Verb(
     Param(
         "--key K", "Dedup key: publish once within 300 s, unless the queue's policy says otherwise."
     ),
+    Param("--unique", "With --key: publish once while that task has not ended."),
     Param("--delay S", "Deliver it after S seconds.", convert=seconds),
     Param(
         "--at TIME",
@@ -118,6 +119,7 @@ def _fields(args: Args) -> dict[str, Any]:
         "webhook": args.webhook,
         "ordering_key": args.ordering_key,
         "notify": args.notify or None,
+        "unique": UNTIL_DONE if args.unique else None,
         **_envelope.fields(args, args.causation_id),
     }
 

@@ -8,6 +8,7 @@ from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, NotFound, UsageError
 from agentbus.core.names import word
+from agentbus.queues.task import UNTIL_DONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.tasks import Schedules, ScheduleState, Tick
 
 _TIMES = ("--every", "--cron", "--timezone", "--missed")
-_TASK = ("--key", "--reply-to", "--webhook", "--notify", "--ordering-key", "--text")
+_TASK = ("--key", "--unique", "--reply-to", "--webhook", "--notify", "--ordering-key", "--text")
 # A schedule's task has no trace around it, and each tick is another unit of work.
 _PARAMS = tuple(
     param
@@ -59,6 +60,9 @@ VERB = Verb(
         choices=("once", "all", "none"),
     ),
     Param("--key K", "Dedup key of each tick (its schedule and due time)."),
+    Param(
+        "--unique", "With --key: leave a tick out while the task of an earlier one has not ended."
+    ),
     Param("--correlation-id ID", "Id of the larger unit of work (each tick is another one)."),
     Param("--reply-to QUEUE", "Publish a reply to this queue for each tick.", values="queue"),
     Param("--webhook URL", "POST each result to this https URL, if the worker allows it."),
@@ -86,7 +90,11 @@ VERB = Verb(
         "agentbus schedule pause poll",
     ),
     subject="name",
-    goes_with={**dict.fromkeys(_OF_ADD, ("add",)), "--timezone": ("--cron",)},
+    goes_with={
+        **dict.fromkeys(_OF_ADD, ("add",)),
+        "--unique": ("--key",),
+        "--timezone": ("--cron",),
+    },
     excludes={"--every": ("--cron",), "--text": ("--payload-json",)},
 )
 
@@ -169,6 +177,7 @@ def _add(call: Call, schedules: Schedules) -> None:
     envelope: dict[str, Any] = {
         "headers": dict(args.header) or None,
         "notify": args.notify or None,
+        "unique": UNTIL_DONE if args.unique else None,
         **{
             name: getattr(args, name)
             for name in (

@@ -412,8 +412,8 @@ def test_a_mistake_in_a_declaration_is_refused() -> None:
 
     with pytest.raises(UsageError, match="no option 'colour'"):
         tasks.task(queue="q", colour="red")  # type: ignore[call-overload]
-    with pytest.raises(UsageError, match="no option 'unique' in this version"):
-        tasks.task(queue="q", unique="until_done")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="unique is 'for ever'"):
+        tasks.task(queue="q", unique="for ever")
     with pytest.raises(UsageError, match="the time limit is 0"):
         tasks.task(queue="q", timeout=0)
     with pytest.raises(UsageError, match="attempts are 0"):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         notify: bool | None
         task: str | None
         time_limit: float | None
+        unique: str | None
 
 
 # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
@@ -79,6 +80,7 @@ META = (
     "after",
     "after_group",
     "flow",
+    "unique",
 )
 
 

@@ -16,7 +16,8 @@ from agentbus.queues.ids import MOVED_FROM, RETRY, split
 _TRACEBACK_KEPT = 8_000
 # The fields of an envelope for which the server must admit a task, and those for which it is settled alone.
 _ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
-_SETTLED = frozenset(("id", "reply_to", "webhook", "notify"))
+_TELLING = frozenset(("reply_to", "webhook", "notify", "unique"))
+_SETTLED = _TELLING | {"id"}
 _ALONE = _ADMITTED | _SETTLED
 
 
@@ -85,9 +86,8 @@ class Taken:
 
     @property
     def tells(self) -> bool:
-        """Whether its outcome is sent or spoken."""
-        meta = self.meta
-        return "reply_to" in meta or "webhook" in meta or "notify" in meta
+        """Whether its outcome is sent or spoken, or frees its key."""
+        return not _TELLING.isdisjoint(self.meta)
 
     @property
     def asks(self) -> bool:

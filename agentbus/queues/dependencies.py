@@ -11,6 +11,7 @@ from agentbus.core.stream import position, text
 from agentbus.queues import attempts, scheduling
 from agentbus.queues.bound import refused
 from agentbus.queues.dependents import DONE, follow, groups
+from agentbus.queues.encoding import window_of
 from agentbus.queues.ids import (
     BOUND,
     DEDUP_WINDOW,
@@ -89,7 +90,16 @@ def publish(
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     argv: list[Any] = [
-        *(1, queue, bound, round(window), suffix(queue, "normal"), once.token, wait, due),
+        *(
+            1,
+            queue,
+            bound,
+            round(window_of(item, window)),
+            suffix(queue, "normal"),
+            once.token,
+            wait,
+            due,
+        ),
         *(priority, ordering or "", letters or queue, math.ceil(kept)),
     ]
     while True:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
-from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.ids import PRIORITIES, UNIQUE_KEPT
 from agentbus.queues.task import Task, envelope_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Encoded(NamedTuple):
     meta: bytes
     key: str | None
     ordering_key: str | None
+    unique: bool = False
 
     def words(self, agent: str) -> list[bytes | str]:
         """Return the fields and values of its entry, published by an agent."""
@@ -50,12 +51,14 @@ def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -
     if origin is not None:
         _link(meta, origin)
     kept = envelope.encode(meta, scope.max_body) if meta else b""
-    return Encoded(data, kept, item.key, item.ordering_key)
+    if item.unique is not None and item.key is None:
+        raise UsageError("a unique task has no key", hint="give it a key")
+    return Encoded(data, kept, item.key, item.ordering_key, item.unique is not None)
 
 
 def meta_of(scope: Scope, item: Task) -> bytes:
     """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
-    found = encoded(scope, item.__replace__(payload=None))
+    found = encoded(scope, item.__replace__(payload=None, unique=None))
     return found.meta if isinstance(found, Encoded) else b""
 
 
@@ -67,6 +70,11 @@ def _link(meta: dict[str, Any], origin: context.Origin) -> None:
         meta.setdefault("trail", origin.trail)
     if origin.traceparent and context.is_traceparent(origin.traceparent):
         meta.setdefault("traceparent", context.child(origin.traceparent))
+
+
+def window_of(item: object, window: float) -> float:
+    """Return for how many seconds the key of a task stands for it; `window` unless it is unique."""
+    return UNIQUE_KEPT if isinstance(item, (Task, Encoded)) and item.unique else window
 
 
 def known(priority: object) -> None:

@@ -38,6 +38,8 @@ ASIDE = "~aside"
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
+# Seconds for which the key of a unique task is kept, if nothing tells that it has ended.
+UNIQUE_KEPT = 30 * 86_400
 # The consumer that holds the tasks which an agent has taken by hand: this, and the agent's name.
 BY_HAND = "hand:"
 # Among these, by when they were first used, the names nearest to an unknown one are searched.

@@ -9,6 +9,7 @@ import orjson
 from agentbus.core import envelope, names
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIVATE, writable
+from agentbus.queues.task import UNTIL_DONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,8 @@ WEBHOOKS = "~webhooks"
 # The topic of notices.
 TOPIC = "tasks"
 _NEWLINE = "\n"
+# In the place of a queue, which has no such name: what follows is a task whose dedup key is freed.
+_KEY = "\r"
 # The room for the envelope around a result of the largest size.
 _ROOM = 64 * 1024
 _PASSED_ON = ("correlation_id", "traceparent", "tenant")
@@ -42,6 +45,12 @@ class Notifications:
         self.keys += (keys.replies(caller) if caller else keys.queue(queue), keys.queues)
         self.keys.append(keys.queues if caller else keys.stats(queue))
         self.argv += (queue, len(words), *words)
+
+    def free(self, scope: Scope, task_id: str, key: str) -> None:
+        """Free the dedup key of a unique task, if it still stands for this one."""
+        queue = names.unescape(task_id.partition("@")[2].partition(":")[0])
+        self.keys += [scope.keys.seen(queue, key)] * 3
+        self.argv += (_KEY, 1, task_id)
 
     def speak(self, scope: Scope, queue: str, group: str, task_id: str, error: str | None) -> None:
         """Append a notice to the channel."""
@@ -79,6 +88,10 @@ def notifications(
 ) -> Notifications:
     """Return the entries to append for a task that is done with a result, or not done, with an error."""
     found = Notifications()
+    freed = meta.get("key") if meta.get("unique") == UNTIL_DONE else None
+    freed = freed if isinstance(freed, str) else None
+    if freed:
+        found.free(scope, task_id, freed)
     reply_to, webhook = meta.get("reply_to"), meta.get("webhook")
     notify = meta.get("notify") is True
     if reply_to is None and webhook is None and not notify:
@@ -107,6 +120,8 @@ def notifications(
         # Another program's envelope: the task is settled without a notification.
         found = Notifications()
         found.counter = "unanswered"
+        if freed:
+            found.free(scope, task_id, freed)
     return found
 
 

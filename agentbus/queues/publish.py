@@ -12,7 +12,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.bound import refused
-from agentbus.queues.encoding import Encoded, encoded, known, meta_of
+from agentbus.queues.encoding import Encoded, encoded, known, meta_of, window_of
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, writable
 from agentbus.queues.scheduling import schedule
 from agentbus.queues.stream_keys import place as stream_keys
@@ -230,10 +230,10 @@ def _grouped(
 ) -> Iterator[tuple[str, list[Any]]]:
     batch: list[Any] = []
     encode, limit = envelope.encode, scope.max_body
-    now, kind, left = default, False, BATCH_BYTES
+    now, kind, left = default, 0, BATCH_BYTES
     # What a key makes different for each task, or a handler's task adds, is in no common envelope.
     inherits = context.current.get() is not None or (
-        common is not None and (common.key or common.ordering_key) is not None
+        common is not None and (common.key or common.ordering_key or common.unique) is not None
     )
     for item in items:
         priority = default
@@ -245,8 +245,9 @@ def _grouped(
                 priority = item.priority
                 known(priority)
             found = encoded(scope, item)
-        rich = isinstance(found, Encoded)
-        if batch and (rich is not kind or priority != now):
+        # With an envelope apart, 2 if its key is kept for as long as it is not done.
+        rich = 1 + found.unique if isinstance(found, Encoded) else 0
+        if batch and (rich != kind or priority != now):
             yield now, batch
             batch, left = [], BATCH_BYTES
         now, kind = priority, rich
@@ -300,8 +301,8 @@ def _send(
         *(place.order, place.metrics, place.readers, place.retries),
     ]
     argv: list[bytes | str | int] = [
-        *(1, queue, bound, "trim" if trim else "refuse", round(window), place.suffix),
-        *(once.token, len(tasks)),
+        *(1, queue, bound, "trim" if trim else "refuse", round(window_of(tasks[0], window))),
+        *(place.suffix, once.token, len(tasks)),
     ]
     for one in tasks:
         fields = one.words(scope.agent)

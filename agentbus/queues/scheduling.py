@@ -11,7 +11,7 @@ from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues.bound import refused
-from agentbus.queues.encoding import Encoded, encoded, known
+from agentbus.queues.encoding import Encoded, encoded, known, window_of
 from agentbus.queues.ids import RETRY, suffix, writable
 from agentbus.queues.task import LONGEST, Task, check_due
 from agentbus.store.steps import Push, Script
@@ -94,7 +94,7 @@ def schedule(
             *(keys.queue(queue, RETRY), *seen),
         )
 
-    head = (1, queue, bound, round(window), suffix(queue, "normal"))
+    head = (1, queue, bound, round(window_of(item, window)), suffix(queue, "normal"))
     argv: list[Any] = [*head, "", *when, body]
     if key is None:
         kind = ("schedule", queue, priority, bound)

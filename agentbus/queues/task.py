@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 MOST_ATTEMPTS = 1000
+UNTIL_DONE = "until_done"
 # How far ahead a task may be due, or expire, in seconds.
 LONGEST = 400 * 86_400.0
 # The maximum size of all headers of a task, and of each other text, in bytes: programs get them in their
@@ -31,7 +32,8 @@ class Task(Record):
     by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
     after its publication it is not run any more, but buried. With `notify` the channel gets a message when
     it is done or buried, on the topic `tasks`. `task` is the name of a typed task. An attempt that takes
-    longer than `time_limit` seconds is stopped, and has failed.
+    longer than `time_limit` seconds is stopped, and has failed. With `unique` "until_done" its key stands
+    for it until it has ended, instead of for the policy's window.
     """
 
     payload: Any
@@ -54,6 +56,7 @@ class Task(Record):
     notify: bool | None = None
     task: str | None = None
     time_limit: float | None = None
+    unique: str | None = None
 
     def filling(self, item: object) -> Task:
         """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
@@ -176,6 +179,11 @@ def _time_limit(_what: str, seconds: Any) -> None:
         )
 
 
+def _unique(_what: str, given: Any) -> None:
+    if given != UNTIL_DONE:
+        raise UsageError(f"unique is {given!r}", hint=f"give {UNTIL_DONE!r}, or leave it out")
+
+
 def _anything(_what: str, _value: Any) -> None:
     """Accept a value: it is checked when it is encoded."""
 
@@ -192,6 +200,7 @@ _CHECKED: dict[str, Callable[[str, Any], None]] = {
     "attempts": _attempts,
     "expires": _expires,
     "time_limit": _time_limit,
+    "unique": _unique,
 }
 _CHECKS = tuple(_CHECKED.get(what, _anything) for what in _FIELDS)
 

@@ -212,7 +212,7 @@ def _one(part: FlowTask | Item[Any], after: tuple[int, ...]) -> Planned:
         if given.queue is not None:
             raise UsageError("a typed task has its queue already", hint="leave queue= out")
         name, queue = item.of.name, item.of.queue
-        task = Task(item.payload, **item.envelope)
+        task = Task(item.payload, **{**item.envelope, "unique": None})
     else:
         if given.queue is None:
             raise UsageError(
@@ -220,6 +220,6 @@ def _one(part: FlowTask | Item[Any], after: tuple[int, ...]) -> Planned:
             )
         name = queue = given.queue
         task = given.payload if isinstance(given.payload, Task) else Task(given.payload)
-    if task.key is not None:
+    if task.key is not None or task.unique is not None:
         raise UsageError("a task of a flow has a dedup key", hint="give the flow an id instead")
     return Planned(given.name or name, queue, task, after, undo)

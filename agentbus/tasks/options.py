@@ -13,17 +13,17 @@ from agentbus.queues.task import Task, envelope_of
 if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff
 
-# Declared here for the features that will act on them; until then a task that sets one is refused.
-_LATER = ("unique",)
+
+_ENVELOPE = ("attempts", "priority", "expires", "unique")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
     """The queue, and what else `Tasks.task` was given.
 
-    `attempts`, `priority`, `expires` and `timeout` become fields of the envelope of each published task
-    (`timeout` as `time_limit`); `backoff` is that of the queue's worker. A task with `every` (in seconds)
-    or `cron` is published by schedulers; see `Schedules.add` for these, `timezone` and `missed`.
+    `attempts`, `priority`, `expires`, `unique` and `timeout` become fields of each task's envelope, the
+    last as `time_limit`; `backoff` is that of the queue's worker. A task with `every` (in seconds) or
+    `cron` is published by schedulers; see `Schedules.add` for these, `timezone` and `missed`.
     """
 
     queue: str
@@ -40,17 +40,18 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         names.name("queue", self.queue)
-        for name in _LATER:
-            if getattr(self, name) is not None:
-                raise UsageError(
-                    f"a typed task has no option {name!r} in this version", hint="leave it out"
-                )
         if self.priority is not None:
             known(self.priority)
         if self.backoff is not None and not callable(getattr(self.backoff, "after", None)):
             raise UsageError(f"the backoff is {self.backoff!r}", hint="give a Backoff")
         envelope_of(
-            Task(None, attempts=self.attempts, expires=self.expires, time_limit=self.timeout)
+            Task(
+                None,
+                attempts=self.attempts,
+                expires=self.expires,
+                time_limit=self.timeout,
+                unique=self.unique,
+            )
         )
         if self.every is not None or self.cron is not None:
             from agentbus.tasks.schedule_record import check_times
@@ -68,6 +69,6 @@ class TaskOptions:
 
     def envelope(self) -> dict[str, Any]:
         """Return the fields of the envelope that these options set."""
-        fields = {name: getattr(self, name) for name in ("attempts", "priority", "expires")}
+        fields = {name: getattr(self, name) for name in _ENVELOPE}
         fields["time_limit"] = self.timeout
         return {name: value for name, value in fields.items() if value is not None}

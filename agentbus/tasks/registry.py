@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         cron: str | None
         timezone: str | None
         missed: str | None
+        unique: str | None
 
 
 P = ParamSpec("P")
@@ -143,6 +144,8 @@ class Tasks:
         is stored with each task and must not change while tasks are queued. `attempts`, `priority`,
         `expires` and `backoff` come before those of the queue. An attempt that takes longer than `timeout`
         seconds has failed: a coroutine is cancelled, a function in a thread finds its delivery `cancelled`.
+        With `unique="until_done"` a call is not published again while one with the same arguments has not
+        ended; `options(key=...)` gives it another key than these.
 
         With `every` (in seconds) or `cron`, a worker of the task also publishes it on schedule, without
         arguments; `timezone` and `missed` are as for `Schedules.add`. Raises `UsageError`.

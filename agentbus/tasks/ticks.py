@@ -8,7 +8,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.bound import full
-from agentbus.queues.encoding import Encoded, encoded
+from agentbus.queues.encoding import Encoded, encoded, window_of
 from agentbus.queues.retry_stream import make_room
 from agentbus.queues.stream_keys import place as stream_keys
 from agentbus.store.steps import Command, Script
@@ -90,7 +90,7 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
     ]
     argv: list[Any] = [
         *(1, schedule.queue, policy.bound, "trim" if policy.on_full == "trim" else "refuse"),
-        *(round(policy.window), place.suffix, once.token, int(publishes)),
+        *(round(window_of(task, policy.window)), place.suffix, once.token, int(publishes)),
     ]
     if publishes:
         found = encoded(scope, task)

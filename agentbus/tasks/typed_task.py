@@ -7,6 +7,8 @@ import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from weakref import WeakKeyDictionary
 
+import orjson
+
 from agentbus.core.errors import UsageError
 from agentbus.queues.task import Task
 from agentbus.store.verb import Awaiting
@@ -123,13 +125,13 @@ class TypedTask(Generic[C, P, T, R]):
         """
         if isinstance(bus, Awaiting):
             return self._apublish(bus, args, kwargs)
-        item = Task(self.payload.encode(args, kwargs), **self._envelope)
+        item = enveloped(self.payload.encode(args, kwargs), self._envelope)
         return Handle(bus, self._on(bus).publish(item, **self._when), self.returns)
 
     async def _apublish(
         self, bus: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncHandle[R]:
-        item = Task(self.payload.encode(args, kwargs), **self._envelope)
+        item = enveloped(self.payload.encode(args, kwargs), self._envelope)
         return AsyncHandle(bus, await self._on(bus).publish(item, **self._when), self.returns)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
@@ -181,9 +183,8 @@ class TypedTask(Generic[C, P, T, R]):
                     hint=f"make it with {self.name}.item(...)",
                 )
             # The task's own envelope is written once for a batch.
-            yield (
-                one.payload if one.envelope is self._envelope else Task(one.payload, **one.envelope)
-            )
+            plain = one.envelope is self._envelope and "unique" not in one.envelope
+            yield one.payload if plain else enveloped(one.payload, one.envelope)
 
     def _batch(self) -> dict[str, Any]:
         others = sorted(name for name in self._when if name != "on_full")
@@ -205,6 +206,17 @@ class Item(Generic[R]):
         self.of = of
         self.payload = payload
         self.envelope = envelope
+
+
+def enveloped(payload: Any, envelope: dict[str, Any]) -> Task:
+    """Return the task of a call; a unique one without a key has one made of its name and its payload."""
+    if envelope.get("unique") is not None and envelope.get("key") is None:
+        import hashlib
+
+        named = [envelope["task"], payload]
+        data = orjson.dumps(named, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        envelope = {**envelope, "key": f"sha256-{hashlib.sha256(data).hexdigest()}"}
+    return Task(payload, **envelope)
 
 
 AnyTask: TypeAlias = TypedTask[..., ..., Any, Any]

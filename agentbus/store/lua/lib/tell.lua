@@ -1,7 +1,8 @@
 -- tell(stats, key, at): appends the notifications of a task: its reply, its webhook, its notice. From KEYS[key] on
 -- three keys for each: stream, queues, stats of the queue there; channel, agents, topics of a notice. From ARGV[at]
 -- on for each: queue ('' for a caller's private stream, a newline and a bound for the channel), how many words
--- follow, and its fields and values, after agent, message and topic of a notice. One that cannot be appended
+-- follow, and its fields and values, after agent, message and topic of a notice; or a carriage return, and the task
+-- whose dedup key is freed, which is the key. One that cannot be appended
 -- (because of another program's key) is counted, and does not prevent the acknowledgement.
 local function tell(stats, key, at)
   while KEYS[key] do
@@ -11,6 +12,9 @@ local function tell(stats, key, at)
     if queue == '' then
       sent = redis.pcall('XADD', KEYS[key], 'MAXLEN', '~', 10000, '*', unpack(words))
       if type(sent) == 'string' then redis.call('EXPIRE', KEYS[key], 3600) end
+    elseif queue == '\r' then
+      sent = ''
+      if redis.pcall('GET', KEYS[key]) == words[1] then redis.call('DEL', KEYS[key]) end
     elseif string.sub(queue, 1, 1) == '\n' then
       local said, id = pcall(say, KEYS[key], KEYS[key + 1], KEYS[key + 2], string.sub(queue, 2), unpack(words))
       sent = said and id
