@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypedDict
 
@@ -405,6 +407,36 @@ def test_an_included_registry_brings_its_tasks_and_what_it_provides(bus: Bus) ->
     assert handle.result() == "ours 1"
     with pytest.raises(UsageError, match="cannot include itself"):
         other.include(tasks)
+
+
+def test_each_task_of_a_queue_has_its_backoff(bus: agentbus.Bus) -> None:
+    tasks = Tasks()
+
+    @tasks.task(queue="q", backoff=agentbus.Backoff(first=100, longest=100))
+    def slow() -> None:
+        raise ValueError("later")
+
+    @tasks.task(queue="q", backoff=agentbus.Backoff(first=3000, longest=3000))
+    def slower() -> None:
+        raise ValueError("later")
+
+    @tasks.task(queue="q")
+    def other() -> None:
+        raise ValueError("later")
+
+    ids = [task.publish(bus).id for task in (slow, slower, other)]
+    worker = tasks.worker(bus)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    while {bus.task(one).state for one in ids} != {"retrying"}:
+        pass
+    worker.stop()
+    running.join()
+
+    pauses = [bus.task(one).due - time.time() for one in ids]  # type: ignore[operator]
+    assert 40 < pauses[0] <= 100
+    assert 1400 < pauses[1] <= 3000
+    assert pauses[2] <= 1
 
 
 def test_a_mistake_in_a_declaration_is_refused() -> None:

@@ -6,7 +6,7 @@ from agentbus.store.verb import Generic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, TypedDict, TypeVar, Unpack, overload
 
     from agentbus.queues.retry import Backoff
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         visibility: float | None
         drain: bool
         drain_timeout: float | None
-        backoff: Backoff | None
+        backoff: Backoff | Mapping[str, Backoff] | None
         count: int | None
         prefetch: int | None
         start: str

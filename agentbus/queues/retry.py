@@ -5,6 +5,11 @@ from __future__ import annotations
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 ATTEMPTS = 4
 _LONGEST = 300.0
 _FAR = 400 * 86_400.0
@@ -52,3 +57,16 @@ class Backoff(Record):
 
         span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60))
         return span * (0.5 + random() / 2)  # noqa: S311 (no secret)
+
+
+def backoffs(
+    given: Backoff | Mapping[str, Backoff] | None, policy: Backoff
+) -> tuple[Backoff, Mapping[str, Backoff]]:
+    """Return a worker's backoff, and those of typed tasks by their names. Raises `UsageError`."""
+    named = hasattr(given, "items")
+    by_task: Any = given if named else {}
+    common: Any = given if given is not None and not named else policy
+    for one in (common, *by_task.values()):
+        if not callable(getattr(one, "after", None)):
+            raise UsageError(f"the backoff is {one!r}", hint="give a Backoff")
+    return common, by_task

@@ -22,8 +22,8 @@ class TaskOptions:
     """The queue, and what else `Tasks.task` was given.
 
     `attempts`, `priority`, `expires`, `unique` and `timeout` become fields of each task's envelope, the
-    last as `time_limit`; `backoff` is that of the queue's worker. A task with `every` (in seconds) or
-    `cron` is published by schedulers; see `Schedules.add` for these, `timezone` and `missed`.
+    last as `time_limit`. `backoff` comes before that of the queue's policy. A task with `every` (in
+    seconds) or `cron` is published by schedulers; see `Schedules.add` for these, `timezone` and `missed`.
     """
 
     queue: str

@@ -48,18 +48,13 @@ class _OfQueue:
         for task in tasks:
             # Types that cannot be read or checked are found before a task is taken.
             _ = task.payload, task.returns
-        backoffs = {task.declared.backoff for task in tasks}
-        if len(backoffs) > 1:
-            raise UsageError(
-                f"tasks of the queue {queue!r} have different backoffs",
-                hint="give them one backoff, or one queue each",
-            )
+        backoffs = {task.name: task.declared.backoff for task in tasks}
         limits = [task.declared.attempts for task in tasks]
         known = [limit for limit in limits if limit is not None]
         self.options = {
             # Each task has its own in its envelope: this is for those of other programs.
             "attempts": max(known) if len(known) == len(limits) else None,
-            "backoff": backoffs.pop(),
+            "backoff": {name: one for name, one in backoffs.items() if one is not None},
         }
 
     def of(self, delivery: Any) -> AnyTask:

@@ -15,7 +15,7 @@ from agentbus.queues.settle import FailedRun
 from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.retry import Backoff
@@ -42,12 +42,12 @@ class Acker:
         tally: Tally,
         *,
         attempts: int,
-        backoff: Backoff,
+        backoffs: tuple[Backoff, Mapping[str, Backoff]],
     ) -> None:
         self._consumer = consumer
         self._run = run
         self._attempts = attempts
-        self._backoff = backoff
+        self._backoff, self._by_task = backoffs
         self.tally = tally
         self.done = 0
         self.failed = 0
@@ -194,7 +194,10 @@ class Acker:
             drop = self._consumer.drop(task, error, took=took, ran=True)
             self.tally.note("cancelled" if self._ours(drop, otherwise=False) else "stale")
             return []
-        after = self._backoff.after(task.attempt) if outcome.after is None else outcome.after
+        backoff = self._backoff
+        if self._by_task:
+            backoff = self._by_task.get(task.meta.get("task", ""), backoff)
+        after = backoff.after(task.attempt) if outcome.after is None else outcome.after
         limit = task.limit(self._attempts)
         last = task.attempt >= limit
         # Its next attempt would find it expired, and this error would be lost.

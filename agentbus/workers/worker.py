@@ -25,6 +25,7 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
 from agentbus.queues.ids import task_id
 from agentbus.queues.janitor import Janitor
+from agentbus.queues.retry import backoffs
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
@@ -44,7 +45,7 @@ from agentbus.workers.serial import Serial
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import Runner
@@ -79,7 +80,7 @@ class AnyWorker:
         visibility: float | None = None,
         drain: bool = False,
         drain_timeout: float | None = None,
-        backoff: Backoff | None = None,
+        backoff: Backoff | Mapping[str, Backoff] | None = None,
         count: int | None = None,
         prefetch: int | None = None,
         start: str = FIRST,
@@ -91,8 +92,6 @@ class AnyWorker:
         if not callable(handler):
             raise UsageError(f"the handler is {handler!r}", hint="give a function")
         handler = around(handler, middleware) if middleware else handler
-        if backoff is not None and not callable(getattr(backoff, "after", None)):
-            raise UsageError(f"the backoff is {backoff!r}", hint="give a Backoff")
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
         if not (math.isfinite(visibility) and visibility > 0):
             raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
@@ -115,7 +114,7 @@ class AnyWorker:
             self._do,
             self.tally,
             attempts=attempts,
-            backoff=backoff or policy.backoff,
+            backoffs=backoffs(backoff, policy.backoff),
         )
         self._reclaimer = Reclaimer(self._consumer, self.tally, visibility)
         self._fetcher = Fetcher(
@@ -329,13 +328,14 @@ class Worker(AnyWorker):
     `concurrency` tasks run at once: in threads, or in an event loop if the handler is asynchronous. With
     `batch` the handler gets a list of deliveries. `attempts` is the maximum number of runs, `visibility`
     the seconds without a heartbeat after which other workers reclaim the tasks, `backoff` the delay before
-    the next attempt; None selects the queue's policy. With `drain` it ends when the group has no task
-    queued, waiting for a retry, or held by any worker (those of a dead one until their visibility ends);
-    tasks that are not due yet, or wait for others, are left. `buried` is then the number of tasks of the
-    group that were buried meanwhile. After `drain_timeout` seconds, a drain that has not ended is stopped.
-    With `count` it ends after that many tasks. `prefetch` is the maximum number of tasks that it holds.
-    A group that is new starts at the queue's oldest task, with `start="tail"` after the newest; an existing
-    one continues. `middleware` are functions `(delivery, call_next)` around the handler, outermost first.
+    the next attempt, or a mapping with that of typed tasks by their names; None selects the queue's policy.
+    With `drain` it ends when the group has no task queued, waiting for a retry, or held by any worker
+    (those of a dead one until their visibility ends); tasks that are not due yet, or wait for others, are
+    left. `buried` is then the number of tasks of the group that were buried meanwhile. After
+    `drain_timeout` seconds, a drain that has not ended is stopped. With `count` it ends after that many
+    tasks. `prefetch` is the maximum number of tasks that it holds. A group that is new starts at the
+    queue's oldest task, with `start="tail"` after the newest; an existing one continues. `middleware` are
+    functions `(delivery, call_next)` around the handler, outermost first.
     """
 
     def __enter__(self) -> Worker:
