@@ -11,7 +11,7 @@ from agentbus.commands._output import ReaderGone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
-    from agentbus.commands._program import Program
+    from agentbus.commands._program import Program, ProgramFailed
     from agentbus.commands._progress import Countdown
     from agentbus.queues.delivery import Delivery
     from agentbus.workers.match import MatchWorker
@@ -39,15 +39,7 @@ class Handling:
         try:
             result = self.program(delivery)
         except ProgramFailed as error:
-            policy = self._call.bus.policy(delivery.queue)
-            limit = delivery.attempts or self._call.args.attempts or policy.attempts
-            last = delivery.attempt >= limit
-            if delivery.expires_at is not None and not last:
-                # The worker decides by this pause, too, so that it does what is printed here.
-                error.after = (
-                    policy.backoff.after(delivery.attempt) if error.after is None else error.after
-                )
-                last = time.time() + error.after >= delivery.expires_at
+            last = self._is_last(delivery, error)
             if delivery.cancelled:
                 self._told(delivery, "cancelled", began, str(error))
                 raise
@@ -61,6 +53,19 @@ class Handling:
         # before that, programs that have finished would run again.
         ours = delivery.ack(result)
         self._told(delivery, "done" if ours else "stale", began, None)
+
+    def _is_last(self, delivery: Delivery, error: ProgramFailed) -> bool:
+        """Return whether no attempt follows this one."""
+        policy = self._call.bus.policy(delivery.queue)
+        limit = delivery.attempts or self._call.args.attempts or policy.attempts
+        last: bool = delivery.attempt >= limit
+        if delivery.expires_at is not None and not last:
+            # The worker decides by this pause, too, so that it does what is printed here.
+            error.after = (
+                policy.backoff.after(delivery.attempt) if error.after is None else error.after
+            )
+            last = time.time() + error.after >= delivery.expires_at
+        return last
 
     def _told(self, delivery: Delivery, outcome: str, began: float, error: str | None) -> None:
         took = time.monotonic() - began

@@ -22,8 +22,22 @@ from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
     from agentbus.queues.delivery import Delivery
+
+    class Watched(Protocol):
+        """What a program runs for: one task, or several together."""
+
+        @property
+        def id(self) -> str: ...
+        @property
+        def time_limit(self) -> float | None: ...
+        @property
+        def over_at(self) -> float: ...
+        @property
+        def cancelled(self) -> bool: ...
+
 
 # EX_DATAERR of sysexits.h: the task itself is wrong, and a retry cannot help.
 _REFUSED = 65
@@ -39,7 +53,8 @@ _FIELDS = ("queue", "group", "attempt", "priority")
 # trace, not of that in which its worker was started.
 _KEPT_BACK = ("AGENTBUS_WEBHOOK_SECRET", "TRACEPARENT", "TRACESTATE")
 VARIABLES = tuple(
-    f"AGENTBUS_{name.upper()}" for name in ("task_id", "results", *_FIELDS, *envelope.META)
+    f"AGENTBUS_{name.upper()}"
+    for name in ("task_id", "task_ids", "results", *_FIELDS, *envelope.META)
 )
 # The system limits a variable to 128 KiB.
 _LONGEST_RESULTS = 100_000
@@ -108,27 +123,39 @@ class Program:
 
     def __call__(self, delivery: Delivery) -> Any:
         """Run the command for a task and return its output; raises `ProgramFailed`."""
+        data = orjson.dumps(delivery.payload) + b"\n"
+        fields = {**_fields(delivery), **_results(delivery)}
+        return self.run(delivery, data, fields, json_or_text)
+
+    def run(
+        self,
+        task: Watched,
+        data: bytes,
+        fields: Mapping[str, str],
+        read: Callable[[str], Any],
+    ) -> Any:
+        """Run the command with `data` on its stdin, and return its output as `read` reads it."""
         try:
             process = self._guard.popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**self._environment, **_fields(delivery), **_results(delivery)},
+                env={**self._environment, **fields},
                 start_new_session=True,
             )
         except OSError as error:
             # Too long arguments or variables: another program wrote a task with such an envelope.
             kind = ProgramRefused if error.errno == errno.E2BIG else ProgramFailed
             raise kind(f"{self._command[0]!r} could not be started: {error}") from None
-        data = orjson.dumps(delivery.payload) + b"\n"
         with _ProgramRun(process, data, self._limit, self.pass_on, self._guard.release) as run:
-            ended = self._watch(run, delivery)
-        return self._judge(delivery, process.returncode, run, ended)
+            ended = self._watch(run, task)
+        self._judge(process.returncode, run, ended)
+        return self._result(task, run, read)
 
-    def _watch(self, run: _ProgramRun, delivery: Delivery) -> str | None:
+    def _watch(self, run: _ProgramRun, task: Watched) -> str | None:
         """Wait for a run to end; return why it was killed, or None."""
-        limit, over = delivery.time_limit, delivery.over_at
+        limit, over = task.time_limit, task.over_at
         if self._timeout is not None and (limit is None or self._timeout < limit):
             limit, over = self._timeout, time.monotonic() + self._timeout
         why: str | None = None
@@ -140,15 +167,11 @@ class Program:
                 if now >= kill_at:
                     run.signal(signal.SIGKILL)
                 wait = max(0.001, min(wait, kill_at - now))
-            elif (
-                now >= over
-                or (self._until is not None and now >= self._until)
-                or delivery.cancelled
-            ):
+            elif now >= over or (self._until is not None and now >= self._until) or task.cancelled:
                 if limit is not None and time.monotonic() >= over:
                     why = f"took longer than {limit:g} s"
                 else:
-                    why = _CANCELLED if delivery.cancelled else "its worker stops"
+                    why = _CANCELLED if task.cancelled else "its worker stops"
                 kill_at, wait = now + _LAST_WORDS, 0.0
                 run.signal(signal.SIGTERM)
             else:
@@ -156,30 +179,30 @@ class Program:
             if run.step(wait):
                 return why
 
-    def _judge(self, delivery: Delivery, code: int, run: _ProgramRun, ended: str | None) -> Any:
+    def _judge(self, code: int, run: _ProgramRun, ended: str | None) -> None:
         said = run.stderr.decode("utf-8", "replace").strip("\n")
         if ended is not None:
             kind = ProgramStopped if ended == "its worker stops" else ProgramFailed
             raise kind(f"killed: {ended}", said)
         if code == 0:
-            return self._result(delivery, run)
+            return
         last = said.rstrip().rpartition("\n")[2].strip()
         how = f"exit {code}" if code > 0 else f"killed by {_signal(-code)}"
         message = f"{how}: {last}" if last else how
         raise (ProgramRefused if code == _REFUSED else ProgramFailed)(message, said)
 
-    def _result(self, delivery: Delivery, run: _ProgramRun) -> Any:
+    def _result(self, task: Watched, run: _ProgramRun, read: Callable[[str], Any]) -> Any:
         """Return the output as the result; warn of an output that cannot be stored, and return None."""
         text = bytes(run.stdout).decode("utf-8", "backslashreplace").rstrip("\n")
         if not text.strip():
             return None
-        result = json_or_text(text)
+        result = read(text)
         try:
             if run.overflowed:
                 raise InvalidPayload(f"it printed more than {self._limit} bytes")
             envelope.encode(result, self._limit)
         except InvalidPayload as error:
-            self._warn(f"task {delivery.id} is done, but its result is not kept: {error.message}")
+            self._warn(f"task {task.id} is done, but its result is not kept: {error.message}")
             return None
         return result
 

@@ -51,6 +51,13 @@ def some_time(text: str) -> float:
     return found
 
 
+def _at_most_1000(text: str) -> int:
+    number = at_least_one(text)
+    if number > 1000:
+        raise ValueError(f"{number} is too many: at most 1000")
+    return number
+
+
 VERB = Verb(
     "work",
     "Run a program for each task of a queue.",
@@ -82,6 +89,11 @@ VERB = Verb(
         default="first",
     ),
     Param("--concurrency N", "Run up to N tasks at once (1).", convert=at_least_one, default=1),
+    Param(
+        "--batch N",
+        "Give the program up to N tasks at once, the payloads as lines.",
+        convert=_at_most_1000,
+    ),
     Param(
         "--processes N",
         "Run N processes, each with its --concurrency; one that crashes is replaced (1).",
@@ -133,11 +145,14 @@ VERB = Verb(
     " once. Any other exit: the task is retried with growing delays, and buried after the last"
     " attempt, with the end of stderr. Ctrl-C and SIGTERM: finish the running tasks, then stop; a"
     " second time: stop now. Prints a line for each run. JSON: task_id, attempt, outcome (done,"
-    " failed, buried, cancelled, stale), error, took_ms.",
+    " failed, buried, cancelled, stale), error, took_ms. With --batch, the program reads a payload a line,"
+    " of the tasks in AGENTBUS_TASK_IDS; as many lines of its output are their results. If it fails, all of"
+    " them have failed, and each is retried alone.",
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
         "agentbus work --match 'mail*' -- ./send-mail.sh",
+        "agentbus work rows --batch 500 -- ./load.sh",
         "agentbus work build --drain --attempts 1 -- ./build.sh",
         "agentbus work mail --handler handlers:send",
         "agentbus work app:tasks --queues mail,thumbnails --concurrency 4",
@@ -145,6 +160,7 @@ VERB = Verb(
     subject="queue",
     goes_with={"--drain-timeout": ("--drain",)},
     excludes={
+        "--batch": ("--handler", "--match"),
         "--match": ("--drain", "--drain-timeout", "--count", "--max-tasks-per-child"),
         "--count": ("--processes", "--max-tasks-per-child"),
         "--reload": ("--drain", "--drain-timeout", "--processes", "--max-tasks-per-child"),
@@ -169,6 +185,8 @@ def run(call: Call) -> int:
             "there is nothing to run",
             hint="give a program after --, as in 'work mail -- ./send.sh', or --handler",
         )
+    if args.batch is not None and args.concurrency > 1:
+        raise UsageError("--batch runs one program at once", hint="give it --processes")
     if args.queues or args.reload:
         raise UsageError(
             f"{'--queues' if args.queues else '--reload'} is for typed tasks",
@@ -182,7 +200,7 @@ def run(call: Call) -> int:
     share: Share | None = vars(args).get("share")
     if share is None and (args.processes > 1 or args.max_tasks_per_child is not None):
         return _kept(call)
-    handling = None if program is None else Handling(call, program)
+    handling = None if program is None else _handling(call, program)
     worker = _worker(call, _handler(args.handler) if handling is None else handling)
     if handling is not None:
         handling.worker = worker
@@ -224,6 +242,14 @@ def run(call: Call) -> int:
     return 0
 
 
+def _handling(call: Call, program: Program) -> Handling:
+    if call.args.batch is None:
+        return Handling(call, program)
+    from agentbus.commands._batch_handling import BatchHandling
+
+    return BatchHandling(call, program)
+
+
 def _kept(call: Call) -> int:
     """Run several processes until they have ended, and return the exit code."""
     from agentbus.commands import _processes
@@ -262,6 +288,8 @@ def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
     }
     if args.match:
         return call.bus.subscribe_many(args.queue, handler, **options)
+    if args.batch is not None:
+        options |= {"batch": True, "prefetch": args.batch}
     most = args.max_tasks_per_child if args.count is None else args.count
     options |= {"drain": args.drain, "drain_timeout": args.drain_timeout, "count": most}
     return call.bus.subscribe(args.queue, handler, **options)

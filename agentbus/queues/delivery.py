@@ -14,7 +14,7 @@ from agentbus.core.errors import UsageError
 from agentbus.queues.durable_steps import DurableSteps
 from agentbus.queues.progress import progress_of
 from agentbus.queues.results import of_tasks
-from agentbus.queues.retry import pause
+from agentbus.queues.retry import Retry, pause
 from agentbus.store.verb import Awaiting, Blocking, verb
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class AnyDelivery:
     """The common part of blocking and asynchronous deliveries."""
 
     __slots__ = (
-        *("_consumer", "_perform", "_steps", "_taken", "acked", "over_at", "payload"),
+        *("_consumer", "_perform", "_steps", "_taken", "acked", "failure", "over_at", "payload"),
         "settled",
     )
     if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class AnyDelivery:
         correlation_id: str | None
         traceparent: str | None
         _steps: DurableSteps
+        # Only if it has failed.
+        failure: BaseException
 
     def __init__(self, consumer: Consumption, perform: Callable[[Any], Any], taken: Taken) -> None:
         self._consumer = consumer
@@ -189,6 +191,15 @@ class AnyDelivery:
         op = self._consumer.snooze(self._taken, pause(after))
         self.settled = True
         return (yield from op)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Have this attempt count as failed, as if the handler had raised the error for this task alone.
+
+        For a handler of a list, of which some tasks fail: its worker retries or buries them when it ends.
+        Without effect for a program that fetches.
+        """
+        self.settled = True
+        self.failure = error if isinstance(error, BaseException) else Retry(error)
 
     @verb
     def bury(self, error: BaseException | str) -> Op[bool]:

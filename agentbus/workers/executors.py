@@ -265,7 +265,7 @@ class Batches(_Executor):
         for task, delivery in zip(sound, deliveries, strict=True):
             outcome = _ended(TaskOutcome(task), delivery, began)
             outcome.took /= len(sound)
-            if error is not None:
+            if error is not None and outcome.error is None:
                 outcome.failed(error)
             outcomes.append(outcome)
 
@@ -342,6 +342,9 @@ def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
 def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOutcome:
     outcome.took = time.monotonic() - began
     outcome.settled, outcome.acked = delivery.settled, delivery.acked
+    if outcome.settled and (failure := getattr(delivery, "failure", None)) is not None:
+        outcome.settled = False
+        outcome.failed(failure)
     return outcome
 
 

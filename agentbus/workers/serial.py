@@ -53,10 +53,12 @@ class _RanBatch(NamedTuple):
 class Serial(Loop):
     """Runs a handler in the caller's thread."""
 
-    def __init__(self, executor: Executor, *parts: Any, **limits: Any) -> None:
+    def __init__(self, executor: Executor, *parts: Any, whole: bool = False, **limits: Any) -> None:
         super().__init__(*parts, **limits)
         self.executor = executor
-        self._size = min(self._concurrency, self._most)
+        # Whether it takes as many tasks as it may hold, however long they run.
+        self._whole = whole
+        self._size = self._most if whole else min(self._concurrency, self._most)
         # Seconds for one task.
         self._mean = 0.0
         self._look_every = min(_TARGET, self._reclaimer.visibility / 4)
@@ -266,7 +268,8 @@ class Serial(Loop):
         most = self._most
         if self._large:
             most = max(1, min(most, int(_BYTES / self._consumer.mean_bytes)))
-        self._size = max(1, min(most, grown, int(_TARGET / max(self._mean, 1e-9))))
+        grown = most if self._whole else min(grown, int(_TARGET / max(self._mean, 1e-9)))
+        self._size = max(1, min(most, grown))
 
     def _look(self, now: float) -> None:
         """Look at the batch that runs, between two of its tasks."""

@@ -137,7 +137,7 @@ class AnyWorker:
         # With a single attempt, fetched tasks that still wait would be buried if this worker died.
         most = concurrency if attempts == 1 else prefetch or _MOST
         parts = (self._do, self._fetcher, self._acker, self._gate, wrap, self._renewal)
-        limits = {"concurrency": concurrency, "most": most, "limit": count}
+        limits: Any = {"concurrency": concurrency, "most": most, "limit": count}
         alone = executor(
             handler, loop=loop, stopping=self._halted, cancelled=self._consumer.stopping
         )
@@ -145,7 +145,7 @@ class AnyWorker:
         self._loop: Serial | Concurrent
         if batch:
             several = Batches(handler, Finish(loop, keep=True), cancelled=self._consumer.stopping)
-            self._loop = Serial(several, *parts, **limits)
+            self._loop = Serial(several, *parts, whole=prefetch is not None, **limits)
         elif concurrency > 1:
             in_flight = InFlight(concurrency, most, self._acker)
             self._interrupt = in_flight.cancel
@@ -330,12 +330,13 @@ class Worker(AnyWorker):
     the seconds without a heartbeat after which other workers reclaim the tasks, `backoff` the delay before
     the next attempt, or a mapping with that of typed tasks by their names; None selects the queue's policy.
     With `drain` it ends when the group has no task queued, waiting for a retry, or held by any worker
-    (those of a dead one until their visibility ends); tasks that are not due yet, or wait for others, are
-    left. `buried` is then the number of tasks of the group that were buried meanwhile. After
+    (those of a dead one until their visibility ends); tasks that are not due yet, or wait for others,
+    are left. `buried` is then the number of tasks of the group that were buried meanwhile. After
     `drain_timeout` seconds, a drain that has not ended is stopped. With `count` it ends after that many
-    tasks. `prefetch` is the maximum number of tasks that it holds. A group that is new starts at the
-    queue's oldest task, with `start="tail"` after the newest; an existing one continues. `middleware` are
-    functions `(delivery, call_next)` around the handler, outermost first.
+    tasks. `prefetch` is the maximum number of tasks that it holds; with `batch` each list has as many,
+    if they are there. A group that is new starts at the queue's oldest task, with `start="tail"` after
+    the newest; an existing one continues. `middleware` are functions `(delivery, call_next)` around the
+    handler, outermost first.
     """
 
     def __enter__(self) -> Worker:

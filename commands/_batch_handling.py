@@ -1,0 +1,93 @@
+"""How `work --batch N -- CMD` handles several tasks at once: a run of the program for all of them."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.commands._handling import Handling
+from agentbus.commands._payload import json_or_text
+from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.queues.delivery import Delivery
+
+
+class TasksTogether:
+    """Tasks for which a program runs once: the first limit of their time ends it, and a cancellation."""
+
+    def __init__(self, deliveries: Sequence[Delivery]) -> None:
+        self._deliveries = deliveries
+        limits = [one.time_limit for one in deliveries if one.time_limit is not None]
+        self.time_limit = min(limits, default=None)
+        self.over_at = min((one.over_at for one in deliveries), default=inf)
+
+    @property
+    def id(self) -> str:
+        """The first task's id, and how many there are."""
+        more = len(self._deliveries) - 1
+        return self._deliveries[0].id + (f" and {more} more" if more else "")
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether one of them was cancelled, or took too long."""
+        return any(one.cancelled for one in self._deliveries)
+
+
+class BatchHandling(Handling):
+    """Handles a list of deliveries: first attempts together, each further one alone.
+
+    So a task that makes the program fail costs the others one attempt.
+    """
+
+    def __call__(self, deliveries: Sequence[Delivery]) -> None:  # type: ignore[override]
+        parts = [[one] for one in deliveries if one.attempt > 1]
+        first = [one for one in deliveries if one.attempt == 1]
+        for part in (*([first] if first else []), *parts):
+            if self.program.stopping:
+                for one in part:
+                    # It has not started: the next worker gets it, and nothing is printed.
+                    one.retry(0.0)
+            else:
+                self._handle(part)
+
+    def _handle(self, part: Sequence[Delivery]) -> None:
+        began = time.monotonic()
+        data = b"".join(orjson.dumps(one.payload) + b"\n" for one in part)
+        fields = {
+            "AGENTBUS_QUEUE": part[0].queue,
+            "AGENTBUS_GROUP": part[0].group,
+            "AGENTBUS_TASK_IDS": " ".join(one.id for one in part),
+        }
+        try:
+            lines = self.program.run(TasksTogether(part), data, fields, str.splitlines)
+        except ProgramFailed as error:
+            for one in part:
+                self._failed(one, error, began, alone=len(part) == 1)
+            return
+        results: list[Any] = [None] * len(part)
+        if lines is not None and len(lines) == len(part):
+            results = [json_or_text(line) if line.strip() else None for line in lines]
+        for one, result in zip(part, results, strict=True):
+            ours = one.ack(result)
+            self._told(one, "done" if ours else "stale", began, None)
+
+    def _failed(
+        self, delivery: Delivery, error: ProgramFailed, began: float, *, alone: bool
+    ) -> None:
+        if isinstance(error, ProgramRefused) and not alone:
+            # Which of them it refuses is found when each runs alone.
+            error = ProgramFailed(str(error), *getattr(error, "__notes__", [])[:1])
+        last = self._is_last(delivery, error)
+        buried = isinstance(error, ProgramRefused) or last
+        outcome = "buried" if buried else "failed"
+        self._told(delivery, "cancelled" if delivery.cancelled else outcome, began, str(error))
+        if isinstance(error, ProgramStopped) and not buried:
+            delivery.retry(0.0)
+        else:
+            delivery.fail(error)
