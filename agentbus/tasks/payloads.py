@@ -81,6 +81,12 @@ class Payload:
         unset = msgspec.UNSET
         return {name: value for name in self._names if (value := getattr(found, name)) is not unset}
 
+    def call(self, function: Callable[..., Any], payload: Any) -> Any:
+        """Call the function with the arguments. Raises `PayloadMismatch`."""
+        if self._alone and self._positional:
+            return function(_fitted(self._what, payload, self._type))
+        return function(**self.decode(payload))
+
 
 class TypedResult:
     """The result of a function, by the type that it is declared to return."""
