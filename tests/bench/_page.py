@@ -31,7 +31,7 @@ from tests.servers import Server
 # The benchmarks, in the order of the page.
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
-    *("typed", "processes"),
+    *("typed", "task_options", "processes"),
     *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
@@ -49,6 +49,7 @@ _TITLES = {
     "queue_peers": "Other task queues",
     "processes": "Processes of one worker",
     "typed": "Typed tasks",
+    "task_options": "Options of a task",
     "cliffs": "What each path costs",
     "dashboard": "Dashboards",
     "web": "The dashboard in browsers",
