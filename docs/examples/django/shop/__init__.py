@@ -1,0 +1,1 @@
+"""A shop in Django, whose orders are confirmed by tasks."""
