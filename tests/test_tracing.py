@@ -20,7 +20,9 @@ import agentbus
 from agentbus.core import context
 from agentbus.errors import InvalidPayload, QueueFull
 from agentbus.queues import tracing
+from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
+from agentbus.tasks import Flows, FlowTask, Scheduler, Schedules, chain
 from tests.servers import ROOT
 
 SOON = Backoff(first=0.0)
@@ -204,6 +206,70 @@ def test_a_stream_of_tasks_is_a_span(bus: agentbus.Bus, spans: Kept) -> None:
 
     publish = spans.one("publish mail")
     assert {one.traceparent for one in bus.queue("mail").fetch()} == {traceparent(publish)}
+
+
+def test_a_task_after_others_is_a_child_of_its_publish(bus: agentbus.Bus, spans: Kept) -> None:
+    first = bus.queue("first").publish(1)
+    bus.queue("mail").publish(2, after=first)
+    for queue in ("first", "mail"):
+        bus.subscribe(queue, lambda _one: None, drain=True).run()
+
+    assert is_child(spans.one("process mail"), spans.one("publish mail"))
+
+
+def test_the_tasks_of_a_flow_are_children_of_its_span(bus: agentbus.Bus, spans: Kept) -> None:
+    undo = FlowTask("back", queue="mail")
+    parts = (FlowTask(1, queue="mail", undo=undo), FlowTask(2, queue="mail"))
+    flow = Flows(bus).publish(chain(*parts), id="order-17")
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload == 2:
+            raise agentbus.Bury("no")
+
+    for _ in range(3):
+        bus.subscribe("mail", handle, drain=True).run()
+
+    published = spans.one("publish flow")
+    assert published.attributes is not None
+    assert published.attributes["agentbus.flow"] == flow
+    assert published.attributes["messaging.batch.message_count"] == 2
+    ran = spans.named("process mail")
+    assert len(ran) == 3
+    for one in ran:
+        assert is_child(one, published)
+        assert one.attributes is not None
+        assert one.attributes["agentbus.flow"] == flow
+
+
+def test_a_flow_that_is_there_already_has_no_second_span(bus: agentbus.Bus, spans: Kept) -> None:
+    for _ in range(2):
+        Flows(bus).publish(FlowTask(1, queue="mail"), id="order-17")
+
+    assert len(spans.named("publish flow")) == 1
+
+
+def test_a_tick_is_a_span_that_names_its_schedule(bus: agentbus.Bus, spans: Kept) -> None:
+    Schedules(bus).add("poll", "mail", every=0.01)
+    while not Scheduler(bus).run_once():
+        pass
+    bus.subscribe("mail", lambda _one: None, drain=True).run()
+
+    published = spans.named("publish mail")[0]
+    assert published.attributes is not None
+    assert published.attributes["agentbus.schedule"] == "poll"
+    assert is_child(spans.named("process mail")[0], published)
+
+
+def test_a_step_is_a_span_within_the_run(bus: agentbus.Bus, spans: Kept) -> None:
+    bus.queue("mail").publish(1)
+
+    def handle(delivery: Delivery) -> None:
+        delivery.step("charge", lambda: bus.queue("inner").publish(2))
+
+    bus.subscribe("mail", handle, drain=True).run()
+
+    assert is_child(spans.one("step charge"), spans.one("process mail"))
+    assert is_child(spans.one("publish inner"), spans.one("step charge"))
 
 
 def test_a_traceparent_that_was_given_stays_and_is_the_parent(

@@ -11,6 +11,7 @@ import orjson
 
 from agentbus.core.envelope import META, trail_of
 from agentbus.core.errors import UsageError
+from agentbus.queues import tracing
 from agentbus.queues.durable_steps import DurableSteps
 from agentbus.queues.progress import progress_of
 from agentbus.queues.results import of_tasks
@@ -39,6 +40,7 @@ class AnyDelivery:
     if TYPE_CHECKING:
         # From the envelope, by `__getattr__`.
         correlation_id: str | None
+        flow: str | None
         traceparent: str | None
         _steps: DurableSteps
         # Only if it has failed.
@@ -242,7 +244,8 @@ class Delivery(AnyDelivery, Blocking):
         """
         done = self._perform(self._durable().begin(name))
         if done is None:
-            result = function(*args, **kwargs)
+            with tracing.in_step(name):
+                result = function(*args, **kwargs)
             if inspect.iscoroutine(result):
                 result.close()
                 raise UsageError(
@@ -273,8 +276,9 @@ class AsyncDelivery(AnyDelivery, Awaiting):
         """Call a function, or await a coroutine function, as `Delivery.step` does."""
         done = await self._perform(self._durable().begin(name))
         if done is None:
-            result = function(*args, **kwargs)
-            if inspect.isawaitable(result):
-                result = await result
+            with tracing.in_step(name):
+                result = function(*args, **kwargs)
+                if inspect.isawaitable(result):
+                    result = await result
             done = await self._perform(self._durable().end(name, result))
         return orjson.loads(done)

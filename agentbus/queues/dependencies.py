@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
-from agentbus.queues import attempts, scheduling
+from agentbus.queues import attempts, scheduling, tracing
 from agentbus.queues.bound import refused
 from agentbus.queues.dependents import DONE, follow, groups
 from agentbus.queues.encoding import window_of
@@ -55,6 +55,7 @@ class _Dependency(Address):
         return scope.keys.delayed(self.queue), scope.keys.after(self.queue)
 
 
+@tracing.in_span(tracing.stamped)
 def publish(
     scope: Scope,
     queue: str,

@@ -48,15 +48,6 @@ _payload_and_meta = itemgetter(0, 1)
 BATCH, BATCH_BYTES = 500, 1 << 20
 
 
-def _stamped(item: object, traceparent: str | None) -> object:
-    """Return an item with a `traceparent`; a task keeps its own."""
-    if traceparent is None:
-        return item
-    if not isinstance(item, Task):
-        return Task(item, traceparent=traceparent)
-    return item if item.traceparent is not None else item.__replace__(traceparent=traceparent)
-
-
 def publish(
     scope: Scope,
     queue: str,
@@ -100,7 +91,7 @@ def publish(
     return found
 
 
-@tracing.in_span(_stamped)
+@tracing.in_span(tracing.stamped)
 def _publish(
     scope: Scope,
     queue: str,
@@ -156,7 +147,7 @@ def several(payloads: Iterable[object]) -> Iterable[object]:
     return payloads
 
 
-@tracing.in_span(_stamped, each=True)
+@tracing.in_span(tracing.stamped, each=True)
 def publish_many(
     scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[list[str]]:
@@ -170,7 +161,7 @@ def publish_many(
     return ids
 
 
-@tracing.in_span(_stamped, each=True)
+@tracing.in_span(tracing.stamped, each=True)
 def publish_stream(
     scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[None]:

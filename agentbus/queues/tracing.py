@@ -7,12 +7,13 @@ OpenTelemetry's semantic conventions for messaging. Spans never contain payloads
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import is_traceparent
+from agentbus.queues.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -112,6 +113,48 @@ def _publishing(
         span.end()
 
 
+def begun(what: str, destination: str, **attributes: str | int) -> Span | None:
+    """Begin the span of a publication that is not one call of `publish`; None without a tracer.
+
+    Until `ended` ends it, nobody sees it. `stamped` writes it into the tasks.
+    """
+    found = tracer()
+    if found is None:
+        return None
+    from opentelemetry.trace import SpanKind
+
+    about = _about(destination, "publish", "send") | attributes
+    span: Span = found.start_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=about)
+    return span
+
+
+def ended(span: Span | None, error: BaseException | None = None) -> None:
+    """End a span that `begun` has begun."""
+    if span is not None:
+        if error is not None:
+            _failed(span, error)
+        span.end()
+
+
+def stamped(item: object, span: Span | str | None) -> Any:
+    """Return an item with a span, or its `traceparent`; a task that has one keeps its own."""
+    traceparent = span if span is None or isinstance(span, str) else _written(span)
+    if traceparent is None:
+        return item
+    if not isinstance(item, Task):
+        return Task(item, traceparent=traceparent)
+    return item if item.traceparent is not None else item.__replace__(traceparent=traceparent)
+
+
+def in_step(name: str) -> AbstractContextManager[object]:
+    """Run the block, a durable step of a handler, in a current span."""
+    found = tracer()
+    if found is None:
+        return nullcontext()
+    span: AbstractContextManager[object] = found.start_as_current_span(f"step {name}")
+    return span
+
+
 def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
     """Run a handler for a delivery, in a span whose parent published the task."""
     if tracer() is None:
@@ -143,6 +186,8 @@ def _handling(delivery: Any) -> AbstractContextManager[None]:
         "agentbus.attempt": delivery.attempt,
         "agentbus.priority": delivery.priority,
     }
+    if isinstance(flow := delivery.flow, str):
+        attributes["agentbus.flow"] = flow
     if isinstance(delivery.correlation_id, str):
         attributes["messaging.message.conversation_id"] = delivery.correlation_id
     return _processing(delivery, attributes, context=_parent(delivery.traceparent))

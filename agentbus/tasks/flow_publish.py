@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
-from agentbus.queues import attempts, scheduling
+from agentbus.queues import attempts, scheduling, tracing
 from agentbus.queues.bound import refused
 from agentbus.queues.flow_outcomes import place_of
 from agentbus.queues.ids import RETRY, suffix, writable
@@ -20,6 +20,8 @@ from agentbus.tasks.flow_record import tasks_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from opentelemetry.trace import Span
 
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
@@ -59,14 +61,20 @@ def publish(
         writable(one.queue)
     ids = yield from _reserved(scope, [one.queue for one in (*tasks, *undos)])
     own, of_undos = ids[: len(tasks)], iter(ids[len(tasks) :])
+    about: dict[str, str | int] = {
+        "agentbus.flow": flow,
+        "messaging.batch.message_count": len(tasks),
+    }
+    span = tracing.begun("flow", flow, **about)
     sent = []
     for number, (one, task_id) in enumerate(zip(tasks, own, strict=True), 1):
         after = [own[place] for place in one.after]
-        record = _record(scope, policies, one, task_id, after, flow, group)
+        record = _record(scope, policies, _stamped(one, span), task_id, after, flow, group)
         record["after"] = [place + 1 for place in one.after]
         record["undo"] = None
         if one.undo is not None:
-            undo = _record(scope, policies, one.undo, next(of_undos), [task_id], flow, group)
+            other = _stamped(one.undo, span)
+            undo = _record(scope, policies, other, next(of_undos), [task_id], flow, group)
             record["undo"] = {**undo, "place": place_of(undo["queue"], undo["body"][0])}
         sent.append(_Sent(number, record, tuple(record["after"])))
     places = dict.fromkeys(
@@ -76,7 +84,12 @@ def publish(
         *("size", len(tasks), "group", group, "agent_id", scope.agent),
         *("places", orjson.dumps([*places])),
     )
-    yield from _send(scope, policies, flow, group, sent, header)
+    try:
+        if (yield from _send(scope, policies, flow, group, sent, header)) == "published":
+            tracing.ended(span)
+    except AgentBusError as error:
+        tracing.ended(span, error)
+        raise
     return flow
 
 
@@ -106,6 +119,10 @@ def publish_again(
     if reply == "published":
         yield from _mark_letters(scope, policies, flow.group, zip(chosen, sent, strict=True))
     return reply == "published"
+
+
+def _stamped(one: Planned, span: Span | None) -> Planned:
+    return one.__replace__(task=tracing.stamped(one.task, span))
 
 
 def _reserved(scope: Scope, queues: Sequence[str]) -> Op[list[str]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
+from agentbus.queues import tracing
 from agentbus.queues.bound import full
 from agentbus.queues.encoding import Encoded, encoded, window_of
 from agentbus.queues.retry_stream import make_room
@@ -77,7 +78,10 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
         return None
     due, later, publishes = decided(schedule, now)
     policy = policies.policy_of(schedule.queue)
-    task = task_of(schedule, due)
+    span = None
+    if publishes:
+        span = tracing.begun(schedule.queue, schedule.queue, **{"agentbus.schedule": name})
+    task = tracing.stamped(task_of(schedule, due), span)
     priority = task.priority or policy.tier
     place, once = stream_keys(keys.project, schedule.queue, priority), scope.once()
     places = [
@@ -111,4 +115,5 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
         argv[0] = int((yield from make_room(scope, schedule.queue, priority, reply)))
     if reply[0] == b"changed":
         return None
+    tracing.ended(span)
     return Tick(name, due / 1000, text(reply[1]) if publishes else None)
