@@ -108,6 +108,7 @@ _HOMES = {
                 "EventsLost",
                 "FlagFailed",
                 "FlagHeld",
+                "SemaphoreFull",
                 "ForeignLedger",
                 "HandlerFailed",
                 "InvalidName",

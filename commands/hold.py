@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import signal
 
-from agentbus.commands import _signals
-from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands import _signals, _together
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.coordination.hold import BlockFailed
 from agentbus.core.errors import NotHolder, UsageError
 from agentbus.core.settings import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentbus.commands._group import CommandGroup
 
 VERB = Verb(
@@ -29,20 +31,27 @@ VERB = Verb(
     Param(
         "--on-failure",
         "What happens to the flag if the command fails (fail).",
-        default="fail",
         choices=("fail", "release"),
+    ),
+    Param(
+        "--holders N",
+        "NAME is a semaphore instead: up to N commands hold it at once.",
+        convert=whole,
     ),
     text="Announces the flag, renews it while the command runs (AGENTBUS_FLAG and AGENTBUS_TOKEN are in"
     " its environment), and satisfies it if the command exits 0. Otherwise the flag fails, and 'await'"
     " exits 8. The command runs in its own process group, which gets SIGINT, SIGTERM and SIGHUP, and"
     " SIGKILL ten seconds later; the flag fails when the group is empty. Any hold excludes it, even one"
     " of this agent. Exits with the command's code; 4 if the flag is held, or if the hold was lost while"
-    " the command ran.",
+    " the command ran. With --holders, there is no flag to await: the command's exit code is all that is"
+    " left of it, and all who use the name should give the same N.",
     examples=(
         "agentbus hold deploy -- ./deploy.sh production",
+        "agentbus hold gpu --holders 2 --wait 600 -- ./train.sh",
         "agentbus hold building --ttl 30 --wait 600 -- make -j4",
     ),
     subject="flag",
+    excludes={"--holders": ("--on-failure",)},
 )
 
 
@@ -53,13 +62,21 @@ def run(call: Call) -> int:
     args = call.args
     if not args.command:
         raise UsageError("the command is missing", hint="write it after --, as in 'hold x -- make'")
-    holding = call.bus.hold(args.flag, ttl=args.ttl, wait=args.wait, on_failure=args.on_failure)
+    _together.check(VERB, args)
+    extra: dict[str, str] = {}
+    holding: Any
+    if args.holders is None:
+        how = args.on_failure or "fail"
+        holding = call.bus.hold(args.flag, ttl=args.ttl, wait=args.wait, on_failure=how)
+    else:
+        holding = call.bus.semaphore(args.flag, args.holders, ttl=args.ttl).held(args.wait)
     group, code = CommandGroup(), 0
     with _signals.heard(_Passing(group), *_signals.ENDING, signal.SIGHUP) as passing:
         try:
             with holding as hold:
                 passing.starting = True
-                extra = {"AGENTBUS_TOKEN": str(hold.token), "AGENTBUS_FLAG": hold.flag}
+                if args.holders is None:
+                    extra = {"AGENTBUS_TOKEN": str(hold.token), "AGENTBUS_FLAG": hold.flag}
                 code = group.run(args.command, {**environment(), **extra})
                 if code:
                     raise BlockFailed(group.signal.name if group.signal else f"exit {code}")

@@ -36,6 +36,7 @@ IN_THE_LIBRARY = {
     "bus": ["queue", "streams", "stats"],
     "pause": ["pause", "paused"],
     "halt": ["halt", "resume"],
+    "hold": ["hold", "semaphore"],
     "lease": ["lease", "leases", "holder_of", "check_leases", "drop_leases"],
     "agent": ["workers", "who", "pause", "resume", "delete"],
 }
@@ -210,6 +211,7 @@ def test_every_error_has_its_exit_code():
         "TimedOut": 3,
         **dict.fromkeys(["Refused", "FlagHeld", "NotHolder", "NoteExists", "StaleDelivery"], 4),
         "LeaseHeld": 4,
+        "SemaphoreFull": 4,
         "ReplayTooOld": 4,
         "StaleToken": 4,
         "StaleLease": 4,

@@ -1,4 +1,4 @@
-"""The verbs of leases, for `Bus` and `AsyncBus`."""
+"""The verbs of leases and semaphores, for `Bus` and `AsyncBus`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ if TYPE_CHECKING:
 
     from agentbus.coordination.leases import Lease
     from agentbus.coordination.leasing import Leasing
+    from agentbus.coordination.semaphore import Semaphore
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 
 class LeaseVerbs:
-    """What a bus does with leases."""
+    """What a bus does with leases and semaphores."""
 
     scope: Scope
+
+    def semaphore(self, name: str, holders: int, *, ttl: float = 60.0) -> Semaphore[Self]:
+        """Return a semaphore, of which at most `holders` hold a place at once, over all processes.
+
+        `with bus.semaphore("gpu", 2).held(wait=60):` holds one during the block. The place of a process
+        that died is free `ttl` seconds after its last renewal. Raises `UsageError`.
+        """
+        from agentbus.coordination.semaphore import Semaphore
+
+        return Semaphore(self, name, holders, ttl)
 
     def lease(
         self,

@@ -107,6 +107,10 @@ class FlagHeld(Refused):
     """Raised when a flag is held by another agent."""
 
 
+class SemaphoreFull(Refused):
+    """Raised when a semaphore has as many holders as it may have."""
+
+
 class NotHolder(Refused):
     """Raised when a hold or a lease is no longer this agent's to renew or give up."""
 
