@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agentbus.events.event_consumer import Consumer as Consumer, Failure as Failure
     from agentbus.events.guarantee import Guarantee as Guarantee
     from agentbus.events.ledger import Ledger as Ledger
+    from agentbus.events.ledger_steps import LedgerSteps as LedgerSteps
     from agentbus.events.opening import open_ledger as open_ledger
     from agentbus.events.parked_events import (
         Parked as Parked,
@@ -84,6 +85,7 @@ _NAMES = {
     "event_consumer": "Consumer Failure",
     "guarantee": "Guarantee",
     "ledger": "Ledger",
+    "ledger_steps": "LedgerSteps",
     "opening": "open_ledger",
     "parked_events": "Parked drop parked retry",
     "relay": "Relay",
