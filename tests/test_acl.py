@@ -359,6 +359,21 @@ def test_a_publisher_settles_nothing_and_stops_nobody(users):
     assert everything(users) == before
 
 
+def test_a_refused_worker_adds_no_delayed_task(users):
+    working = ("work", "late", "--drain", "--", "cat")
+    assert done(users, [("publish", "late", '"a"'), working]) == {}
+    assert users.run("publish", "late", '"b"', "--delay", "0.001").code == 0
+    before = users.server.ask("XLEN", "shop:q:late")
+    while not users.server.ask("ZRANGEBYSCORE", "shop:delayed:late", "-inf", int(time.time() * 1000)):
+        pass
+
+    for argv in (working, ("task", "take", "late")):
+        assert users.run(*argv, user="publisher").code == 2
+
+    assert users.server.ask("XLEN", "shop:q:late") == before
+    assert users.server.ask("ZCARD", "shop:delayed:late") == 1
+
+
 def attempted(*argv: str) -> list[tuple[Any, ...]]:
     """Return a command on one key: as it is, and in scripts that are given the key, or know it."""
     (key,) = [word for word in argv if word.startswith("shop:")]

@@ -12,6 +12,8 @@ for i = 2, #ARGV do streams[ARGV[i]], orders[ARGV[i]] = KEYS[2 * i - 1], KEYS[2 
 -- Where another program stored another type, no task is delayed.
 local due = redis.pcall('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
 if #due > 0 then
+  -- No task has this id: a user who may add tasks, and not take any, is refused before one is added.
+  call('ZREM', KEYS[1], '\n')
   local bodies = redis.pcall('HMGET', KEYS[2], unpack(due))
   for i, id in ipairs(due) do
     if type(bodies[i]) == 'string' then
