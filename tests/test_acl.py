@@ -30,6 +30,7 @@ from agentbus.core.keys import Keys
 from agentbus.core.names import KEY_KINDS
 from agentbus.dashboard.web.pages import PAGES
 from agentbus.errors import InvalidName, InvalidPayload, QueueFull, UsageError
+from agentbus.tasks import Flows, FlowTask, chain
 from tests import browsing, inprocess
 from tests.servers import Server, Shell, free_port
 from tests.source_tree import files, module_name, scripts, tree
@@ -364,7 +365,9 @@ def test_a_refused_worker_adds_no_delayed_task(users):
     assert done(users, [("publish", "late", '"a"'), working]) == {}
     assert users.run("publish", "late", '"b"', "--delay", "0.001").code == 0
     before = users.server.ask("XLEN", "shop:q:late")
-    while not users.server.ask("ZRANGEBYSCORE", "shop:delayed:late", "-inf", int(time.time() * 1000)):
+    while not users.server.ask(
+        "ZRANGEBYSCORE", "shop:delayed:late", "-inf", int(time.time() * 1000)
+    ):
         pass
 
     for argv in (working, ("task", "take", "late")):
@@ -372,6 +375,22 @@ def test_a_refused_worker_adds_no_delayed_task(users):
 
     assert users.server.ask("XLEN", "shop:q:late") == before
     assert users.server.ask("ZCARD", "shop:delayed:late") == 1
+
+
+def test_a_publisher_publishes_a_flow_and_a_worker_undoes_it(users):
+    undo = FlowTask("back", queue="flowing")
+    parts = (FlowTask(1, queue="flowing", undo=undo), FlowTask(2, queue="flowing"))
+    with agentbus.connect(users.url("publisher"), project="shop", agent="ada") as bus:
+        flow = Flows(bus).publish(chain(*parts))
+
+    def handle(delivery):
+        if delivery.payload == 2:
+            raise agentbus.Bury("no")
+
+    with agentbus.connect(users.url("worker"), project="shop", agent="bob") as bus:
+        while Flows(bus).show(flow).ended is None:
+            bus.subscribe("flowing", handle, drain=True).run()
+        assert Flows(bus).show(flow).state == "compensated"
 
 
 def attempted(*argv: str) -> list[tuple[Any, ...]]:

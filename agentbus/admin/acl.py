@@ -55,7 +55,12 @@ _ADDED = {
     "seen": ("set",),
     "stats": ("hincrby", "hset"),
 }
-_NOTED = {"queues": ("zadd",), "metrics": ("xadd",), "replies": ("xtrim",)}
+_NOTED = {
+    "queues": ("zadd",),
+    "metrics": ("xadd",),
+    "replies": ("xtrim",),
+    "flows": ("hincrby", "hset", "zadd", "zremrangebyscore"),
+}
 ROLES = ("publisher", "worker")
 # What runs scripts, and what calls the functions that stand in for them.
 SCRIPTS = frozenset(["eval", "evalsha"])

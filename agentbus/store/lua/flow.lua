@@ -38,6 +38,9 @@ for place = 1, places do
   call('ZADD', KEYS[4], 'NX', time[1] .. '000', ARGV[at])
   at = at + 3
 end
+-- First, where a user who may not publish flows is refused.
+call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+call('ZADD', KEYS[2], '+inf', ARGV[2])
 if run == '' then
   call('HSET', flow, 'created', string.format('%d', now), unpack(ARGV, 9, 8 + words))
 else
@@ -47,8 +50,6 @@ else
 end
 call('HINCRBY', flow, 'run', 1)
 call('HSET', flow, 'open', number)
-call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-call('ZADD', KEYS[2], '+inf', ARGV[2])
 -- The number, the id and the key of awaited of each of these tasks, for those that wait for it.
 local ids, awaited = {}, {}
 for n = 1, number do
@@ -56,7 +57,7 @@ for n = 1, number do
   local body, waits = ARGV[at + 4], tonumber(ARGV[at + 5])
   ids[n], awaited[n] = id, KEYS[key + 9]
   call('HSET', flow, 'task ' .. mine, ARGV[at + 3])
-  call('HDEL', flow, 'end ' .. mine, 'undo ' .. mine)
+  if run ~= '' then call('HDEL', flow, 'end ' .. mine, 'undo ' .. mine) end
   local mark = id .. '\n' .. group
   call('ZADD', KEYS[key + 9], 0, mark, 0, mark .. '\n00flow ' .. mine .. ' ' .. ARGV[2])
   if waits == 0 then
