@@ -134,6 +134,7 @@ def test_too_few_faults_fail_and_what_is_told_repeats_them(temporary):
     name, verb, *words = shlex.split(told["again"])
     assert (name, verb) == ("agentbus", "torture")
     again = torture(temporary, *words, "--json")
+    assert again.stdout, again.stderr
     assert (again.returncode, json.loads(again.stdout)["again"]) == (6, told["again"])
 
 
