@@ -42,7 +42,8 @@ def test_agents_are_paged_and_filtered(bus, connect):
 @pytest.mark.slow
 def test_ten_thousand_agents_are_paged_by_a_hundred(bus):
     keys = Keys(bus.project)
-    now = float(b".".join(ask(bus, "TIME")))
+    seconds, microseconds = map(int, ask(bus, "TIME"))
+    now = seconds + microseconds / 1e6
     for first in range(0, 10_000, 1_000):
         members = (
             word

@@ -14,7 +14,8 @@ from tests.servers import ask
 
 def refuse(bus, number, seconds_ago=0.0):
     """Write what the server writes of refused leases."""
-    now = float(b".".join(ask(bus, "TIME"))) - seconds_ago
+    seconds, microseconds = map(int, ask(bus, "TIME"))
+    now = seconds + microseconds / 1e6 - seconds_ago
     fields = ("kind", "refusal", "version", "1", "queue", "~leases", "refused", str(number))
     return ask(bus, "XADD", Keys(bus.project).metrics, f"{round(now * 1000)}-*", *fields)
 

@@ -18,7 +18,8 @@ from tests.servers import ask
 def register(bus, worker, queue, *, silent=0.0, state="working", **more):
     """Write what a worker writes of itself."""
     keys = Keys(bus.project)
-    now = float(b".".join(ask(bus, "TIME")))
+    seconds, microseconds = map(int, ask(bus, "TIME"))
+    now = seconds + microseconds / 1e6
     ask(bus, "ZADD", keys.beats, round((now - silent) * 1000), worker)
     about = {"agent": "mule", "queue": queue, "group": "default", "state": state} | more
     ask(bus, "HSET", keys.beat(worker), *(str(word) for pair in about.items() for word in pair))

@@ -18,6 +18,8 @@ from agentbus.agents.event import WITHIN
 from agentbus.coordination import leases, presence
 from agentbus.core import client_session, renewal
 from agentbus.core.settings import resolve
+from agentbus.store import resp
+from agentbus.store.sessions import records
 from agentbus.store.steps import Command, one_step
 from tests import inprocess
 from tests.hooks import Session
@@ -97,7 +99,9 @@ def test_doctor_warns_of_two_live_sessions_of_clients_that_have_one_name(session
             client_session.client_process = lambda: client.pid
             assert "Another session" in other.context("SessionStart")
 
-            (found,) = names_of(bus)
+            names = names_of(bus)
+            assert len(names) == 1, (client.pid, client.poll(), process(), recorded(bus))
+            (found,) = names
         finally:
             client_session.client_process = process
             client.kill()
@@ -105,6 +109,21 @@ def test_doctor_warns_of_two_live_sessions_of_clients_that_have_one_name(session
         assert f"{client.pid}" in found
         assert "use the name ada" in found
         assert names_of(bus) == []
+
+
+def test_a_session_is_recorded_by_a_server_that_knows_some_of_the_scripts(session):
+    with session.bus("reviewer") as bus:
+        ask(bus, "SCRIPT", "FLUSH")
+        for known in ("session", "attend"):
+            ask(bus, "SCRIPT", "LOAD", resp.source(known))
+        session.context("SessionStart")
+
+        assert session.agent in [one[0] for one in recorded(bus)]
+
+
+def recorded(bus) -> list[tuple[object, ...]]:
+    """Return the sessions that were recorded."""
+    return bus._run("records", records(bus.scope))
 
 
 def names_of(bus) -> list[str]:

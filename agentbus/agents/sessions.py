@@ -157,11 +157,15 @@ def _together(event: Event, steps: Sequence[Script]) -> list[Any]:
     for step in steps[1:]:
         joined = Both(joined, step)
     replies: list[Any] = event.execute(joined)
+    again = False
     for at, reply in enumerate(replies):
         if isinstance(reply, ServerReply):
             if reply.code != "NOSCRIPT":
                 raise reply
-            # The server knew the scripts before this one, and gets its text.
+            again = True
+        if again:
+            # The server knew the scripts before the first of these, and gets its text. Those that follow
+            # may have run too early, and change nothing when they run twice.
             replies[at] = event.execute(steps[at])
     return replies
 
