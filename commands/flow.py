@@ -32,8 +32,8 @@ VERB = Verb(
     " running, compensating (tasks that undo others run), done, failed, cancelled, compensated (all that"
     " was done is undone) or compensation_failed. A flow is shown for a day after it is done, and for 30"
     " days after it has ended otherwise. After a compensation, replay publishes all its tasks. Exit 4 to"
-    " cancel one that has ended, or to replay one that is done or has not ended; 5 if there is no such"
-    " flow. JSON: flow, state, size, done, failed, cancelled, run, group, agent_id, timestamp, ended; for"
+    " cancel one that has ended, or to replay one that is done or has not ended; 5 if the flow does not"
+    " exist. JSON: flow, state, size, done, failed, cancelled, run, group, agent_id, timestamp, ended; for"
     " show, cancel and replay also tasks (number, name, queue, task_id, state, error, after, undo_id,"
     " undo_state).",
     examples=(

@@ -43,8 +43,8 @@ VERB = Verb(
     " exits 8. The command runs in its own process group, which gets SIGINT, SIGTERM and SIGHUP, and"
     " SIGKILL ten seconds later; the flag fails when the group is empty. Any hold excludes it, even one"
     " of this agent. Exits with the command's code; 4 if the flag is held, or if the hold was lost while"
-    " the command ran. With --holders, there is no flag to await: the command's exit code is all that is"
-    " left of it, and all who use the name should give the same N.",
+    " the command ran. With --holders, nothing can be awaited: only the command's"
+    " exit code remains. All who use the name should give the same N.",
     examples=(
         "agentbus hold deploy -- ./deploy.sh production",
         "agentbus hold gpu --holders 2 --wait 600 -- ./train.sh",

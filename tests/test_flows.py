@@ -396,7 +396,7 @@ def test_a_bad_flow_is_refused_in_a_sentence(
 
 def test_an_unknown_flow_is_not_found(flows: Flows) -> None:
     for verb in (flows.show, flows.cancel, flows.replay, flows.results):
-        with pytest.raises(NotFound, match="there is no flow 'none'"):
+        with pytest.raises(NotFound, match="the flow 'none' does not exist"):
             verb("none")
 
 

@@ -163,7 +163,7 @@ class AnyDelivery:
     def results(self) -> Op[list[Any]]:
         """Return the results of the tasks that it waited for, in the order of `after`.
 
-        None for a task whose handler returned nothing, or whose result is no longer kept.
+        None for a task whose handler returned nothing, or whose result has expired.
         """
         group = self._taken.meta.get("after_group")
         return of_tasks(

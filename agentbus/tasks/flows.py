@@ -130,7 +130,7 @@ def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
     found = flow_record.read(flow, fields)
     if found is None:
         raise NotFound(
-            f"there is no flow {flow!r}",
+            f"the flow {flow!r} does not exist",
             hint="Flows(bus).list() returns all",
             shell_hint="see 'agentbus flow list'",
         )

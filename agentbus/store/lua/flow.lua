@@ -6,7 +6,7 @@
 --       the flow is new), number of places, number of tasks, then for a new flow's record how many words, its fields and values;
 --       for each place its queue, its bound, how many of the tasks go there; for each task its number, its place, its id, its
 --       record, its body, how many of these tasks it waits for, their places in this list
--- Returns: {'published'}, {'exists'}, {'changed'} if an earlier run is no longer the last or has not ended, or {'full',
+-- Returns: {'published'}, {'exists'}, {'changed'} if an earlier run is not the last one or has not ended, or {'full',
 --          number, group, id, place} as publish does
 --@include once
 --@include ids
