@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 
-from agentbus.commands import _signals
+from agentbus.commands import _main, _signals
 from agentbus.commands._output import to_stderr
 from agentbus.core.errors import UsageError
+from agentbus.workers.processes.child import die_with
 
 _INTERRUPTED = 130
+_CHILD = "from agentbus.commands import _reload; _reload.work({})"
 
 
 def run(path: str) -> int:
@@ -51,4 +53,11 @@ def run(path: str) -> int:
 
 def _started(words: list[str]) -> subprocess.Popen[bytes]:
     # Without bytecode: that of a file which changes twice in a second, and keeps its size, is out of date.
-    return subprocess.Popen([sys.executable, "-B", "-m", "agentbus", *words], process_group=0)
+    command = [sys.executable, "-B", "-c", _CHILD.format(os.getpid()), *words]
+    return subprocess.Popen(command, process_group=0)
+
+
+def work(parent: int) -> None:
+    """Run the command line as the child of a process, and end when that one is killed."""
+    die_with(parent)
+    _main.main()

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.servers import Shell
+from tests.servers import Shell, closed
 
 APP = """
 import agentbus
@@ -110,3 +110,17 @@ def test_reload_runs_the_changed_tasks(real_shell: Shell, app: pathlib.Path) -> 
             assert working.wait(60) == 0
         finally:
             working.terminate()
+
+
+def test_no_worker_outlives_the_parent_of_reload_that_is_killed(
+    real_shell: Shell, app: pathlib.Path
+) -> None:
+    with real_shell.start("work", "typedapp:tasks", "--reload") as working:
+        first = real_shell.ok("publish", "sums", '{"a": 2}').strip()
+        assert json.loads(real_shell.ok("result", first, "--wait", "60")) == 3
+
+        working.kill()
+
+        # The worker has its stdout, too.
+        assert working.stdout is not None
+        assert closed(working.stdout)

@@ -29,6 +29,14 @@ def meet(delivery):
     with open("gate") as gate:
         fcntl.flock(gate, fcntl.LOCK_SH)
 """
+TYPED = """
+import agentbus, handlers
+tasks = agentbus.Tasks()
+@tasks.task(queue="mail", given=(agentbus.Delivery,))
+def send(delivery: agentbus.Delivery, to: str) -> str:
+    handlers.meet(delivery)
+    return f"to {to} in attempt {delivery.attempt}"
+"""
 SOON = Backoff(first=0.01, longest=0.01)
 
 
@@ -104,6 +112,24 @@ def test_a_killed_process_is_replaced_and_its_task_is_done_again(shell, bus, gat
 
     assert (second != first, attempt) == (True, 2)
     assert f"process 1 ({first}) crashed (killed by SIGKILL)" in told
+
+
+def test_a_killed_processs_typed_task_is_done_again(shell, bus, gate):
+    (shell.home / "typedapp.py").write_text(TYPED)
+    mail = bus.queue("mail")
+    task = mail.publish({"to": "ada"}, task="send")
+    parent = shell.start("work", "typedapp:tasks", "--processes", "2", "--visibility", "1")
+    ((first, _),) = met(shell, 1)
+
+    os.kill(first, signal.SIGKILL)
+    ((second, attempt),) = met(shell, 1)
+    gate.close()
+
+    assert (second != first, attempt) == (True, 2)
+    assert mail.result(task, wait=60) == "to ada in attempt 2"
+    parent.send_signal(signal.SIGTERM)
+    _, told = parent.communicate(timeout=60)
+    assert f"({first}) crashed (killed by SIGKILL)" in told
 
 
 def test_no_process_outlives_a_parent_that_is_killed(shell, bus, gate):
