@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -227,6 +228,31 @@ def test_a_script_that_the_server_forgot_is_sent_again(place):
     place.plant(rows("q:a", range(1, 200)))
 
     assert place.payloads() == texts(range(1, 200))
+
+
+def test_tasks_go_on_whatever_the_server_forgets_between_their_slices(place):
+    # One task loads the script while the slices of the other are being answered.
+    over = threading.Event()
+
+    def forget() -> None:
+        while not over.is_set():
+            place.server.ask("SCRIPT", "FLUSH")
+
+    with ThreadPoolExecutor(3) as pool:
+        forgetting = pool.submit(forget)
+        tasks = [
+            pool.submit(
+                place.plant, *(rows(stream, range(at, at + 500)) for at in range(1, 9001, 500))
+            )
+            for stream in ("q:a", "q:c")
+        ]
+        done = [task.exception() for task in tasks]
+        over.set()
+        forgetting.result()
+
+    assert done == [None, None]
+    assert "failed:t" not in place.record()
+    assert place.payloads("to") == place.payloads("free") == texts(range(1, 9001))
 
 
 def test_the_record_is_kept_for_thirty_days_after_its_last_use(place):

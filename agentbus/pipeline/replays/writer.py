@@ -324,7 +324,7 @@ def publish(slices: list[Slice], patience: float, monotonic: Any = time.monotoni
     pause, moved = _FIRST_PAUSE, monotonic()
     while slices:
         replies = yield Batch([each.command() for each in slices])
-        state, passed = "done", 0
+        state, passed, went_on = "done", 0, False
         while slices:
             reply = replies.pop(0)
             if isinstance(reply, Exception):
@@ -334,7 +334,12 @@ def publish(slices: list[Slice], patience: float, monotonic: Any = time.monotoni
             slices[0].drop(passed)
             if state != "done":
                 break
+            went_on = True
             del slices[0]
+        if state == "behind" and went_on:
+            # The server did not know the script for the slice before, and knew it for this one: another
+            # task had loaded it in between. The slice before has been sent since.
+            continue
         while state == "full":
             now = monotonic()
             if passed:
