@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 import pathlib
 import re
 import subprocess
@@ -193,6 +194,41 @@ def test_the_page_has_a_section_a_table_and_a_picture_for_each_figure(
     assert len(list(tmp_path.glob("fast/*.svg"))) == 2
     assert "| `router` | 34 |" in text
     assert "scripts/bench wakeup --size page" in text
+
+
+@pytest.mark.parametrize(("share", "loaded"), [(0.04, False), (0.61, True)])
+def test_the_page_says_how_busy_the_machine_was(share: float, loaded: bool) -> None:
+    runs = (Run("wakeup", 12.0, (WAKING,), busy=0.01), Run("router", 34.5, (ROUTING,), busy=share))
+
+    text = _page.text(made(runs=runs), "fast")
+
+    assert f"at most {share:.0%} of the processors was in use" in text
+    assert ("**The machine was loaded.**" in text) is loaded
+
+
+def test_a_page_is_not_measured_while_others_use_the_processors(tmp_path: pathlib.Path) -> None:
+    spin = "import os\nwhile os.getppid() == PARENT: pass".replace("PARENT", str(os.getpid()))
+    others = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(os.cpu_count() or 1)]
+    try:
+        words = [
+            sys.executable,
+            "-m",
+            "tests.bench",
+            "wakeup",
+            "--quick",
+            "--page",
+            tmp_path / "p.md",
+        ]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+    assert done.returncode == 2
+    assert "of the processors" in done.stderr
+    assert "--loaded" in done.stderr
+    assert not (tmp_path / "p.md").exists()
 
 
 def test_what_a_benchmark_says_of_itself_stands_on_the_page_whatever_was_measured(

@@ -1,7 +1,8 @@
 """Run the benchmarks named (all by default), and print their figures beside a baseline of the same run.
 
 With --page, they run in one go, and their figures are written into a page with pictures, and as data into
-the directory beside it that has the page's name. --again writes the page anew from that data.
+the directory beside it that has the page's name. A machine that is busy with other work is refused without
+--loaded, and the page says how busy it was. --again writes the page anew from that data.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pathlib
 import subprocess
 import sys
 
-from tests.bench import _page
+from tests.bench import _load, _page
 
 
 def main() -> int:
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument(
         "--quick", dest="size", action="store_const", const="quick", help="only see that all works"
     )
+    parser.add_argument("--loaded", action="store_true", help="measure a page though others work")
     given = parser.parse_args()
     if unknown := set(given.names) - set(_page.NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
@@ -31,6 +33,12 @@ def main() -> int:
     if given.again:
         _page.write(given.again)
     elif given.page:
+        share = _load.busy()
+        if share > _load.QUIET and not given.loaded:
+            parser.error(
+                f"other programs use {share:.0%} of the processors: a page is measured on a machine that is"
+                f" at most {_load.QUIET:.0%} busy. Stop them, or give --loaded"
+            )
         page = _page.measured(names, given.size or "page")
         _page.save(page, given.page)
         return 1 if page.failed else 0

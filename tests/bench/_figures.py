@@ -41,12 +41,6 @@ class Spread:
         return cls(value, value, value)
 
     @classmethod
-    def quickest(cls, values: Iterable[float]) -> Spread:
-        """Return the round that was disturbed the least, of those that measured a time."""
-        found = list(values)
-        return cls(min(found), min(found), max(found))
-
-    @classmethod
     def at(cls, part: float, values: Sequence[float]) -> Spread:
         """Return a percentile of all values, with that of each tenth of them as rounds."""
         size = -(-len(values) // 10)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from tests.bench import _load
 from tests.bench._figures import FULL, Figure, Row
 from tests.bench._plot import shown, svg
 from tests.servers import Server
@@ -73,13 +74,15 @@ _HERE = pathlib.Path(__file__).parent
 class Run:
     """What one benchmark measured, and how many seconds it took in all.
 
-    `apart` says when and how it was measured, if not together with the others.
+    `apart` says when and how it was measured, if not together with the others. `busy` is the share of the
+    processors that was used right before it, from 0 to 1.
     """
 
     benchmark: str
     seconds: float
     figures: tuple[Figure, ...]
     apart: str = ""
+    busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +131,14 @@ def measured(names: Sequence[str], size: str) -> Page:
     """Run the benchmarks one after the other, each in its own process, and return what they found."""
     runs, failed = [], []
     for name in names:
+        share = _load.busy()
         began = time.monotonic()
         figures = one(name, size)
         took = time.monotonic() - began
         if figures is None:
             failed.append(name)
         else:
-            runs.append(Run(name, round(took, 1), figures))
+            runs.append(Run(name, round(took, 1), figures, busy=round(share, 3)))
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Page(date, size, software(names), tuple(runs), tuple(failed))
 
@@ -221,7 +225,7 @@ def _lines(page: Page, folder: str) -> Iterator[str]:
     named = ", ".join(f"{name} {number}" for name, number in about.items())
     size = "" if page.size == "page" else f" --size {page.size}"
     others = ", but for the sections that say otherwise" if any(r.apart for r in page.runs) else ""
-    yield f"Measured on {page.date}, in one run{others}, on {where}: {named}.\n"
+    yield f"Measured on {page.date}, in one run{others}, on {where}: {named}.{_busy(page)}\n"
     yield f"```text\nscripts/bench{size} --page docs/explanation/performance.md\n```\n"
     for run in page.runs:
         yield from _run(run, page.size, folder)
@@ -229,6 +233,14 @@ def _lines(page: Page, folder: str) -> Iterator[str]:
     yield "| benchmark | seconds, preparation included |\n|---|---|"
     for run in page.runs:
         yield f"| `{run.benchmark}` | {run.seconds:,.0f} |"
+
+
+def _busy(page: Page) -> str:
+    shares = [run.busy for run in page.runs if run.busy is not None]
+    if not shares:
+        return ""
+    loaded = "**The machine was loaded.** " if max(shares) > _load.QUIET else ""
+    return f" {loaded}Right before each benchmark, at most {max(shares):.0%} of the processors was in use."
 
 
 def _run(run: Run, size: str, folder: str) -> Iterator[str]:

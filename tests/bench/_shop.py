@@ -115,6 +115,20 @@ class Shop:
                     session.execute(sa.insert(self.effects).values(uuid=job.uuid))
                 connection.execute(sa.delete(self.jobs).where(self.jobs.c.id == job.id))
 
+    def job_consume_many(self, number: int) -> None:
+        """Take up to 500 jobs at a time, write their effects, and delete them, in one transaction."""
+        taken = sa.select(self.jobs).order_by(self.jobs.c.id).limit(_AT_ONCE)
+        taken = taken.with_for_update(skip_locked=True)
+        while number > 0:
+            with self.ledger.transaction() as connection:
+                jobs = connection.execute(taken).all()
+                with Session(connection) as session:
+                    rows = [{"uuid": job.uuid} for job in jobs]
+                    session.execute(sa.insert(self.effects), rows)
+                done = sa.delete(self.jobs).where(self.jobs.c.id.in_([job.id for job in jobs]))
+                connection.execute(done)
+            number -= len(jobs)
+
     def remember(self, number: int, consumer: str) -> None:
         """Enter as many events as processed as if they had been handled long ago."""
         made = self.ledger.tables.processed

@@ -10,7 +10,8 @@ has 200 bytes, and its handler writes one row. The variants:
 - (a) the limit: SQLAlchemy sessions that write the same rows without AgentBus: the business row with
   one for the outbox; then the effect, the dedup row, the checkpoint;
 - (b) a job table: the business row with the job; then SELECT … FOR UPDATE SKIP LOCKED of one job, the
-  effect and the job's deletion in a transaction each. On PostgreSQL only;
+  effect and the job's deletion in a transaction each; or of 500 jobs at a time, with one INSERT of their
+  effects and one DELETE (batch). On PostgreSQL only;
 - (c) procrastinate, a job queue on the same PostgreSQL.
 
 A second part shows how the time per event grows with the number of events processed before.
@@ -43,11 +44,12 @@ SIZES = {
     "page": {"events": 1000, "processed": 100_000},
 }
 _LIMIT = "(a) the limit"
+_JOBS = ("job consume", "job consume many")
 # The columns of time by what they do, the limit first, and what each is called.
 _STEPS = {
     "to send": ("bare send", "send", "job send", "procrastinate send"),
     "to publish": ("relay",),
-    "to act": ("bare consume", "single", "batch", "job consume", "procrastinate consume"),
+    "to act": ("bare consume", "single", "batch", *_JOBS, "procrastinate consume"),
 }
 _NAMES = {
     "send": "send_event",
@@ -58,6 +60,7 @@ _NAMES = {
     "bare consume": _LIMIT,
     "job send": "(b) a job table",
     "job consume": "(b) a job table",
+    "job consume many": "(b) a job table, batches",
     "procrastinate send": "(c) procrastinate",
     "procrastinate consume": "(c) procrastinate",
 }
@@ -66,6 +69,7 @@ _WAYS = {
     "batch mode": ("send", "relay", "batch"),
     _LIMIT: ("bare send", "bare consume"),
     "(b) a job table": ("job send", "job consume"),
+    "(b) a job table, batches": ("job send", "job consume many"),
     "(c) procrastinate": ("procrastinate send", "procrastinate consume"),
 }
 Rounds = dict[str, list[float]]
@@ -97,6 +101,8 @@ def measured(shop: Shop, number: int, rounds: int) -> Rounds:
         if shop.ledger.dialect == "postgresql":
             note("job send", timed(shop.job_send, number))
             note("job consume", timed(shop.job_consume, number))
+            shop.job_send(number)
+            note("job consume many", timed(shop.job_consume_many, number))
             others = others or Procrastinate(shop.ledger, shop.orders, shop.effects)
             note("procrastinate send", timed(others.send, number, BODY))
             note("procrastinate consume", timed(others.consume, number))

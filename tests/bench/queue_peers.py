@@ -1,8 +1,9 @@
 """Other task queues, installed into their own environment and measured on the same server.
 
-Each is used in the fastest way that its documentation shows, with one handler call per task. OmniDaemon's
-pattern is that of its bus: read ten, await a handler for each, acknowledge each. The libraries differ in
-their other features (results, middleware, schedules) and in what they guarantee when a worker dies.
+Each is used in the fastest way that its documentation shows, on uvloop where its own program uses it, and
+is warm when the time is taken. A handler is called for each task, or for a batch where a row says so.
+OmniDaemon's pattern is that of its bus: read ten, await a handler for each, acknowledge each. The peers
+differ in other features (results, middleware, schedules), and in what they guarantee if a worker dies.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from tests.bench._figures import Figure, Row, Spread, table
 from tests.bench.queue_peer import PEERS
 from tests.servers import Server
 
-NEEDS = ("faststream[redis]", "taskiq", "taskiq-redis", "dramatiq[redis]", "hiredis")
+NEEDS = ("faststream[redis]", "taskiq", "taskiq-redis", "dramatiq[redis]", "hiredis", "uvloop")
+
+_IN_BATCHES = ("faststream, batches",)
 
 
 def install(place: pathlib.Path) -> str:
@@ -32,7 +35,7 @@ def install(place: pathlib.Path) -> str:
 
 def versions(python: str) -> str:
     """Return which versions were measured."""
-    names = ("faststream", "taskiq", "taskiq-redis", "dramatiq", "redis", "hiredis")
+    names = ("faststream", "taskiq", "taskiq-redis", "dramatiq", "redis", "hiredis", "uvloop")
     code = (
         "from importlib.metadata import version as v;"
         f"print(*(n + ' ' + v(n) for n in {names}), sep=', ')"
@@ -44,37 +47,44 @@ def versions(python: str) -> str:
 
 def compared(
     server: Server,
-    ours: tuple[Spread, Spread] | None,
+    ours: tuple[Spread, ...] | None,
     count: int,
     rounds: int,
     python: str | None = None,
 ) -> Iterator[Figure]:
-    """The figures of AgentBus are those of `publish_many` and of the worker in the same run."""
+    """The figures of AgentBus are those of `publish_many` and of the worker in the same run.
+
+    What handles batches stands beside what handles batches, and single tasks beside single tasks.
+    """
     software, peers = _measured(server, count, rounds, python)
-    mine = [one.middle for one in ours] if ours else [0.0, 0.0]
-    lines = [
-        [
-            *(name, f"{a.middle:,.0f}", f"{mine[0] / a.middle:.1f}"),
-            *(f"{b.middle:,.0f}", f"{mine[1] / b.middle:.1f}"),
-        ]
-        for name, (a, b) in peers.items()
-    ]
-    head = ["", "published/s", "agentbus is x", "consumed/s", "agentbus is x"]
-    table(f"other queues, a handler call for each task ({software})", head, lines)
-    for number, way in enumerate(("published", "consumed")):
-        found = {name: spreads[number] for name, spreads in peers.items()}
-        rows = [Row(name, spread, "other") for name, spread in found.items()]
-        if ours and found:
+    published = {name: rates[0] for name, rates in peers.items() if name not in _IN_BATCHES}
+    singly = {name: rates[1] for name, rates in peers.items() if name not in _IN_BATCHES}
+    batches = {name: rates[1] for name, rates in peers.items() if name in _IN_BATCHES}
+    mine: tuple[Spread | None, ...] = ours or (None, None, None)
+    ways = (
+        ("published", "", mine[0], published),
+        ("consumed", "a call for each task", mine[1], singly),
+        ("consumed", "a call for a batch", mine[2], batches),
+    )
+    lines, rows = [], {"published": list[Row](), "consumed": list[Row]()}
+    for way, group, own, found in ways:
+        if own and found:
             best = max(found, key=lambda name: found[name].middle)
-            ratio = mine[number] / found[best].middle
-            rows.insert(0, Row("AgentBus", ours[number], ratio=ratio, against=best))
+            ratio = own.middle / found[best].middle
+            rows[way].append(Row("AgentBus", own, ratio=ratio, against=best, group=group))
+        rows[way] += [Row(name, spread, "other", group=group) for name, spread in found.items()]
+        for name, spread in found.items():
+            times = f"{own.middle / spread.middle:.1f}" if own else ""
+            lines.append([f"{way}, {group}".rstrip(", "), name, f"{spread.middle:,.0f}", times])
+    table(f"other queues ({software})", ["", "", "tasks/s", "agentbus is x"], lines)
+    for way, each in rows.items():
         yield Figure(
             name=f"queue-peers-{way}",
             source="queue_peers.compared",
             title=f"Other task queues: {way}",
             measured=f"median of {rounds} rounds of {count:,} tasks; {software}",
             unit="tasks/s",
-            rows=tuple(rows),
+            rows=tuple(each),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -28,21 +27,21 @@ def publish_pipelined(server: redis.Redis, count: int) -> None:
     for start in range(0, count, BATCH):
         pipe = server.pipeline(transaction=False)
         for number in range(start, min(start + BATCH, count)):
-            pipe.xadd(STREAM, {"payload": json.dumps(payload(number))})
+            pipe.xadd(STREAM, {"payload": orjson.dumps(payload(number))})
         pipe.execute()
 
 
 def publish_singly(server: redis.Redis, count: int) -> None:
     """Append tasks one by one."""
     for number in range(count):
-        server.xadd(STREAM, {"payload": json.dumps(payload(number))})
+        server.xadd(STREAM, {"payload": orjson.dumps(payload(number))})
 
 
 def publish_keyed(server: redis.Redis, count: int) -> None:
     """Append tasks one by one, each under a key that is taken only once."""
     for number in range(count):
         if server.set(f"raw:seen:key-{number}", 1, nx=True, ex=300):
-            server.xadd(STREAM, {"payload": json.dumps(payload(number))})
+            server.xadd(STREAM, {"payload": orjson.dumps(payload(number))})
 
 
 def group(server: redis.Redis) -> None:
