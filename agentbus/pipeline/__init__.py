@@ -11,6 +11,7 @@ from agentbus.core.lazy import lazily
 if TYPE_CHECKING:
     from agentbus.pipeline.archives.archiver import Archiver as Archiver, archive as archive
     from agentbus.pipeline.archives.compaction import compact as compact
+    from agentbus.pipeline.archives.files import archive_files as archive_files
     from agentbus.pipeline.archives.reader import read as read
     from agentbus.pipeline.archives.verify import status as status, verify as verify
     from agentbus.pipeline.replays.replay import replay as replay
@@ -35,6 +36,7 @@ _HOMES = {
     "status": "agentbus.pipeline.archives.verify",
     "verify": "agentbus.pipeline.archives.verify",
     "read": "agentbus.pipeline.archives.reader",
+    "archive_files": "agentbus.pipeline.archives.files",
     "replay": "agentbus.pipeline.replays.replay",
 }
 __all__ = ["reports", *_HOMES]

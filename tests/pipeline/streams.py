@@ -10,6 +10,7 @@ import socket
 import hiredis
 import pyarrow.dataset
 
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from tests.servers import Server
@@ -49,19 +50,19 @@ class Streams:
 
 
 def archived(path: str) -> list[tuple[str, str]]:
-    """Return what any reader of Parquet sees."""
-    table = pyarrow.dataset.dataset(path, partitioning="hive").to_table(["stream", "id"])
+    """Return what any reader of Parquet sees in the files of the archive."""
+    table = pyarrow.dataset.dataset(archive_files(path)).to_table(["stream", "id"])
     return list(
         zip(table.column("stream").to_pylist(), table.column("id").to_pylist(), strict=True)
     )
 
 
 def assert_equal(streams: Streams, path: str) -> None:
-    """Every entry is there once, in the files that plain readers see, which are those of the log."""
+    """Every entry is there once, and none of the files is there for nothing."""
     found = archived(path)
     assert len(found) == len(set(found))
     assert set(found) == streams.ids
     state = Log(place(path)).state()
-    shown = {str(p.relative_to(path)) for p in pathlib.Path(path).glob("kind=*/**/*.parquet")}
-    assert shown == set(state.files)
+    data = pathlib.Path(path) / "_data"
+    assert {str(p.relative_to(data)) for p in data.rglob("*.parquet")} == set(state.files)
     assert sum(p.rows for p in state.positions.values()) == len(found)

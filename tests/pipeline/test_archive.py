@@ -14,6 +14,7 @@ from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError, EpochMismatch, NotFound, Refused
 from agentbus.pipeline.archives import verify as verifying
 from agentbus.pipeline.archives.archiver import Archiver, archive, release
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
@@ -69,8 +70,8 @@ def numbered(count, start=1):
 
 
 def plain(path):
-    """Return what any reader of Parquet sees, as (stream, id)."""
-    table = pyarrow.dataset.dataset(path, partitioning="hive").to_table(["stream", "id", "kind"])
+    """Return what any reader of Parquet sees in the files of the archive, as (stream, id)."""
+    table = pyarrow.dataset.dataset(archive_files(path)).to_table(["stream", "id"])
     return sorted((row["stream"], row["id"]) for row in table.to_pylist())
 
 
@@ -107,12 +108,12 @@ def test_an_archive_is_divided_by_kind_and_day(run, fill, path):
 
     run()
 
-    folders = {name.rpartition("/")[0] for name in data_files(path) if name.startswith("kind")}
+    folders = {name.rpartition("/")[0] for name in data_files(path)}
     assert folders == {
-        "kind=queue/date=1970-01-01",
-        "kind=queue/date=1970-01-02",
-        "kind=queue/date=1970-01-04",
-        "kind=dead_letter/date=1970-01-02",
+        "_data/kind=queue/date=1970-01-01",
+        "_data/kind=queue/date=1970-01-02",
+        "_data/kind=queue/date=1970-01-04",
+        "_data/kind=dead_letter/date=1970-01-02",
     }
 
 
@@ -180,7 +181,7 @@ def test_two_archivers_at_once_archive_everything_once(spark, settings, fill, pa
     found = plain(path)
     assert len(found) == len(set(found)) == 206
     state = Log(place(path)).state()
-    named = sorted([*state.files, *(f"_data/{name}" for name in state.files)])
+    named = sorted(f"_data/{name}" for name in state.files)
     assert data_files(path) == named
 
 
@@ -318,7 +319,7 @@ def test_a_server_that_dies_in_the_middle_leaves_nothing_half_done(
 
 def _named(path):
     state = Log(place(path)).state()
-    return {*state.files, *(f"_data/{name}" for name in state.files)}
+    return {f"_data/{name}" for name in state.files}
 
 
 def test_an_interrupt_after_the_commit_leaves_its_files(run, fill, path, monkeypatch):

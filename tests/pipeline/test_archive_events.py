@@ -16,6 +16,7 @@ from agentbus.events import Ledger, Relay, send_event
 from agentbus.pipeline.archives import verify as verifying
 from agentbus.pipeline.archives.archiver import Archiver, release
 from agentbus.pipeline.archives.compaction import compact
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.replays.selection import Wanted, check
 from agentbus.pipeline.rows.typed_columns import typed
@@ -103,7 +104,9 @@ def ids(valkey, project):
 
 def archived(path):
     """Return the UUIDs that any reader of Parquet sees, sorted."""
-    table = pyarrow.dataset.dataset(path, partitioning="hive").to_table(["kind", "fields"])
+    table = pyarrow.dataset.dataset(archive_files(path), partitioning="hive").to_table(
+        ["kind", "fields"]
+    )
     rows = table.to_pylist()
     return sorted(dict(row["fields"])["event_uuid"] for row in rows if row["kind"] == "event")
 

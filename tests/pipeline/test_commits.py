@@ -266,7 +266,7 @@ def test_a_log_that_names_a_file_elsewhere_is_refused(log, tmp_path, path, where
 
 
 @pytest.mark.parametrize(
-    "link", ["_log", "_data", "_data/kind=queue", "kind=queue", f"_data/kind=queue/date={DATE}"]
+    "link", ["_log", "_data", "_data/kind=queue", f"_data/kind=queue/date={DATE}"]
 )
 def test_a_directory_that_leads_elsewhere_is_refused_and_nothing_there_is_deleted(
     log, tmp_path, link
@@ -370,69 +370,42 @@ def test_a_log_is_whole_after_each_kill_of_a_committing_process(tmp_path):
 # -- tidying up ---------------------------------------------------------------------------------
 
 
-def seen(path):
-    return {str(p.relative_to(path)) for p in path.glob("kind=*/**/*.parquet")}
-
-
 def aged(path, seconds):
     then = time.time() - seconds
     for found in path.rglob("*"):
         os.utime(found, (then, then))
 
 
-def test_plain_readers_see_what_is_committed(tmp_path):
+def test_each_row_lies_in_one_file(tmp_path):
     path = tmp_path / "archive"
     state = write_archive(path, [row("q:mail", f"{T}-0"), row("ch:main", f"{T}-0")])
 
-    assert seen(path) == set(state.files)
-    for name in state.files:
-        assert (path / name).samefile(path / "_data" / name)
+    there = {str(p.relative_to(path / "_data")) for p in path.rglob("*.parquet")}
+    assert there == set(state.files)
+    assert {p.stat().st_nlink for p in path.rglob("*.parquet")} == {1}
 
 
-def test_settling_follows_commits_that_replaced_files(log, tmp_path):
+def linked(path, names):
+    """Give data files the second names that AgentBus 0.1 gave them."""
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(path / "_data" / name, path / name)
+
+
+def test_links_of_an_older_version_go_and_files_of_others_stay(log, tmp_path):
     path = tmp_path / "archive"
-    state = add(log, log.create("demo"))
-    log.settle(state)
-    old = list(state.files)
-    state = add(log, state, removed=old, operation=COMPACT)
-
-    log.settle(state)
-    log.settle(state)
-
-    assert seen(path) == set(state.files)
-    assert (path / "_data" / old[0]).exists()
-
-
-def test_settling_for_an_older_state_does_not_bring_back_what_went(log, tmp_path):
-    older = add(log, log.create("demo"))
-    newer = add(log, older, removed=list(older.files), operation=COMPACT)
-    log.settle(newer)
-
-    Log(place(tmp_path / "archive")).settle(older)
-
-    assert seen(tmp_path / "archive") == set(newer.files)
-
-
-def test_a_view_that_was_deleted_comes_back_with_the_next_writer(log, tmp_path):
-    path = tmp_path / "archive"
-    state = add(log, log.create("demo"))
-    log.settle(state)
-    shutil.rmtree(path / "kind=queue")
-
-    Log(place(path)).settle(state)
-
-    assert seen(path) == set(state.files)
-
-
-def test_files_of_others_in_the_view_stay(log, tmp_path):
-    path = tmp_path / "archive"
-    state = add(log, log.create("demo"))
+    state = add(log, add(log, log.create("demo")))
+    first, second = state.files
+    linked(path, state.files)
     (path / "kind=queue/date=x").mkdir(parents=True)
     (path / "kind=queue/date=x/mine.parquet").write_bytes(b"")
+    # Of this one, the link is all that is left.
+    (path / "_data" / second).unlink()
 
-    log.settle(state)
+    log.place.drop_links(state.files)
 
-    assert (path / "kind=queue/date=x/mine.parquet").exists()
+    there = {str(p.relative_to(path)) for p in path.rglob("*.parquet")}
+    assert there == {f"_data/{first}", second, "kind=queue/date=x/mine.parquet"}
 
 
 def test_files_of_a_lost_attempt_go_and_those_of_one_that_may_win_stay(log, tmp_path):

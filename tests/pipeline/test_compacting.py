@@ -15,6 +15,7 @@ from agentbus.errors import Unhealthy, UsageError
 from agentbus.pipeline.archives import compaction as compacting, reader as archived
 from agentbus.pipeline.archives.compaction import Compacted, compact
 from agentbus.pipeline.archives.directory import Directory
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
@@ -62,7 +63,7 @@ def test_closed_days_become_few_files_with_the_same_rows(spark, tmp_path):
     assert done.bytes_before > done.bytes_after > 0
     assert len(after.files) == len(before.files) - 4
     assert after.positions == before.positions
-    assert pq.read_table(tmp_path).num_rows == 14
+    assert pq.read_table(archive_files(tmp_path)).num_rows == 14
 
 
 def test_a_compacted_file_is_sorted_and_described_by_what_it_holds(spark, tmp_path):
@@ -247,7 +248,7 @@ def test_a_killed_compaction_changed_all_or_nothing(spark, tmp_path, when, owner
     assert list((tmp_path / "_compacting").iterdir()) == []
     data = {str(p.relative_to(tmp_path / "_data")) for p in (tmp_path / "_data").rglob("*.parquet")}
     assert data == set(state.files) | set(before.files)
-    assert pq.read_table(tmp_path).num_rows == 6
+    assert pq.read_table(archive_files(tmp_path)).num_rows == 6
 
 
 def test_large_partitions_become_several_files_that_do_not_overlap(spark, tmp_path, monkeypatch):

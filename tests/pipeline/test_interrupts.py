@@ -6,11 +6,11 @@ import pathlib
 import signal
 import subprocess
 
-import pyarrow.dataset
 import pytest
 
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
+from tests.pipeline.streams import archived
 from tests.servers import Server, Shell
 
 
@@ -71,8 +71,8 @@ def test_an_archive_that_is_interrupted_in_the_middle_ends_and_leaves_no_version
     assert state.rows == (1 if code == 130 else 39)
     # Whoever comes next finds all as it should be.
     real_shell.ok("archive", str(path), timeout=240)
-    seen = pyarrow.dataset.dataset(path, partitioning="hive").to_table(["id"])
-    assert len(set(seen["id"].to_pylist())) == seen.num_rows == 39
+    seen = archived(str(path))
+    assert len(set(seen)) == len(seen) == 39
     assert not [each.name for each in temporary.iterdir() if each.name.startswith("agentbus")]
 
 

@@ -9,13 +9,14 @@ import threading
 import uuid
 
 import boto3
-import pyarrow.parquet as pq
+import pyarrow.dataset
 import pytest
 from moto.server import ThreadedMotoServer
 
 from agentbus.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound, UsageError
 from agentbus.pipeline.archives.bucket import Bucket
 from agentbus.pipeline.archives.directory import told, trouble
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.versions import COMPACT, CommitConflict
@@ -170,24 +171,32 @@ def test_an_archive_is_kept_and_settled_in_either_place(at):
     log.settle(state, sweep=True, grace=0)
 
     names = {entry.name for entry in at.listing("") if entry.name.endswith(".parquet")}
-    assert names == {at.data(path) for path in state.files} | set(state.files)
+    assert names == {at.data(path) for path in state.files}
 
 
-def test_data_files_lie_where_plain_readers_of_a_bucket_look(s3):
-    rows = [row("q:mail", f"{T}-0", payload="hi"), row("ch:main", f"{T}-0")]
-    write_archive(f"s3a://{s3}/x", rows)
+def test_the_files_of_an_archive_are_named_in_either_place(at):
+    rows = [row("q:mail", f"{T + n}-0", payload="hi") for n in range(3)]
+    write_archive(at, [*rows, row("ch:main", f"{T}-0")], per_commit=2)
+    system, root = at.target.filesystem()
 
-    system, root = place(f"s3a://{s3}/x").target.filesystem()
+    def held(**wanted):
+        names = [name.removeprefix("s3://") for name in archive_files(str(at), **wanted)]
+        assert all(name.startswith(root) for name in names)
+        return pyarrow.dataset.dataset(names, filesystem=system, partitioning="hive").to_table()
 
-    table = pq.read_table(root, filesystem=system)
-    assert table.num_rows == 2
-    assert set(table["kind"].to_pylist()) == {"queue", "channel"}
+    assert sorted(held()["kind"].to_pylist()) == ["channel", "queue", "queue", "queue"]
+    assert held(kinds=["channel"]).num_rows == 1
+    assert held(version=2).num_rows == 2
+    assert held(since=f"{T + 2}-0", kinds=["queue"])["id"].to_pylist() == [f"{T + 2}-0"]
 
 
-def test_data_files_of_a_directory_are_seen_by_plain_readers_once(tmp_path):
-    write_archive(tmp_path, [row("q:mail", f"{T}-0"), row("ch:main", f"{T}-0")])
+def test_files_of_a_version_that_is_gone_are_not_named(at):
+    state = write_archive(at, [row("q:mail", f"{T}-0")])
+    log = Log(at)
+    log.settle(add(log, state, removed=list(state.files), operation=COMPACT), sweep=True, grace=0)
 
-    assert pq.read_table(tmp_path).num_rows == 2
+    with pytest.raises(NotFound, match=r"version 2 of .* is gone"):
+        archive_files(at, version=2)
 
 
 # -- what goes wrong is told --------------------------------------------------------------------

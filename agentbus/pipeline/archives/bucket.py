@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -99,16 +99,8 @@ class Bucket(Place):
             # In several requests where the file is too large for one.
             self._client.copy(origin, self.bucket, self.prefix + name)
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Yield at once: there is no view to update in a bucket."""
-        yield True
-
-    def view(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Do nothing: data files lie where every reader looks."""
-
-    def shown(self) -> None:
-        return None
+    def drop_links(self, named: Container[str]) -> None:
+        """Do nothing: there are no links in a bucket."""
 
     def tidy(self, before: float) -> None:
         """Do nothing: what was not put whole was not put."""

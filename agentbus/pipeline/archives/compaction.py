@@ -87,7 +87,9 @@ def compact(
     _clean(at)
     done = list(_each(spark, at, todo))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
-    log.settle(log.open(), grace=grace, sweep=True)
+    newest = log.open()
+    at.drop_links(newest.files)
+    log.settle(newest, grace=grace, sweep=True)
     return Compacted(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new))
 
 

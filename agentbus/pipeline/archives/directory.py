@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import shutil
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, Unhealthy, UsageError
 from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
+from agentbus.pipeline.archives.versions import DATA
 from agentbus.pipeline.rows import schema
 
 _KINDS = tuple(f"kind={kind}" for kind in schema.KINDS)
@@ -20,7 +19,7 @@ _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EA
 
 
 class Directory(Place):
-    """A directory, with hard links of the data files as what plain readers see."""
+    """A directory: files are created by hard links, which never replace one."""
 
     def __init__(self, path: str) -> None:
         self.root = os.path.abspath(path)
@@ -122,21 +121,24 @@ class Directory(Place):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             _link(origin, path)
 
-    def view(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        for path in removed:
-            self.delete(path)
-        for path in added:
-            name = self._path(path)
-            with told("write", name):
-                os.makedirs(os.path.dirname(name), exist_ok=True)
-                # It exists already, or compaction removed it and a sweep deleted it meanwhile.
-                with contextlib.suppress(FileExistsError, FileNotFoundError):
-                    _link(self._path(self.data(path)), name)
+    def drop_links(self, named: Container[str]) -> None:
+        for kind in _KINDS:
+            for path in [entry.name for entry in self.listing(kind)]:
+                # A copy of the archive may have been made of the links alone.
+                last = path in named and not os.path.exists(self._path(self.data(path)))
+                if DATA.fullmatch(path) and not last:
+                    self.delete(path)
+            with told("delete", self._path(kind)):
+                self._remove_empty(kind)
 
-    def shown(self) -> set[str]:
-        with told("list", self.root):
-            folders = [e.name for e in os.scandir(self.root) if e.name.startswith("kind=")]
-            return {entry.name for folder in folders for entry in self._walk(folder)}
+    def _remove_empty(self, folder: str) -> None:
+        """Remove a directory and those in it, but for what holds a file."""
+        for top, _, _ in os.walk(self._path(folder), topdown=False):
+            try:
+                os.rmdir(top)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
 
     def check(self) -> None:
         top = ("_log", "_data", *(f"_data/{kind}" for kind in _KINDS), *_KINDS)
@@ -155,28 +157,6 @@ class Directory(Place):
                     with contextlib.suppress(FileNotFoundError):
                         if entry.stat().st_mtime < before:
                             os.unlink(entry.path)
-
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Hold a lock, which ends with this process; give up after 10 seconds."""
-        path = self._path("_log/.turn")
-        with told("write", path):
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            patience = time.monotonic() + 10
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if time.monotonic() > patience:
-                        yield False
-                        return
-                    time.sleep(0.02)
-                else:
-                    break
-            yield True
-        finally:
-            os.close(file)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else self.root

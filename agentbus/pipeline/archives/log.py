@@ -50,9 +50,6 @@ GRACE = 3600.0
 _SWEEP_EVERY = 600.0
 _COMMIT = re.compile(r"_log/(\d{20})\.json")
 _STATE = re.compile(r"_log/(\d{20})\.state\.json")
-_SETTLED = "_log/.settled"
-# A version has fewer digits.
-_DIGITS = 20
 
 
 def new_batch() -> str:
@@ -314,47 +311,18 @@ class Log:
     # -- tidying up --
 
     def settle(self, state: State, *, grace: float = GRACE, sweep: bool | None = None) -> None:
-        """Update the view of plain readers to this state, and delete files that are no longer needed.
+        """Delete data files that are no longer needed, at most every ten minutes unless `sweep` is true.
 
         These are the files of failed attempts and, after `grace` seconds (at most a day), files that
-        compaction removed. All files are examined on the first call, then every ten minutes or if
-        `sweep` is true; otherwise only the new commits. Idempotent, and safe in several processes.
+        compaction removed. Idempotent, and safe in several processes.
         """
         if not 0 <= grace <= REMEMBERED_MS / 1000:
             raise UsageError(f"a grace of {grace:g} s is not between 0 and a day")
         if sweep is None:
             sweep = self._swept is None or _now() - self._swept >= _SWEEP_EVERY
-        self._settle_view(state, whole=sweep)
         if sweep:
             self._sweep(state, grace)
             self._swept = _now()
-
-    def _settle_view(self, state: State, *, whole: bool) -> None:
-        with self.place.turn() as mine:
-            # A process that holds the turn for so long is updating the view; and a newer view stays.
-            if not mine:
-                return
-            done = self._settled()
-            if done > state.version and self.open().version < done:
-                # There is no such version: the mark is broken.
-                done = 0
-            if done > state.version or (done == state.version and not whole):
-                return
-            commits = [] if whole or not done else self._after(done, state.version - done)
-            # None of them was deleted.
-            if commits and commits[-1].version == state.version:
-                for commit in commits:
-                    there = [f.path for f in commit.files if f.path in state.files]
-                    self.place.view(there, commit.removed)
-            elif (seen := self.place.shown()) is not None:
-                # Files of other programs stay.
-                gone = [p for p in sorted(seen - set(state.files)) if DATA.fullmatch(p)]
-                self.place.view(sorted(set(state.files) - seen), gone)
-            self.place.replace(_SETTLED, f"{state.version}\n".encode())
-
-    def _settled(self) -> int:
-        data = (self.place.read(_SETTLED) or b"").strip()
-        return int(data) if data.isdigit() and len(data) < _DIGITS else 0
 
     def _sweep(self, state: State, grace: float) -> None:
         self.place.tidy(time.time() - GRACE)

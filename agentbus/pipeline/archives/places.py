@@ -6,9 +6,8 @@ executors: they get an `ArchiveTarget`, which travels with a task and holds no s
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -90,10 +89,6 @@ class Place(ABC):
     def copy(self, source: str, name: str) -> None:
         """Let a file be at another, new name, too, whole at once."""
 
-    @abstractmethod
-    def turn(self) -> contextlib.AbstractContextManager[bool]:
-        """Keep other processes from settling meanwhile; False if one is at it for long."""
-
     def read_all(self, names: list[str]) -> list[bytes | None]:
         """Return what several files hold, None for each that is not there."""
         return [self.read(name) for name in names]
@@ -108,12 +103,8 @@ class Place(ABC):
         return self.target.data(path)
 
     @abstractmethod
-    def view(self, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Let plain readers see these data files, and those no longer, if there is a view to keep."""
-
-    @abstractmethod
-    def shown(self) -> set[str] | None:
-        """Return the paths that plain readers see, None if there is no view to keep."""
+    def drop_links(self, named: Container[str]) -> None:
+        """Delete the second names that AgentBus 0.1 gave data files; `named` are those of the log."""
 
     def check(self) -> None:
         """Raise `Unhealthy` if names here may lead to files elsewhere."""

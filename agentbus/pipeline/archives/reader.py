@@ -98,11 +98,6 @@ def read(
     What is committed later does not show in this frame. `NotFound` without an archive or where
     `version` is kept no more; `ConfigError` if a newer AgentBus wrote it. No job runs.
     """
-    for kind in kinds or ():
-        if kind not in schema.KINDS:
-            raise UsageError(
-                f"{kind[:40]!a} is not a kind of entry", hint=f"kinds: {', '.join(schema.KINDS)}"
-            )
     at = path if isinstance(path, Place) else place(path)
     return read_range(spark, at, between(since, until), kinds, version, marked=marked)
 
@@ -120,16 +115,33 @@ def read_range(
     log = Log(at)
     state = log.state(version)
     check_schema(at, state)
+    chosen = chosen_files(log, state, span, kinds)
+    df = _marked(spark, at, chosen) if marked else read_files(spark, at, chosen)
+    condition = span.condition()
+    return df if condition is None else df.where(condition)
+
+
+def chosen_files(
+    log: Log, state: State, span: IdRange, kinds: Sequence[str] | None = None
+) -> list[File]:
+    """Return a state's files that may hold rows of some kinds in a range of ids.
+
+    Raises `UsageError` for an unknown kind, `NotFound` if some of them were deleted since.
+    """
+    for kind in kinds or ():
+        if kind not in schema.KINDS:
+            raise UsageError(
+                f"{kind[:40]!a} is not a kind of entry", hint=f"kinds: {', '.join(schema.KINDS)}"
+            )
     chosen = [
         file
         for file in state.files.values()
         if (kinds is None or file.kind in kinds) and span.may_hold(file)
     ]
-    if version is not None:
-        _still_there(at, log.state(), version, chosen)
-    df = _marked(spark, at, chosen) if marked else read_files(spark, at, chosen)
-    condition = span.condition()
-    return df if condition is None else df.where(condition)
+    newest = log.open()
+    if newest.version != state.version:
+        _still_there(log.place, newest, state.version, chosen)
+    return chosen
 
 
 def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:

@@ -38,11 +38,18 @@ def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
     """Return what a reader of Parquet sees in an archive: its entries, and its gaps."""
     import pyarrow.dataset
 
+    from agentbus.pipeline.archives.files import archive_files
+
     rows: list[ArchivedRow] = []
     holes: list[Hole] = []
-    if not any(path.glob("kind=*")):
+    if (path / "_log").is_dir():
+        files = archive_files(path)
+    else:
+        # A control writes files alone.
+        files = sorted(map(str, path.glob("kind=*/**/*.parquet")))
+    if not files:
         return rows, holes
-    found = pyarrow.dataset.dataset(path, partitioning="hive")
+    found = pyarrow.dataset.dataset(files, partitioning="hive")
     for batch in found.to_batches(columns=_READ):
         for one in batch.to_pylist():
             fields = dict(one["fields"] or ())
@@ -66,14 +73,13 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
 
 
 def counted(path: pathlib.Path) -> tuple[dict[str, tuple[int, int]], set[str]]:
-    """Return the log's figures of each stream, and the files that are shown or logged, but not both."""
+    """Return the log's figures of each stream, and the files that it names and that are not there."""
     from agentbus.pipeline.archives.location import place
     from agentbus.pipeline.archives.log import Log
 
     state = Log(place(str(path))).state()
-    shown = {str(each.relative_to(path)) for each in path.glob("kind=*/**/*.parquet")}
     figures = {name: (at.rows, at.lost) for name, at in state.positions.items()}
-    return figures, shown ^ set(state.files)
+    return figures, {name for name in state.files if not (path / "_data" / name).exists()}
 
 
 class Look:

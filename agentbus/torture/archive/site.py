@@ -75,7 +75,6 @@ class ArchiveSite(Workload):
         self.path = trial.place / "archive"
         self.acknowledged = self._versions = 0
         self._scratch = trial.place / "scratch"
-        # While one is under way, plain readers see fewer rows for a moment.
         self.compactions: list[Client] = []
         # Twice as long as on two idle cores, and more, since Spark is started again and again.
         self.patience = 900.0 + 180.0 * trial.minutes
@@ -103,7 +102,7 @@ class ArchiveSite(Workload):
 
     def compact(self) -> bool:
         """Start a compaction of all that is archived by then; False if nothing is."""
-        if not any(self.path.glob("kind=*")):
+        if not any((self.path / "_data").glob("kind=*")):
             return False
         later = rfc3339(time.time() + _TWO_DAYS)[:10]
         line = ["archive", "compact", str(self.path), "--before", later, "--json"]

@@ -136,11 +136,11 @@ class ArchiveRun(ArchiveSite):
     def _look(self) -> ArchiveEvidence:
         """Read the archive and the server."""
         rows, holes = archived(self.path)
-        log, unshown = counted(self.path)
+        log, missing = counted(self.path)
         server = self.look.rows(log)
         self._figures |= {"acknowledged": self.acknowledged, "archived": len(rows)}
         self._figures["gone_and_counted"] = sum(hole.lost for hole in holes)
-        self.problems["shown_wrongly"] = sorted(unshown)
+        self.problems["missing_files"] = sorted(missing)
         return ArchiveEvidence(self.reader.entries, rows, holes, log, server)
 
     # -- verified --

@@ -1,0 +1,34 @@
+"""Names the data files of an archive, for engines that read Parquet and know nothing of its log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.places import Place
+from agentbus.pipeline.archives.reader import between, check_schema, chosen_files
+
+
+def archive_files(
+    path: str | os.PathLike[str] | Place,
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    kinds: Sequence[str] | None = None,
+    version: int | None = None,
+) -> list[str]:
+    """Return the Parquet files that hold an archive's rows at its newest version, or at another one.
+
+    They are paths in a directory, and `s3://bucket/key` in a bucket; `kind` and `date` are in them,
+    not in the files. With `since`, `until` and `kinds`, as of `read`, files are left out that hold none
+    of these rows; others may hold more than these. Needs no Spark. Raises what `read` raises.
+    """
+    at = path if isinstance(path, Place) else place(path)
+    log = Log(at)
+    state = log.state(version)
+    check_schema(at, state)
+    chosen = chosen_files(log, state, between(since, until), kinds)
+    before = "" if at.target.scheme == "file" else f"{at.target.scheme}://"
+    return [f"{before}{at.target.root}/{at.data(file.path)}" for file in chosen]
