@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from operator import itemgetter
 from sys import modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
@@ -21,14 +21,12 @@ from agentbus.store.steps import Emit, Push, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypedDict, TypeVar, Unpack
+    from typing import TypedDict, Unpack
 
     from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
-
-    T = TypeVar("T")
 
     class BatchOptions(TypedDict, total=False):
         """The keywords of `publish_many` and `publish_stream`."""
@@ -39,6 +37,8 @@ if TYPE_CHECKING:
         trim: bool
         common: Task | None
 
+
+T = TypeVar("T")
 
 # When a queue is at its bound, so many publishes in a row ask for trimming at once.
 _CROWDED = 20
@@ -171,12 +171,12 @@ def publish_stream(
             yield Emit(task_id)
 
 
-class _Ahead:
+class Ahead(Generic[T]):
     """Prepares the next batch while the server handles the current one."""
 
-    def __init__(self, batches: Iterator[tuple[str, list[Any]]]) -> None:
+    def __init__(self, batches: Iterator[T]) -> None:
         self._batches = batches
-        self._ready: list[tuple[str, list[Any]] | Exception | None] = []
+        self._ready: list[T | Exception | None] = []
 
     def prepare(self) -> None:
         """Prepare a batch; `take` raises its errors."""
@@ -186,8 +186,8 @@ class _Ahead:
             except Exception as error:  # noqa: BLE001 (raised by `take`)
                 self._ready.append(error)
 
-    def take(self) -> tuple[str, list[Any]] | None:
-        """Return the next batch with its priority, or None at the end."""
+    def take(self) -> T | None:
+        """Return the next batch, or None at the end."""
         self.prepare()
         found = self._ready.pop()
         if isinstance(found, Exception):
@@ -210,7 +210,7 @@ def _batches(
     known(priority)
     # With `trim`, a batch must not be longer than the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
-    ahead = _Ahead(_grouped(scope, items, priority, most, common))
+    ahead = Ahead(_grouped(scope, items, priority, most, common))
     meta = b"" if common is None else meta_of(scope, common)
     while batch := ahead.take():
         yield _send(scope, queue, batch[1], batch[0], bound, window, trim, ahead, meta)
@@ -262,7 +262,7 @@ def _send(
     bound: int,
     window: float,
     trim: bool,
-    ahead: _Ahead | None,
+    ahead: Ahead[Any] | None,
     meta: bytes = b"",
 ) -> Op[list[str]]:
     place, once = stream_keys(scope.keys.project, queue, priority), scope.once()

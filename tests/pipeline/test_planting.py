@@ -6,6 +6,7 @@ import json
 import pathlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ import agentbus
 from agentbus import errors
 from agentbus.core import settings
 from agentbus.core.keys import Keys
-from agentbus.pipeline.replays import writer
-from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter, Stream
+from agentbus.pipeline.replays import slices, writer
+from agentbus.pipeline.replays.slices import Slice, Slicer, Stream
+from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter
 from agentbus.pipeline.rows.schema import FIELDS
 from agentbus.store import resp
 from agentbus.store.scope import enter
@@ -25,7 +27,7 @@ from tests.servers import Server
 SCHEMA = pa.schema(
     [
         ("number", pa.int32()),
-        *((name, pa.string()) for name in writer.COLUMNS[1:8]),
+        *((name, pa.string()) for name in slices.COLUMNS[1:8]),
         ("fields", FIELDS),
     ]
 )
@@ -106,15 +108,15 @@ def test_rows_that_were_published_are_passed_over(place):
 
 def test_a_slice_that_comes_late_publishes_nothing(place):
     # A task of a run that was killed may still have sent it.
-    slices = sliced(place, rows("q:a", range(100)))
-    place.plant(rows("q:a", range(100)))
+    late = sliced(place, rows("q:a", range(1000)))
+    place.plant(rows("q:a", range(1000)))
 
-    assert [send(place, one) for one in slices] == [[b"done", 50], [b"done", 50]]
-    assert place.payloads() == texts(range(100))
+    assert [send(place, one) for one in late] == [[b"done", 500], [b"done", 500]]
+    assert place.payloads() == texts(range(1000))
 
 
 def test_a_slice_is_not_published_before_the_one_that_it_follows(place):
-    _, second = sliced(place, rows("q:a", range(100)))
+    _, second = sliced(place, rows("q:a", range(1000)))
 
     assert send(place, second) == [b"behind"]
     assert place.payloads() == []
@@ -258,20 +260,20 @@ def test_tasks_go_on_whatever_the_server_forgets_between_their_slices(place):
 def test_the_record_is_kept_for_thirty_days_after_its_last_use(place):
     place.plant(rows("q:a", range(3)))
 
-    assert 0 < place.server.ask("TTL", place.key) <= writer.KEPT
+    assert 0 < place.server.ask("TTL", place.key) <= slices.KEPT
 
 
-def test_rows_are_sent_at_the_rate_that_was_asked_for():
+def test_rows_are_sent_at_the_rate_that_was_asked_for(place):
     now = [0.0]
-    slices = [(writer.Slice((), (), "", "", "", [["1-0", "", 0]] * 10), 100.0) for _ in range(50)]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    sent = [
-        (now[0], sum(len(one.rows) for one in found))
-        for found in writer.paced(writer.batches(slices), lambda: now[0], sleep)
-    ]
+    pace = writer.Pace(lambda: now[0], sleep)
+    sent = []
+    for part in sliced(place, rows("q:a", range(500)), rate=100.0):
+        pace.wait(len(part.ids), part.rate)
+        sent.append((now[0], len(part.ids)))
 
     assert sum(number for _, number in sent) == 500
     assert sent[-1][0] == pytest.approx(4.9, abs=0.01)
@@ -281,12 +283,15 @@ def test_rows_are_sent_at_the_rate_that_was_asked_for():
 # -- hands --------------------------------------------------------------------------------------
 
 
-def sliced(place: Place, batch: pa.RecordBatch) -> list[writer.Slice]:
+def sliced(place: Place, *batches: pa.RecordBatch, rate: float = 0.0) -> list[Slice]:
     task = place.planter()._task
-    ground = writer._Ground(enter(task.settings)[1], task)
-    return [one for one, _ in ground.slices(writer._rows([batch]))]
+    streams = [replace(stream, rate=rate) for stream in STREAMS]
+    return list(
+        Slicer(enter(task.settings)[1], task.settings, task.replay_id, streams).slices(batches)
+    )
 
 
-def send(place: Place, one: writer.Slice) -> Any:
+def send(place: Place, one: Slice) -> Any:
     place.server.ask("SCRIPT", "LOAD", resp.source("replant"))
-    return place.server.ask(*one.command())
+    (command,) = resp.commands(one.step("run:t"))
+    return place.server.ask(*command)

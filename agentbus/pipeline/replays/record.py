@@ -14,7 +14,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, Refused
 from agentbus.core.settings import Settings
 from agentbus.core.stream import position, text
-from agentbus.pipeline.replays import writer
+from agentbus.pipeline.replays import slices, writer
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.store.steps import Command, one_step
@@ -121,7 +121,7 @@ class ReplayRecord:
         """
         key = self.scope.keys.replay(name)
         last = ends(chosen)
-        fields = [writer.cursor_field(stream) for stream in last]
+        fields = [slices.cursor_field(stream) for stream in last]
         mine, failed, cursors = self.server.run(
             _outcome(key, self.token, fields), patience=self._patience
         )
@@ -145,7 +145,7 @@ class ReplayRecord:
 def _begin(key: str, said: str, rows: int) -> Op[list[Any]]:
     if (yield Command("HSETNX", key, "asked", said)):
         yield Command("HSET", key, "rows", rows)
-    yield Command("EXPIRE", key, writer.KEPT)
+    yield Command("EXPIRE", key, slices.KEPT)
     found: list[Any] = yield Command("HMGET", key, "asked", "published", "finished")
     return found
 

@@ -23,10 +23,11 @@ from agentbus.core.settings import Settings
 from agentbus.pipeline.archives import reader
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.replays import selection, writer
+from agentbus.pipeline.replays import selection, slices, writer
 from agentbus.pipeline.replays.record import ReplayRecord, Source, ends
 from agentbus.pipeline.replays.selection import Wanted
-from agentbus.pipeline.replays.writer import PATIENCE, ReplayTask, Stream
+from agentbus.pipeline.replays.slices import Stream
+from agentbus.pipeline.replays.writer import PATIENCE, ReplayTask
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, QUEUE
 from agentbus.pipeline.spark.errors import sentence, told
 from agentbus.queues.ids import Priority
@@ -251,7 +252,7 @@ def _write(
         .withColumns(slim)
         .repartitionById(number, F.col("part"))
         .sortWithinPartitions("number", "time", "seq")
-        .select(*writer.COLUMNS)
+        .select(*slices.COLUMNS)
     )
     made = writer.source(replace(task, streams=_streams(chosen, sizes, parts, rate)))
     spark.dataSource.register(made)

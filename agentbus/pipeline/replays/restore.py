@@ -39,8 +39,7 @@ def task(
     which workers take it anyway.
     """
     if not fields and payload is not None:
-        mark = f'{{"{MARK}":{_json(origin)}}}'
-        return "", ["payload", payload, "meta", mark, *_by(agent)]
+        return "", ["payload", payload, "meta", mark(origin), *_by(agent)]
     rest = dict(fields)
     first: str | bytes | None = payload
     if first is None:
@@ -64,6 +63,11 @@ def task(
     # Of an entry without a publisher, the archive has the source in its place.
     words += ["meta", orjson.dumps(found), *_by(None if agent == found.get("source") else agent)]
     return (ordering if isinstance(ordering, str) else ""), [*words, *_others(rest, len(words))]
+
+
+def mark(origin: str) -> str:
+    """Return the envelope of a task of which nothing is known but its origin."""
+    return f'{{"{MARK}":{_json(origin)}}}'
 
 
 def letter(
