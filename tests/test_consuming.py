@@ -8,6 +8,7 @@ import agentbus
 from agentbus.core.keys import Keys
 from agentbus.queues.consumer import Consumption, Taken
 from agentbus.queues.ids import PRIORITIES
+from agentbus.store.steps import Script, one_step
 from tests.conftest import Connect
 from tests.servers import ask
 
@@ -72,6 +73,87 @@ def test_tasks_around_one_that_still_runs_are_acknowledged(bus: agentbus.Bus, pr
     assert acknowledged(bus, mine, "normal", [ids[0], ids[3], ids[5]]) == []
 
     assert [one for one, _ in pending(bus, project)] == [ids[1], ids[2], ids[4]]
+
+
+def turned_over(
+    bus: agentbus.Bus, by: Consumption, ids: list[bytes], count: int = 10
+) -> tuple[list[bytes], list[Any]]:
+    """Acknowledge all that was taken, and take more; returns the ids that were lost, and payloads."""
+    stale, found = do(bus, by.turn_over({"normal": ids}, 0.5, count))
+    return stale, [task.payload for task in found]
+
+
+def test_all_that_a_consumer_holds_is_acknowledged_at_once_and_nothing_of_others(
+    bus: agentbus.Bus, project: str
+) -> None:
+    mine, other, stats = consumer(bus), consumer(bus, "other"), Keys(project).stats("mail")
+    ids = [task.entry_id for task in taken(bus, mine, 3)]
+    (its,) = taken(bus, other, 1)
+    bus.queue("mail").publish_many(["next", "last"])
+
+    assert turned_over(bus, mine, ids, 1) == ([], ["next"])
+
+    assert [holder for _, holder in pending(bus, project)] == [b"other", b"me"]
+    assert ask(bus, "HMGET", stats, "processed", "busy_ms") == [b"3", b"500"]
+    # The server has the script now. Before, it read before it acknowledged.
+    assert turned_over(bus, other, [its.entry_id]) == ([], ["last"])
+    assert [holder for _, holder in pending(bus, project)] == [b"me", b"other"]
+    assert other.accompanied > 0
+
+
+def test_what_another_took_over_is_not_acknowledged_with_all_that_a_consumer_held(
+    bus: agentbus.Bus, project: str
+) -> None:
+    mine = consumer(bus)
+    ids = [task.entry_id for task in taken(bus, mine, 4)]
+    ask(bus, "XCLAIM", Keys(project).queue("mail"), "default", "thief", 0, ids[2])
+
+    assert turned_over(bus, mine, ids) == ([ids[2]], [])
+
+    assert pending(bus, project) == [(ids[2], b"thief")]
+
+
+def test_what_a_consumer_has_not_done_is_not_acknowledged_with_all_that_it_has(
+    bus: agentbus.Bus, project: str
+) -> None:
+    mine = consumer(bus)
+    ids = [task.entry_id for task in taken(bus, mine, 4)]
+
+    assert turned_over(bus, mine, ids[1:]) == ([], [])
+
+    assert pending(bus, project) == [(ids[0], b"me")]
+
+
+def test_a_late_copy_of_an_acknowledgement_of_all_leaves_as_many_later_tasks_alone(
+    bus: agentbus.Bus, project: str
+) -> None:
+    # given a consumer that has acknowledged all it held, and has taken as many tasks since then
+    mine = consumer(bus)
+    ids = [task.entry_id for task in taken(bus, mine, 3)]
+    op = mine.turn_over({"normal": ids}, 0.0, 3)
+    first = next(op).first
+    assert isinstance(first, Script)
+    assert do(bus, one_step(first)) == [1, 1]
+    later = [task.entry_id for task in taken(bus, mine, 3)]
+
+    # when a copy of the request arrives, with its token and after that was overwritten
+    assert do(bus, one_step(first)) == [1, 1]
+    ask(bus, "DEL", first.keys[1])
+    assert do(bus, one_step(first)) == [0, 1]
+
+    # then nothing of the later ones is lost
+    assert pending(bus, project) == [(one, b"me") for one in later]
+
+
+def test_tasks_with_dependents_are_not_acknowledged_without_them(bus: agentbus.Bus) -> None:
+    mine, queue = consumer(bus), bus.queue("mail")
+    first = queue.publish("first")
+    queue.publish("second", after=[first])
+    ids = [task.entry_id for task in fetched(bus, mine, 10)]
+
+    assert turned_over(bus, mine, ids) == ([], [])
+
+    assert [task.payload for task in fetched(bus, mine, 10)] == ["second"]
 
 
 def test_a_sign_of_life_for_some_tasks_reaches_them_past_others_that_are_held(

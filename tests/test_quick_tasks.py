@@ -141,3 +141,35 @@ def test_a_batch_is_acknowledged_but_for_what_its_handler_settled(
     assert sorted(seen) == [*range(10)]
     assert sorted(letter.payload for letter in queue.dead_letters()) == [*settled]
     assert left(bus) == (0, 0)
+
+
+@on_one_store
+def test_two_workers_of_quick_tasks_take_turns_and_lose_or_repeat_none(bus: agentbus.Bus) -> None:
+    # given tasks of two priorities for two workers, some of which fail once or have a result
+    def act(task: Delivery) -> object:
+        if task.payload % 1000 == 7 and task.attempt == 1:
+            raise OSError("once")
+        return task.payload if task.payload % 1000 == 9 else None
+
+    queue, number = bus.queue("mail", bound=100_000), 20_000
+    ids = queue.publish_many(range(number))
+    queue.publish_many(agentbus.Task(one, priority="low") for one in range(number, number + 2000))
+    seen = Seen(act)
+    workers = [
+        bus.subscribe("mail", seen.plain, drain=True, backoff=Backoff(0.01, 0.01)) for _ in range(2)
+    ]
+
+    # when both have drained the queue
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    # then each was done once, beside its retry
+    assert sum(worker.done for worker in workers) == number + 2000
+    assert seen.runs == {one: 1 + (one % 1000 == 7) for one in range(number + 2000)}
+    assert left(bus) == (0, 0)
+    assert [queue.result(ids[one]) for one in (9, 1009)] == [9, 1009]
+    (found,) = bus.stats("mail")
+    assert (found.counters["processed"], found.counters.get("stale")) == (number + 2000, None)

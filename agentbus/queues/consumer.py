@@ -1,32 +1,26 @@
-"""One consumer of a group: the operations that claim tasks."""
+"""One consumer of a group: takes retries, reclaims, and sends heartbeats."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentbus.core import names
 from agentbus.core.stream import is_number, position, text
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken
-from agentbus.queues.decoding import decoded
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import ASIDE, PRIORITIES, RETRY, suffix
-from agentbus.queues.settle import Ending
+from agentbus.queues.turns import Turns
 from agentbus.store.failures import GroupMissing
-from agentbus.store.steps import Script, ServerReply, Take, one_step
+from agentbus.store.steps import Script, Take, one_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from agentbus.store.steps import Arg, Once, Op
-
-    # Ids of tasks by priority.
-    Done = Mapping[str, Sequence[bytes]]
+    from agentbus.store.steps import Arg, Op
 
 T = TypeVar("T")
 
-# The bytes of a payload, on average, from which it is decoded late.
-_LARGE = 16_384
 # The kind of a task that a dead worker may have begun, in the reply of `again`.
 _SUSPECT = 2
 
@@ -39,13 +33,8 @@ class FinishedRun(NamedTuple):
     took: float
 
 
-class Consumption(Ending):
+class Consumption(Turns):
     """One consumer of one group of one queue: the operations that claim tasks."""
-
-    # Whether a work item that another program names in several tasks is done only once.
-    claiming = True
-    # The bytes of a payload, on average; a large one counts at once.
-    mean_bytes = 0.0
 
     def prepare(self, *, tail: bool = False) -> Op[None]:
         """Create the group where it is missing, at its last recorded position or at the oldest task.
@@ -64,105 +53,6 @@ class Consumption(Ending):
         streams = (self.streams[priority] for priority in PRIORITIES)
         keys = (self.scope.keys.positions(self.queue), *streams)
         return keys, tuple(f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
-
-    def turn(
-        self, done: Done, took: float, count: int, low: int = 0
-    ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
-
-        The highest priority comes first, except for `low` tasks of the lowest non-empty one. `took` is the
-        handlers' time in seconds. Returns the ids that this consumer had lost, and the new tasks. Sets
-        `missing` if the group does not exist.
-        """
-        once = self.scope.once() if any(done.values()) else None
-        step = self._turn(once, done, took, count, low)
-        stale, found, missing, awaited = yield step
-        if once:
-            self.scope.settled(once, step)
-        self.missing = self.missing or bool(missing)
-        taken: list[Taken] = []
-        for index, entries in found:
-            taken += self.decoded(entries, PRIORITIES[index - 1])
-        self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
-        if awaited:
-            yield from passed_on(self.scope)
-        return stale, taken
-
-    def turn_ahead(
-        self,
-        done: Done,
-        took: float,
-        count: int,
-        holds: Mapping[str, int] | None,
-        meanwhile: Callable[[], None],
-    ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Acknowledge and take as `turn` does, from all priorities alike, and call `meanwhile` in between.
-
-        `holds` is the number of tasks of each priority that this consumer holds, if it is certain.
-        """
-        once = self.scope.once()
-        first = self._turn(once, done, took, 0, 0, holds)
-        step = self._take(count, 0.0, first)
-        step.meanwhile = meanwhile
-        (stale, _, missing, awaited), reply, marked = yield step
-        self.scope.settled(once, step)
-        if isinstance(reply, ServerReply):
-            self.missing = True
-            reply = None
-        self.missing = self.missing or bool(missing)
-        taken = self._of_streams(reply or ())
-        self.doubtful = self.doubtful or step.sendings > 1
-        if awaited:
-            yield from passed_on(self.scope)
-        if marked:
-            taken = yield from self._without_cancelled(taken)
-        return stale, taken
-
-    def _turn(
-        self,
-        once: Once | None,
-        done: Done,
-        took: float,
-        count: int,
-        low: int,
-        holds: Mapping[str, int] | None = None,
-    ) -> Script:
-        argv: list[bytes | str | int] = [
-            *(self.group, self.consumer, once.token if once else "", count, low),
-            *(round(took * 1000), self.suffixes),
-            *(len(done.get(priority, ())) for priority in PRIORITIES),
-            *("" if holds is None else holds.get(priority, 0) for priority in PRIORITIES),
-        ]
-        for priority in PRIORITIES:
-            argv += done.get(priority, ())
-        keys = (
-            *(self.stats, once.key if once else self.stats),
-            *(self.awaited, self.scope.keys.settled, self.cancelled),
-            *(self.streams[priority] for priority in PRIORITIES),
-        )
-        return Script("turn", keys, argv, writes=True)
-
-    def _take(self, count: int, seconds: float, first: Script | None = None) -> Take:
-        streams = [self.streams[priority] for priority in PRIORITIES]
-        return Take(streams, self.group, self.consumer, count, seconds, self.cancelled, first)
-
-    def _without_cancelled(self, taken: list[Taken]) -> Op[list[Taken]]:
-        """Acknowledge the tasks that were cancelled before they were taken, and return the others."""
-        gone: set[tuple[str, bytes]] = set()
-        for priority, stream in self.streams.items():
-            ids = [task.entry_id for task in taken if task.priority == priority]
-            if ids:
-                words: tuple[Arg, ...] = (self.group, suffix(self.queue, priority), *ids)
-                found = yield Script("skip", (stream, self.cancelled), words, writes=True)
-                gone.update((priority, entry_id) for entry_id in found)
-        return [task for task in taken if (task.priority, task.entry_id) not in gone]
-
-    def _of_streams(self, reply: Sequence[Any]) -> list[Taken]:
-        priorities = {stream.encode(): priority for priority, stream in self.streams.items()}
-        taken: list[Taken] = []
-        for stream, entries in reply:
-            taken += self.decoded(entries, priorities[bytes(stream)])
-        return taken
 
     def finish_many(self, priority: str, done: Sequence[FinishedRun]) -> Op[int]:
         """Acknowledge tasks of a priority with their results, entries ascending, all redelivered or none.
@@ -194,14 +84,6 @@ class Consumption(Ending):
         if ordered:
             yield from self.wake(ordered)
         return len(stale)
-
-    def take(self, count: int, seconds: float) -> Op[list[Taken]]:
-        """Take new tasks, at most `count` of each priority, waiting at most `seconds` for the first."""
-        step = self._take(count, seconds)
-        reply, marked = yield step
-        taken = self._of_streams(reply or ())
-        self.doubtful = self.doubtful or step.sendings > 1
-        return (yield from self._without_cancelled(taken)) if marked else taken
 
     def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
         """Take new tasks as `take` does, and wait also for entries of the queue's bell.
@@ -236,17 +118,6 @@ class Consumption(Ending):
             if priority != RETRY:
                 raise
             return otherwise
-
-    def decoded(self, entries: list[Any], priority: str, attempt: int = 1) -> list[Taken]:
-        """Decode entries as tasks, and empty their list; a malformed one carries its error."""
-        if entries and (sample := entries[len(entries) // 2][1]):
-            # One of them stands for all.
-            size = len(sample[1])
-            self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
-        large = self.mean_bytes > _LARGE
-        found, asks_first = decoded(entries, priority, attempt, claiming=self.claiming, large=large)
-        self.asks_first = self.asks_first or asks_first
-        return found
 
     def again(
         self, priority: str, count: int, *, firsts: int = 0, suspects: bool = True

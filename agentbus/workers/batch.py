@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentbus.core import envelope
 from agentbus.core.errors import InvalidPayload
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentbus.queues.claimed import Taken
+    from agentbus.queues.delivery import AnyDelivery
+
+    Wrap = Callable[[Taken], AnyDelivery]
 
 
 class TaskOutcome:
@@ -130,3 +133,18 @@ class TaskBatch:
         found = self.outcomes[self.settled :]
         self.settled += len(found)
         return found
+
+
+class Executor(Protocol):
+    """Runs one batch of tasks after the other."""
+
+    # Whether it runs one task after the other, and stops those of an ordering key at a failure.
+    chains: bool
+    # An interrupt or exit that ended a handler, which is not a failure of its task.
+    interrupted: BaseException | None
+
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
+        """Run tasks until stopped, and add the outcome of each that was started."""
+
+    def close(self) -> None:
+        """Release its resources."""

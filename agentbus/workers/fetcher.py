@@ -92,6 +92,17 @@ class Fetcher:
         stale, taken = yield from self.consumer.turn(done or {}, took, count, low)
         return len(stale), self._received(taken)
 
+    def over(
+        self, count: int, done: dict[str, list[bytes]], took: float
+    ) -> Op[tuple[int, list[Taken]]]:
+        """Take new tasks as `new` does, from all priorities alike, where all held tasks are done."""
+        yield from self.prepare()
+        if self.reclaimer.certain():
+            stale, taken = yield from self.consumer.turn_over(done, took, count)
+        else:
+            stale, taken = yield from self.consumer.turn(done, took, count)
+        return len(stale), self._received(taken)
+
     def ahead(
         self,
         count: int,

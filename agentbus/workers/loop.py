@@ -134,11 +134,21 @@ class Loop(ABC):
         return self._within(found or [], room)
 
     def _take(
-        self, count: int, done: dict[str, list[bytes]] | None = None, took: float = 0.0
+        self,
+        count: int,
+        done: dict[str, list[bytes]] | None = None,
+        took: float = 0.0,
+        *,
+        over: bool = False,
     ) -> list[Taken]:
-        """Acknowledge done tasks, and unless paused, take new ones in the same step."""
+        """Acknowledge done tasks, and unless paused, take new ones in the same step.
+
+        They are `over` if no other task is held.
+        """
 
         def take(count: int = count) -> list[Taken]:
+            if over and done and count:
+                return self._counted(done, self._run(self._fetcher.over(count, done, took)))
             return self._counted(done, self._run(self._fetcher.new(count, done, took)))
 
         found = self._allowed(take) if count else None

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import Taken
 from agentbus.queues.ids import STREAMS
-from agentbus.workers.batch import KeyOrder, TaskBatch, TaskOutcome
+from agentbus.workers.batch import Executor, KeyOrder, TaskBatch, TaskOutcome
 from agentbus.workers.loop import Loop
-
-if TYPE_CHECKING:
-    from agentbus.workers.loop import Wrap
 
 # The target duration of a batch in seconds: a longer one withholds tasks from other workers. What is done
 # is acknowledged as often.
@@ -25,21 +22,6 @@ _AHEAD = 16
 _BRISK = 0.05
 # The bytes of payloads at which a batch is complete: more of them do not fit into the processor's caches.
 _BYTES = 1 << 20
-
-
-class Executor(Protocol):
-    """Runs one batch of tasks after the other."""
-
-    # Whether it runs one task after the other, and stops those of an ordering key at a failure.
-    chains: bool
-    # An interrupt or exit that ended a handler, which is not a failure of its task.
-    interrupted: BaseException | None
-
-    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
-        """Run tasks until stopped, and add the outcome of each that was started."""
-
-    def close(self) -> None:
-        """Release its resources."""
 
 
 class _RanBatch(NamedTuple):
@@ -157,9 +139,13 @@ class Serial(Loop):
         if self._consumer.asks_first or self._consumer.limit is not None:
             self._ask()
         enough = self._size // 2 + 1 if self._large else _AHEAD
+        over = False
         if more and self._brisk and len(self._next) >= enough and self._limit is None:
-            self._overlapped()
-            return handled
+            # The server works for others meanwhile, and acknowledges all that one holds at less cost.
+            over = self._consumer.accompanied > 0 and not self._large
+            if not over:
+                self._overlapped()
+                return handled
         # Acknowledge the previous batch before this one runs.
         self._flush()
         tasks, self._next = self._next, []
@@ -168,7 +154,10 @@ class Serial(Loop):
         more = more and self.executor.interrupted is None
         room = self._room(self._size, sum(map(len, done.values()))) if more else 0
         if done or room:
-            self._next = self._take(room, done, took)
+            over = over and len(tasks) == sum(map(len, done.values()))
+            self._next = self._take(room, done, took, over=over)
+            if over:
+                self._trim()
         self._acker.give_back(rest)
         self._ran = None
         self._pass_on_interrupt()
@@ -231,10 +220,15 @@ class Serial(Loop):
         if not following and self._done:
             self._next = self._take(self._room(self._size), self._done, took)
             self._done = {}
-        elif len(following) > 2 * self._size:
-            # They were asked for before tasks became slow.
-            self._acker.give_back(following[self._size :])
-            self._next = following[: self._size]
+        else:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Give back the tasks that are too many: of each priority, as many are taken."""
+        if len(self._next) > 2 * self._size:
+            # Or they were asked for before tasks became slow.
+            self._acker.give_back(self._next[self._size :])
+            self._next = self._next[: self._size]
 
     def _timed(self, tasks: list[Taken]) -> _RanBatch:
         """Run a batch; the caller must then conclude it, and call `_pass_on_interrupt`."""

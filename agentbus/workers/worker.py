@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
+    from agentbus.workers.batch import Executor
     from agentbus.workers.middleware import Middleware
-    from agentbus.workers.serial import Executor
 
 _MOST = 500
 

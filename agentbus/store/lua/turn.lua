@@ -7,11 +7,12 @@
 --       stream, as lines, then for each stream how many ids are its own, then for each how many of its entries the
 --       consumer holds if none was taken from it ('' if it does not know), then all the ids, ascending within a stream
 -- Returns: {the ids that this consumer no longer holds, {{index of the stream, entries}, …}, 1 where the
---          group is missing from a stream, 1 if finished tasks have dependents}
+--          group is missing from a stream, 1 if finished tasks have dependents, how many consumers hold tasks of one of
+--          the streams of finished tasks}
 --@include held
 local call, group, consumer, left = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[4])
 local streams = #KEYS - 5
-local stale, taken, missing = {}, {}, 0
+local stale, taken, missing, holders = {}, {}, 0, 0
 -- Most queues have no dependencies: then this is the only check.
 local awaited = ARGV[3] ~= '' and call('EXISTS', KEYS[3]) == 1
 local function suffix(i)
@@ -46,7 +47,8 @@ if ARGV[3] ~= '' then
         -- Only a consumer's own reads add to what is pending for it. If it knows of all reads, and as
         -- many are pending as it knows of, it holds them all: this needs no look at each.
         local all = false
-        for _, of in ipairs(pending[4] or {}) do
+        for n, of in ipairs(pending[4] or {}) do
+          holders = math.max(holders, n)
           all = all or of[1] == consumer and tostring(of[2]) == ARGV[7 + streams + i]
         end
         if all then
@@ -112,4 +114,4 @@ for i = streams, 1, -1 do
   if low > 0 then low = low - take(i, low) end
 end
 for i = 1, streams do take(i, left) end
-return { stale, taken, missing, awaited and call('EXISTS', KEYS[4]) or 0 }
+return { stale, taken, missing, awaited and call('EXISTS', KEYS[4]) or 0, holders }

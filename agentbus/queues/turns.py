@@ -1,0 +1,191 @@
+"""One consumer of a group: takes tasks, and acknowledges many in the same exchange."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.queues.decoding import decoded
+from agentbus.queues.dependents import passed_on
+from agentbus.queues.ids import PRIORITIES, suffix
+from agentbus.queues.settle import Ending
+from agentbus.store.steps import Script, ServerReply, Take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agentbus.queues.claimed import Taken
+    from agentbus.store.steps import Arg, Once, Op
+
+    # Ids of tasks by priority.
+    Done = Mapping[str, Sequence[bytes]]
+
+# The bytes of a payload, on average, from which it is decoded late.
+_LARGE = 16_384
+# How many acknowledgements in turn must find no other consumer's tasks, until there is none.
+_ACCOMPANIED = 16
+
+
+class Turns(Ending):
+    """One consumer of one group of one queue: the operations that take tasks and acknowledge batches."""
+
+    # Whether a work item that another program names in several tasks is done only once.
+    claiming = True
+    # The bytes of a payload, on average; a large one counts at once.
+    mean_bytes = 0.0
+    # For how many more acknowledgements it is assumed that other consumers of the group work at the queue;
+    # negative: for how many `turn_over` would probably be in vain.
+    accompanied = 0
+
+    def turn(
+        self, done: Done, took: float, count: int, low: int = 0
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
+        """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
+
+        The highest priority comes first, except for `low` tasks of the lowest non-empty one. `took` is the
+        handlers' time in seconds. Returns the ids that this consumer had lost, and the new tasks. Sets
+        `missing` if the group does not exist.
+        """
+        once = self.scope.once() if any(done.values()) else None
+        step = self._turn(once, done, took, count, low)
+        stale, found, missing, awaited, holders = yield step
+        if once:
+            self.scope.settled(once, step)
+            self._accompanied_by(holders)
+        self.missing = self.missing or bool(missing)
+        taken: list[Taken] = []
+        for index, entries in found:
+            taken += self.decoded(entries, PRIORITIES[index - 1])
+        self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
+        if awaited:
+            yield from passed_on(self.scope)
+        return stale, taken
+
+    def turn_ahead(
+        self,
+        done: Done,
+        took: float,
+        count: int,
+        holds: Mapping[str, int] | None,
+        meanwhile: Callable[[], None],
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
+        """Acknowledge and take as `turn` does, from all priorities alike, and call `meanwhile` in between.
+
+        `holds` is the number of tasks of each priority that this consumer holds, if it is certain.
+        """
+        once = self.scope.once()
+        first = self._turn(once, done, took, 0, 0, holds)
+        step = self._take(count, 0.0, first)
+        step.meanwhile = meanwhile
+        (stale, _, missing, awaited, holders), reply, marked = yield step
+        self.scope.settled(once, step)
+        self._accompanied_by(holders)
+        self.missing = self.missing or bool(missing)
+        taken = yield from self._read(step, reply, marked)
+        if awaited:
+            yield from passed_on(self.scope)
+        return stale, taken
+
+    def turn_over(self, done: Done, took: float, count: int) -> Op[tuple[list[bytes], list[Taken]]]:
+        """Acknowledge and take as `turn_ahead` does, where `done` is all that this consumer holds.
+
+        The server then needs the number of tasks instead of their ids. If it holds others, or lacks some,
+        they are acknowledged by `turn`.
+        """
+        once = self.scope.once()
+        kinds = [priority for priority in PRIORITIES if done.get(priority)]
+        words: list[Arg] = [round(took * 1000)]
+        for priority in kinds:
+            words += (len(done[priority]), done[priority][0], done[priority][-1])
+        keys = (self.stats, once.key, self.awaited, *(self.streams[one] for one in kinds))
+        step = self._take(count, 0.0, self._script("ackall", keys, once.token, *words))
+        (all_done, holders), reply, marked = yield step
+        self.scope.settled(once, step)
+        self._accompanied_by(holders)
+        taken = yield from self._read(step, reply, marked)
+        if all_done:
+            return [], taken
+        self.accompanied = -_ACCOMPANIED
+        stale, _ = yield from self.turn(done, took, 0)
+        return stale, taken
+
+    def _accompanied_by(self, holders: int) -> None:
+        if self.accompanied < 0:
+            self.accompanied += 1
+        else:
+            self.accompanied = _ACCOMPANIED if holders > 1 else max(0, self.accompanied - 1)
+
+    def _read(self, step: Take, reply: Any, marked: int) -> Op[list[Taken]]:
+        """Return the tasks of a read that came with an acknowledgement."""
+        if isinstance(reply, ServerReply):
+            self.missing = True
+            reply = None
+        self.doubtful = self.doubtful or step.sendings > 1
+        taken = self._of_streams(reply or ())
+        if marked:
+            taken = yield from self._without_cancelled(taken)
+        return taken
+
+    def _turn(
+        self,
+        once: Once | None,
+        done: Done,
+        took: float,
+        count: int,
+        low: int,
+        holds: Mapping[str, int] | None = None,
+    ) -> Script:
+        argv: list[bytes | str | int] = [
+            *(self.group, self.consumer, once.token if once else "", count, low),
+            *(round(took * 1000), self.suffixes),
+            *(len(done.get(priority, ())) for priority in PRIORITIES),
+            *("" if holds is None else holds.get(priority, 0) for priority in PRIORITIES),
+        ]
+        for priority in PRIORITIES:
+            argv += done.get(priority, ())
+        keys = (
+            *(self.stats, once.key if once else self.stats),
+            *(self.awaited, self.scope.keys.settled, self.cancelled),
+            *(self.streams[priority] for priority in PRIORITIES),
+        )
+        return Script("turn", keys, argv, writes=True)
+
+    def _take(self, count: int, seconds: float, first: Script | None = None) -> Take:
+        streams = [self.streams[priority] for priority in PRIORITIES]
+        return Take(streams, self.group, self.consumer, count, seconds, self.cancelled, first)
+
+    def _without_cancelled(self, taken: list[Taken]) -> Op[list[Taken]]:
+        """Acknowledge the tasks that were cancelled before they were taken, and return the others."""
+        gone: set[tuple[str, bytes]] = set()
+        for priority, stream in self.streams.items():
+            ids = [task.entry_id for task in taken if task.priority == priority]
+            if ids:
+                words: tuple[Arg, ...] = (self.group, suffix(self.queue, priority), *ids)
+                found = yield Script("skip", (stream, self.cancelled), words, writes=True)
+                gone.update((priority, entry_id) for entry_id in found)
+        return [task for task in taken if (task.priority, task.entry_id) not in gone]
+
+    def _of_streams(self, reply: Sequence[Any]) -> list[Taken]:
+        priorities = {stream.encode(): priority for priority, stream in self.streams.items()}
+        taken: list[Taken] = []
+        for stream, entries in reply:
+            taken += self.decoded(entries, priorities[bytes(stream)])
+        return taken
+
+    def take(self, count: int, seconds: float) -> Op[list[Taken]]:
+        """Take new tasks, at most `count` of each priority, waiting at most `seconds` for the first."""
+        step = self._take(count, seconds)
+        reply, marked = yield step
+        taken = self._of_streams(reply or ())
+        self.doubtful = self.doubtful or step.sendings > 1
+        return (yield from self._without_cancelled(taken)) if marked else taken
+
+    def decoded(self, entries: list[Any], priority: str, attempt: int = 1) -> list[Taken]:
+        """Decode entries as tasks, and empty their list; a malformed one carries its error."""
+        if entries and (sample := entries[len(entries) // 2][1]):
+            # One of them stands for all.
+            size = len(sample[1])
+            self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
+        large = self.mean_bytes > _LARGE
+        found, asks_first = decoded(entries, priority, attempt, claiming=self.claiming, large=large)
+        self.asks_first = self.asks_first or asks_first
+        return found
