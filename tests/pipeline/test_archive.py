@@ -11,7 +11,7 @@ import pytest
 
 import agentbus
 from agentbus.core.settings import resolve
-from agentbus.errors import AgentBusError, EpochMismatch, NotFound, Refused
+from agentbus.errors import AgentBusError, NotFound, Refused
 from agentbus.pipeline.archives import verify as verifying
 from agentbus.pipeline.archives.archiver import Archiver, archive, release
 from agentbus.pipeline.archives.files import archive_files
@@ -209,27 +209,6 @@ def test_a_new_stream_that_outgrew_the_old_one_is_whole_too(run, fill, valkey, p
 
     assert (done.rows, done.lost) == (9, 0)
     assert len(plain(path)) == 14
-
-
-def test_a_server_that_went_back_stops_the_archive_until_told_to_go_on(
-    run, fill, valkey, project, path
-):
-    fill("q:mail", numbered(8))
-    run()
-    # As from a backup: the first five, and others after.
-    valkey.ask("DEL", f"{project}:q:mail")
-    fill("q:mail", numbered(5))
-
-    with pytest.raises(EpochMismatch, match="went back in time"):
-        run()
-    assert run(new_epoch=True) == []
-    fill("q:mail", numbered(2, start=20))
-    with pytest.raises(EpochMismatch, match="went back in time"):
-        run()
-    (done,) = run(new_epoch=True)
-
-    assert (done.rows, done.lost) == (2, 0)
-    assert len(plain(path)) == 10
 
 
 def test_a_held_queue_is_trimmed_up_to_what_is_archived(run, bus, settings, path):

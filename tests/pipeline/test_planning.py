@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentbus.core.settings import resolve
-from agentbus.errors import EpochMismatch, UsageError
+from agentbus.errors import UsageError
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.source import discovery, planning
 from agentbus.pipeline.source.planning import Head, Range, ReadPosition
@@ -119,40 +119,6 @@ def test_a_stream_that_grows_unevenly_is_cut_evenly(reader, add):
     rows = [sum(b.num_rows for b in reader.read([part])) for part in ranges]
     assert sum(rows) == 1000
     assert max(rows) < 400
-
-
-def test_what_is_new_is_from_the_position_to_the_head():
-    head = Head("9-0", 9, 9, "1-0")
-
-    found = planning.news({"q:a": head, "q:b": head}, {"q:a": ReadPosition("9-0", 9)})
-
-    assert found == {"q:b": (ReadPosition(), ReadPosition("9-0", 9))}
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        pytest.param(Head("4-0", 4, 4, "1-0"), id="the last id went back"),
-        pytest.param(Head("9-0", 4, 4, "1-0"), id="it went on since it went back"),
-        pytest.param(Head("9-0", 5, 5, "1-0"), id="it has as many again"),
-    ],
-)
-def test_a_server_that_went_back_is_told(head):
-    with pytest.raises(EpochMismatch, match="went back in time"):
-        planning.news({"q:a": head}, {"q:a": ReadPosition("5-0", 5)})
-
-
-@pytest.mark.parametrize("entries", [2, 5])
-def test_a_stream_that_was_made_anew_is_read_from_its_beginning(entries):
-    head = Head("9-0", entries, 2, "8-0")
-
-    found = planning.news({"q:a": head}, {"q:a": ReadPosition("5-0", 5)})
-
-    assert found == {"q:a": (ReadPosition("5-0", 0), ReadPosition("9-0", entries))}
-
-
-def test_an_emptied_stream_that_only_counted_its_last_id_on_has_nothing_new():
-    assert planning.news({"q:a": Head("9-0", 5, 0, None)}, {"q:a": ReadPosition("5-0", 5)}) == {}
 
 
 @pytest.mark.parametrize(

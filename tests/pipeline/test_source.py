@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 import agentbus
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.source.data_source import AgentBusSource
+from tests.tiers import nightly
 
 
 @pytest.fixture(scope="module")
@@ -222,11 +223,20 @@ def test_from_is_where_a_stream_begins(grow, valkey, project):
     assert [row.id for row in batch] == ["8-1", "9-1", "10-1"]
 
 
-def test_a_server_that_went_back_ends_the_query_with_the_reason(grow, valkey, project):
+@pytest.mark.parametrize(
+    "restored",
+    [
+        nightly(numbered(2), id="it is shorter"),
+        nightly([*numbered(3), *numbered(9, 20)], id="it outgrew"),
+        # Which a task finds by counting.
+        pytest.param(["1-1", "5-1", *numbered(9, 20)], id="it outgrew, and has the last id again"),
+    ],
+)
+def test_a_server_that_went_back_ends_the_query_with_the_reason(grow, valkey, project, restored):
     fill(valkey, project, "q:mail", numbered(5))
     grow()
     valkey.ask("DEL", f"{project}:q:mail")
-    fill(valkey, project, "q:mail", ["1-1"])
+    fill(valkey, project, "q:mail", restored)
 
     with pytest.raises(StreamingQueryException, match="went back in time"):
         grow()

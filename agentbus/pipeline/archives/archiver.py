@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from agentbus.pipeline.archives.copy_tasks import copied
 from agentbus.pipeline.archives.copying import CopyJob, write_gaps
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
+from agentbus.pipeline.archives.round_plan import RoundPlan, RoundPlanner
 from agentbus.pipeline.archives.versions import (
     APPEND,
     CommitConflict,
@@ -33,8 +34,8 @@ from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
-from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
-from agentbus.pipeline.source.planning import Head, Range
+from agentbus.pipeline.source.discovery import ALL, Selection
+from agentbus.pipeline.source.planning import Head
 from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.queues import janitor
 
@@ -47,10 +48,6 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Entries that one task copies: fewer cost more per row, more leave cores idle at the end.
-_LOT = 125_000
-# About the most entries of one version; the rest follow in the next one.
-_ROUND = 20_000_000
 INTERVAL = 5.0
 
 NOTHING = Position(planning.START, 0, 0, 0, 0)
@@ -101,16 +98,16 @@ class Archiver:
     ) -> None:
         self._spark = spark
         self._settings = settings
-        self._selection = Selection(wanted)
         self._hold = hold
-        self._new_epoch = new_epoch
         self._page = page
         self._on_progress = on_progress
         self._warn = warn or (lambda _text: None)
         self._place = place(path)
         self._log = Log(self._place)
         self._reader = RangeReader(settings)
-        self._discovery = Discovery(self._reader.scope, self._selection)
+        self._planner = RoundPlanner(
+            self._reader, Selection(wanted), self._place, new_epoch=new_epoch
+        )
         self.project = self._reader.scope.keys.project
 
     def __enter__(self) -> Archiver:
@@ -155,7 +152,7 @@ class Archiver:
         while True:
             began = time.monotonic()
             state = self._log.create(self.project)
-            plan = self._reader.run(self._plan(state))
+            plan = self._planner.plan(state)
             if self._hold:
                 self._keep(state, plan.heads)
             if not plan.changed:
@@ -168,43 +165,16 @@ class Archiver:
                     "another archiver works on this archive, too: its version counts, not mine"
                 )
 
-    # -- planning --
-
-    def _plan(self, state: State) -> Op[_Plan]:
-        scope = self._reader.scope
-        before = {name: planning.ReadPosition(p.id, p.added) for name, p in state.positions.items()}
-        names = yield from self._discovery.op(before)
-        heads = yield from planning.look(scope, names)
-        before = yield from planning.going_on(
-            scope, heads, before, lambda name: self._new_epoch or streams.heals(name)
-        )
-        new = planning.news(heads, before)
-        lots: list[tuple[Range, int]] = []
-        total = 0
-        changed: dict[str, tuple[planning.ReadPosition, planning.ReadPosition]] = {}
-        for name, (start, end) in new.items():
-            if total >= _ROUND:
-                # Whole streams are left for the next version: within one, where to stop is not known
-                # without counting.
-                break
-            entries = end.added - start.added - planning.gone(start, end, heads[name])
-            parts = yield from planning.cut(
-                scope, name, start.id, heads[name], -(-entries // _LOT) if entries > _LOT else 1
-            )
-            lots += [(part, entries // len(parts)) for part in parts]
-            changed[name] = (start, end)
-            total += entries
-        return _Plan(heads, changed, planning.packed(lots, _LOT), total, len(changed) == len(new))
-
     # -- copying --
 
-    def _archive(self, state: State, plan: _Plan, began: float) -> Round:
+    def _archive(self, state: State, plan: RoundPlan, began: float) -> Round:
         job = CopyJob(
             self._settings, self._place.target, state.version + 1, new_batch(), self._page
         )
         try:
             files = copied(self._spark, job, plan.lots, self._progress(plan.entries, began))
             found = _found(files)
+            self._planner.misfits(plan, found)
             positions, gaps = _account(state, plan, found)
             files += write_gaps(job, gaps)
         except BaseException:
@@ -220,9 +190,7 @@ class Archiver:
         if self._hold:
             self._keep(made, plan.heads)
         lost = sum(found_gap.lost or 0 for found_gap in gaps)
-        if lost:
-            names = ", ".join(sorted({found_gap.stream for found_gap in gaps})[:5])
-            self._warn(f"{lost} entries were gone before they could be archived ({names})")
+        self._tell(gaps)
         return Round(
             made.version,
             sum(found.values()),
@@ -233,6 +201,22 @@ class Archiver:
             time.monotonic() - began,
             plan.complete,
         )
+
+    def _tell(self, gaps: Sequence[StreamGap]) -> None:
+        """Warn of entries that are lost, or that only the archive has."""
+        if lost := [found for found in gaps if found.lost]:
+            number = sum(found.lost or 0 for found in lost)
+            self._warn(f"{number} entries were gone before they could be archived ({_names(lost)})")
+        if unknown := [found for found in gaps if found.lost is None]:
+            self._warn(
+                "an unknown number of entries may have been gone before they could be archived"
+                f" ({_names(unknown)})"
+            )
+        if back := [found for found in gaps if found.archive_only]:
+            number = sum(found.archive_only or 0 for found in back)
+            self._warn(
+                f"the server went back in time: {number} archived entries are not on it ({_names(back)})"
+            )
 
     def _discard(self, job: CopyJob) -> None:
         """Delete what an attempt wrote; what cannot be deleted now is swept later."""
@@ -251,7 +235,7 @@ class Archiver:
 
     # -- what must not be trimmed yet --
 
-    def _keep(self, state: State, heads: dict[str, Head]) -> None:
+    def _keep(self, state: State, heads: Mapping[str, Head]) -> None:
         """Register the first entries of queues and events that must not be trimmed yet."""
         for name in heads:
             at = state.positions.get(name, NOTHING).id
@@ -280,15 +264,6 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
         yield from janitor.keep_events(scope, reader, topic, needed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    heads: dict[str, Head]
-    changed: dict[str, tuple[planning.ReadPosition, planning.ReadPosition]]
-    lots: list[list[Range]]
-    entries: int
-    complete: bool
-
-
 def _found(files: Sequence[File]) -> dict[str, int]:
     found: dict[str, int] = {}
     for file in files:
@@ -297,18 +272,19 @@ def _found(files: Sequence[File]) -> dict[str, int]:
     return found
 
 
+def _names(gaps: Sequence[StreamGap]) -> str:
+    return ", ".join(sorted({found.stream for found in gaps})[:5])
+
+
 def _account(
-    state: State, plan: _Plan, found: dict[str, int]
+    state: State, plan: RoundPlan, found: dict[str, int]
 ) -> tuple[dict[str, Position], list[StreamGap]]:
     """Return the new positions, and the gaps: what was ever added, less what was found."""
-    positions, gaps = {}, []
+    positions, gaps = {}, list(plan.gaps)
     for name, (start, end) in plan.changed.items():
         old = state.positions.get(name, NOTHING)
         rows = found.get(name, 0)
-        if rows > end.added - start.added:
-            # It was deleted, and grew past its old length since: nothing of the old count holds.
-            start = planning.ReadPosition(start.id, 0)
-        lost = end.added - start.added - rows
+        lost = max(0, end.added - start.added - rows)
         if lost:
             gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))
         total, gone = old.rows + rows, old.lost + lost

@@ -13,7 +13,7 @@ from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import COLUMNS, GAP
-from agentbus.pipeline.source import planning
+from agentbus.pipeline.source import epochs, planning
 from agentbus.pipeline.source.bound_source import source
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import RangeReader
@@ -96,8 +96,10 @@ def _standings(reader: RangeReader, state: State) -> Op[list[StreamStatus]]:
     names = yield from Discovery(scope, Selection(ALL)).op(state.positions)
     heads = yield from planning.look(scope, names)
     before = {name: planning.ReadPosition(p.id, p.added) for name, p in state.positions.items()}
-    before = yield from planning.going_on(scope, heads, before, streams.heals)
-    new = planning.news(heads, before)
+    before, _ = yield from epochs.continued(
+        scope, heads, before, counts=lambda _name: True, may=streams.heals
+    )
+    new = epochs.news(heads, before)
     now = yield from server_time(scope)
     oldest = yield from _oldest(reader, {name: start.id for name, (start, _) in new.items()})
     found = []

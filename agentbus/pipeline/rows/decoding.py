@@ -35,6 +35,8 @@ Entry: TypeAlias = Sequence[Any]
 Columns: TypeAlias = dict[str, Any]
 
 _TIME = pa.timestamp("us", tz="UTC")
+# The field of a gap that is none: there the server went back in time.
+ARCHIVE_ONLY = "archive_only"
 _META = {"topic": "topic", "correlation_id": "correlation_id", "source": "agent"}
 
 
@@ -60,6 +62,8 @@ def gap(found: StreamGap) -> pa.RecordBatch:
     """Return the row that represents entries that were gone before they were read."""
     milliseconds, _, sequence = found.at.partition("-")
     fields = [("after", found.after)] + ([("before", found.before)] if found.before else [])
+    if found.archive_only is not None:
+        fields.append((ARCHIVE_ONLY, str(found.archive_only)))
     columns: Columns = {
         "version": pa.array([VERSION], pa.int32()),
         "stream": pa.array([found.stream]),

@@ -27,7 +27,9 @@ _FORMS = {
 class StreamGap:
     """Entries of a stream that are gone; `lost` is None if their number is unknown.
 
-    `at` is the highest id that may be among them. They lay after `after` and before `before`.
+    `at` is the highest id that may be among them. They lay after `after` and before `before`. Where a
+    server went back in time to `after`, none are lost, and `archive_only` is how many entries up to `at`
+    the server has no more.
     """
 
     stream: str
@@ -35,6 +37,7 @@ class StreamGap:
     at: str
     after: str
     before: str | None
+    archive_only: int | None = None
 
 
 def kind(name: str) -> str | None:

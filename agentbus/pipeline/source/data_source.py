@@ -29,17 +29,19 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from agentbus.core.stream import position
+from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.decoding import gap
 from agentbus.pipeline.rows.schema import DDL, GAP
 from agentbus.pipeline.rows.streams import StreamGap
-from agentbus.pipeline.source import planning
+from agentbus.pipeline.source import epochs, planning
 from agentbus.pipeline.source.discovery import Discovery
+from agentbus.pipeline.source.epochs import Epoch
 from agentbus.pipeline.source.options import Options
 from agentbus.pipeline.source.planning import Head, Range, ReadPosition
 from agentbus.pipeline.source.range_reader import RangeReader
+from agentbus.store.steps import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -175,11 +177,14 @@ def _parts(
 ) -> Op[tuple[list[Range], int]]:
     """Cut the entries between two positions into ranges; return these, and how many entries are gone."""
     added = until.added - begin.added
-    lost = planning.gone(begin, until, head)
+    # Where the entries before are not trimmed, these are not.
+    lost = 0 if epochs.holds(head, begin) else planning.gone(begin, until, head)
     if added - lost <= size:
-        return [Range(name, begin.id, until.id, added - lost)], lost
+        return [Range(name, begin.id, until.id, added - lost, added if begin.added else None)], lost
     parts = yield from planning.steps(scope, name, begin.id, until.id, size)
-    return parts, added - sum(part.expected or 0 for part in parts)
+    rows = sum(part.expected or 0 for part in parts)
+    yield from epochs.check(scope, name, begin, added, rows)
+    return parts, added - rows
 
 
 def _lost(head: Head, start: str, end: str) -> int | None:
@@ -245,6 +250,11 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = {}
         for name, head in heads.items():
             until = min(planning.before(low), head.last, key=position)
+            # A position is an entry's, as long as there is one: whether it is still there is looked at.
+            page = yield Command(
+                *("XREVRANGE", reader.scope.keys.stream(name), until, "-", "COUNT", 1)
+            )
+            until = text(page[0][0]) if page else until
             parts = yield from planning.steps(
                 reader.scope, name, until, head.last, self._options.partition_rows
             )
@@ -307,7 +317,11 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, reader: RangeReader, begin: dict[str, ReadPosition], most: int | None
     ) -> Op[dict[str, ReadPosition]]:
         heads = yield from self._look(reader, begin)
-        new = planning.news(heads, begin)
+        # What is new is counted when it is read.
+        starts, _ = yield from epochs.continued(
+            reader.scope, heads, begin, counts=lambda _name: False
+        )
+        new = epochs.news(heads, starts)
         if self._goal is not None:
             new = {
                 name: (start, min(end, self._goal[name], key=lambda at: at.added))
@@ -358,10 +372,13 @@ class _Growing(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges: list[Range] = []
         gaps: list[StreamGap] = []
         for name, (begin, until) in changed.items():
-            if until.added < begin.added:
+            head = heads.get(name) or Head(until.id, until.added, 0, None)
+            if until.added < begin.added or epochs.epoch(head, begin) in (
+                Epoch.RECREATED,
+                Epoch.UNSURE,
+            ):
                 # The stream was deleted and created again, so its count began at 0.
                 begin = ReadPosition(begin.id, 0)
-            head = heads.get(name) or Head(until.id, until.added, 0, None)
             size = self._options.partition_rows
             parts, lost = yield from _parts(reader.scope, name, begin, until, head, size)
             ranges += parts

@@ -7,16 +7,16 @@ number of lost entries is exact: those added since, minus those that exist.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.errors import BackendUnavailable, EpochMismatch
+from agentbus.core.errors import BackendUnavailable
 from agentbus.core.stream import position, text
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.store.steps import Batch, Script, ServerReply, floor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -33,18 +33,25 @@ _PLACES, _ENTRIES = 64, 16
 class Head:
     """What the server reports of a stream: how many entries were ever added, and how many exist.
 
-    `first` and `last` are the ids of its ends; an empty stream has no `first`.
+    `last` is the highest id that it ever had. `first` and `final` are the ids of its ends, which an empty
+    stream does not have; `deleted` is the highest id that was deleted by itself, rather than trimmed.
     """
 
     last: str
     added: int
     length: int
     first: str | None
+    final: str | None = field(default=None, compare=False)
+    deleted: str = field(default=START, compare=False)
 
     @property
     def end(self) -> ReadPosition:
-        """The position after all its entries."""
-        return ReadPosition(self.last, self.added)
+        """The position after all its entries, at an entry if that is known to be the last one ever added.
+
+        A program may have set the highest id above it.
+        """
+        whole = self.final is not None and older(self.deleted, self.final)
+        return ReadPosition(self.final if self.final and whole else self.last, self.added)
 
     @property
     def removed(self) -> int:
@@ -71,13 +78,15 @@ class ReadPosition:
 class Range:
     """Entries of a stream after one id, up to and including another.
 
-    `expected` is their number when the range was planned, None if they were not counted.
+    `expected` is their number when the range was planned, None if they were not counted. `added` is how
+    many were ever added, of a range whose entries were counted by the server alone.
     """
 
     stream: str
     after: str
     until: str
     expected: int | None = None
+    added: int | None = None
 
 
 def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
@@ -118,83 +127,6 @@ def gap(
     return StreamGap(name, lost, at, start.id, head.first if older(at, end.id) else None)
 
 
-def news(
-    heads: Mapping[str, Head], positions: Mapping[str, ReadPosition]
-) -> dict[str, tuple[ReadPosition, ReadPosition]]:
-    """Return the start and the end for each stream with new entries.
-
-    Raises `EpochMismatch` if the server is behind a position: it was restored to an earlier state.
-    """
-    found = {}
-    for name, head in heads.items():
-        start = positions.get(name, ReadPosition())
-        if went_back(head, start):
-            raise EpochMismatch(
-                f"the stream {name} was read up to {start.id}, its entry {start.added}, and the server now"
-                f" counts {head.added} entries up to {head.last}: it went back in time (restored from a"
-                " backup, or failed over to a late replica)",
-                hint="if that is intended: an archive goes on with new_epoch=True, a query of your own with"
-                " a new checkpoint",
-                shell_hint="if that is intended: an archive goes on with --new-epoch, a query of your own"
-                " with a new checkpoint",
-            )
-        if _fewer(head, start):
-            # It was deleted and created again, so all its entries are new.
-            start = ReadPosition(start.id, 0)
-        if head.added > start.added:
-            found[name] = (start, head.end)
-    return found
-
-
-def went_back(head: Head, start: ReadPosition) -> bool:
-    """Tell whether a stream is in an earlier state than was read; one that was created again is not."""
-    if older(head.last, start.id):
-        return True
-    # It begins within what was read, and yet fewer entries were ever added.
-    return _fewer(head, start) and not _recreated(head, start)
-
-
-def _fewer(head: Head, start: ReadPosition) -> bool:
-    """Tell whether fewer entries were added to a stream than were read of it."""
-    if head.added == start.added:
-        return head.first is not None and older(start.id, head.last)
-    return head.added < start.added
-
-
-def _recreated(head: Head, start: ReadPosition) -> bool:
-    return head.first is None or older(start.id, head.first)
-
-
-def going_on(
-    scope: Scope,
-    heads: Mapping[str, Head],
-    positions: Mapping[str, ReadPosition],
-    may: Callable[[str], bool],
-) -> Op[dict[str, ReadPosition]]:
-    """Return the positions; of streams that went back, if `may` allows it, where to continue.
-
-    A stream that has grown past its old count since is recognised by more entries than were counted.
-    """
-    found = dict(positions)
-    for name, head in heads.items():
-        start = positions.get(name)
-        if start is None or not may(name):
-            continue
-        back = went_back(head, start)
-        if back or (older(start.id, head.last) and not _recreated(head, start)):
-            at = yield from resumed(scope, name, start, head)
-            if back or at.added < start.added:
-                found[name] = at
-    return found
-
-
-def resumed(scope: Scope, name: str, start: ReadPosition, head: Head) -> Op[ReadPosition]:
-    """Return the position from which to continue after the server went back."""
-    after = start.id if older(start.id, head.last) else head.last
-    parts = yield from steps(scope, name, after, head.last, _LOOKED_AT)
-    return ReadPosition(after, head.added - sum(part.expected or 0 for part in parts))
-
-
 def older(one: str, other: str) -> bool:
     """Tell whether an id comes before another."""
     return position(one) < position(other)
@@ -232,6 +164,12 @@ def steps(
             begin, counted = at, 0
         if ended:
             return ranges
+
+
+def counted(scope: Scope, name: str, after: str, until: str) -> Op[int]:
+    """Return how many entries lie after an id, up to and including another."""
+    parts = yield from steps(scope, name, after, until, _LOOKED_AT)
+    return sum(part.expected or 0 for part in parts)
 
 
 def cut(scope: Scope, name: str, after: str, head: Head, parts: int) -> Op[list[Range]]:
@@ -304,10 +242,12 @@ def packed(ranges: Iterable[tuple[Range, int]], size: int) -> list[list[Range]]:
 
 def _head(reply: Any) -> Head:
     named = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
-    first = named.get(b"first-entry")
+    first, final = named.get(b"first-entry"), named.get(b"last-entry")
     return Head(
         last=text(named[b"last-generated-id"]),
         added=int(named[b"entries-added"]),
         length=int(named[b"length"]),
         first=text(first[0]) if first else None,
+        final=text(final[0]) if final else None,
+        deleted=text(named[b"max-deleted-entry-id"]),
     )

@@ -8,8 +8,9 @@ from agentbus.core.stream import text
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.decoding import batch, gap
 from agentbus.pipeline.rows.streams import StreamGap
+from agentbus.pipeline.source import epochs
 from agentbus.pipeline.source.connection import ServerConnection
-from agentbus.pipeline.source.planning import Range
+from agentbus.pipeline.source.planning import Range, ReadPosition
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class RangeReader(ServerConnection):
                 yield batch(groups)
             left = [n for n, page in zip(left, pages, strict=True) if len(page) == count]
         for part, number in zip(parts, seen, strict=True):
+            if part.added is not None:
+                start = ReadPosition(part.after)
+                self.run(epochs.check(self.scope, part.stream, start, part.added, number))
             if part.expected is not None and number < part.expected:
                 lost = part.expected - number
                 yield gap(StreamGap(part.stream, lost, part.until, part.after, None))

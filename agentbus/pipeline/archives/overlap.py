@@ -1,0 +1,123 @@
+"""Compares what a server has between two ids with what is archived there, after it went back in time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core.stream import position
+from agentbus.pipeline.archives.directory import told
+from agentbus.pipeline.rows.decoding import ARCHIVE_ONLY
+from agentbus.pipeline.rows.schema import GAP
+from agentbus.pipeline.source.planning import Range, before
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from agentbus.pipeline.archives.places import Place
+    from agentbus.pipeline.archives.versions import File, State
+    from agentbus.pipeline.source.range_reader import RangeReader
+
+_GAP_COLUMNS = ["stream", "id", "fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Entries of a stream on the server: those in `ranges`, `rows` in all, are not archived, others are.
+
+    `settled` counts the others. Those that lie in a gap are among them: they stay counted as lost.
+    `archive_only` is how many are archived and not there, `last` the highest id that both have.
+    """
+
+    ranges: tuple[Range, ...]
+    rows: int
+    settled: int
+    archive_only: int
+    last: str
+
+
+def overlap(
+    reader: RangeReader, at: Place, state: State, name: str, low: str, high: str
+) -> Overlap:
+    """Compare a stream's entries after `low` and up to `high` with what is archived after `low`.
+
+    Reads them all, and the ids of the files that may have them.
+    """
+    archived = _ids(at, state, name, low)
+    gaps = _gaps(at, state, name)
+    there: set[str] = set()
+    ranges: list[Range] = []
+    rows = settled = 0
+    last = low
+    # Whether the entry before was to be archived, too: nothing lies between the two.
+    goes_on = False
+    for batch in reader.read([Range(name, low, high)]) if low != high else ():
+        for entry_id in batch.column("id").to_pylist():
+            there.add(entry_id)
+            known = entry_id in archived
+            if known:
+                last = entry_id
+            if known or _within(gaps, entry_id):
+                settled += 1
+                goes_on = False
+                continue
+            rows += 1
+            after = ranges.pop().after if goes_on else before(entry_id)
+            ranges.append(Range(name, after, entry_id))
+            goes_on = True
+    return Overlap(tuple(ranges), rows, settled, len(archived - there), last)
+
+
+def ends(state: State) -> dict[str, str]:
+    """Return the highest id that is archived of each stream."""
+    found: dict[str, str] = {}
+    for file in state.files.values():
+        if file.kind != GAP:
+            for name, span in file.streams.items():
+                found[name] = max(found.get(name, span.last), span.last, key=position)
+    return found
+
+
+def _ids(at: Place, state: State, name: str, low: str) -> set[str]:
+    """Return the ids after `low` that are archived."""
+    least = position(low)
+    files = [
+        file
+        for file in state.files.values()
+        if file.kind != GAP and name in file.streams and file.to_ms >= least[0]
+    ]
+    ids = _read(at, files, name, ["stream", "id"]).column("id").to_pylist()
+    return {entry_id for entry_id in ids if position(entry_id) > least}
+
+
+def _gaps(at: Place, state: State, name: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the gaps of a stream: after which id, and up to which."""
+    files = [file for file in state.files.values() if file.kind == GAP and name in file.streams]
+    found = []
+    for row in _read(at, files, name, _GAP_COLUMNS).to_pylist():
+        fields = dict(row["fields"])
+        if ARCHIVE_ONLY not in fields:
+            found.append((position(fields["after"]), position(row["id"])))
+    return found
+
+
+def _within(gaps: Sequence[tuple[tuple[int, int], tuple[int, int]]], entry_id: str) -> bool:
+    return any(after < position(entry_id) <= until for after, until in gaps)
+
+
+def _read(at: Place, files: Sequence[File], name: str, columns: list[str]) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    from agentbus.pipeline.rows import schema
+
+    filesystem, root = at.target.filesystem()
+    wanted: Any = pa.schema([schema.ARROW.field(column) for column in columns])
+    paths = [f"{root}/{at.data(file.path)}" for file in files]
+    if not paths:
+        return wanted.empty_table()
+    with told("read", str(at)):
+        found = ds.dataset(paths, schema=wanted, format="parquet", filesystem=filesystem)
+        return found.to_table(columns, filter=ds.field("stream") == name)

@@ -1,0 +1,145 @@
+"""Plans what one version of an archive adds: the new entries of each stream, and how to cut them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from agentbus.core.stream import position
+from agentbus.pipeline.archives import overlap
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.streams import StreamGap
+from agentbus.pipeline.source import epochs, planning
+from agentbus.pipeline.source.discovery import Discovery, Selection
+from agentbus.pipeline.source.epochs import Epoch
+from agentbus.pipeline.source.planning import Head, Range, ReadPosition
+
+if TYPE_CHECKING:
+    from agentbus.pipeline.archives.places import Place
+    from agentbus.pipeline.archives.versions import State
+    from agentbus.pipeline.source.range_reader import RangeReader
+    from agentbus.store.steps import Op
+
+# Entries that one task copies: fewer cost more per row, more leave cores idle at the end.
+_LOT = 125_000
+# About the most entries of one version; the rest follow in the next one.
+_ROUND = 20_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What a version is to add: from where to where each stream has changed, and what each task copies.
+
+    `back` are the streams that went back in time and go on nevertheless, `gaps` those that are known before
+    anything is copied, `entries` about how many there are. Not `complete`: there is more.
+    """
+
+    heads: Mapping[str, Head]
+    changed: Mapping[str, tuple[ReadPosition, ReadPosition]]
+    back: Mapping[str, Epoch]
+    lots: Sequence[Sequence[Range]]
+    gaps: Sequence[StreamGap]
+    entries: int
+    complete: bool
+
+
+class RoundPlanner:
+    """Plans rounds; with `new_epoch`, also of streams that went back in time."""
+
+    def __init__(
+        self, reader: RangeReader, selection: Selection, place: Place, *, new_epoch: bool
+    ) -> None:
+        self._reader = reader
+        self._discovery = Discovery(reader.scope, selection)
+        self._place = place
+        self._new_epoch = new_epoch
+        # The highest archived ids of an earlier version. Those of later ones do not lie beyond the
+        # position, unless somebody else committed, or the position went back.
+        self._ends: dict[str, str] = {}
+        self._ends_at = -2
+
+    def plan(self, state: State) -> RoundPlan:
+        """Plan the version after a state. Raises `EpochMismatch` for a stream that went back in time."""
+        return self._joined(state, self._reader.run(self._plan(state)))
+
+    def misfits(self, plan: RoundPlan, rows: Mapping[str, int]) -> None:
+        """Raise `EpochMismatch` if streams had more or fewer entries than can have been added to them."""
+        starts = {name: start for name, (start, _) in plan.changed.items()}
+        judged = {
+            name: rows.get(name, 0)
+            for name in starts
+            if name not in plan.back and not streams.heals(name)
+        }
+        found = epochs.misfits(self._reader.scope, judged, starts, plan.heads)
+        for name in self._reader.run(found):
+            raise epochs.went_back(name, starts[name], plan.heads[name])
+
+    def _plan(self, state: State) -> Op[RoundPlan]:
+        scope = self._reader.scope
+        before = {name: ReadPosition(p.id, p.added) for name, p in state.positions.items()}
+        names = yield from self._discovery.op(before)
+        heads = yield from planning.look(scope, names)
+
+        def may(name: str) -> bool:
+            return self._new_epoch or streams.heals(name)
+
+        before, back = yield from epochs.continued(scope, heads, before, counts=may, may=may)
+        new = epochs.news(heads, before)
+        if back:
+            self._ends_at = -2
+        # From where they go on is noted, even if nothing is new.
+        new |= {name: (before[name], heads[name].end) for name in back if not streams.heals(name)}
+        lots: list[tuple[Range, int]] = []
+        total = 0
+        changed: dict[str, tuple[ReadPosition, ReadPosition]] = {}
+        for name, (start, end) in new.items():
+            if total >= _ROUND:
+                # Whole streams are left for the next version: within one, where to stop is not known
+                # without counting.
+                break
+            head = heads[name]
+            entries = end.added - start.added - planning.gone(start, end, head)
+            begin = self._joint(state, name, start, head)
+            parts = yield from planning.cut(
+                scope, name, begin, head, -(-entries // _LOT) if entries > _LOT else 1
+            )
+            lots += [(part, entries // len(parts)) for part in parts]
+            changed[name] = (start, end)
+            total += entries
+        packed = planning.packed(lots, _LOT)
+        return RoundPlan(heads, changed, back, packed, (), total, len(changed) == len(new))
+
+    def _joined(self, state: State, plan: RoundPlan) -> RoundPlan:
+        """Return a plan with the entries, up to the archive's end, that came after the server went back."""
+        changed, lots, gaps = dict(plan.changed), list(plan.lots), list(plan.gaps)
+        for name, (start, end) in plan.changed.items():
+            head, what = plan.heads[name], plan.back.get(name)
+            if what is Epoch.UNSURE:
+                gaps.append(planning.gap(name, None, start, end, head))
+            low, joint = start.id, self._joint(state, name, start, head)
+            begins = what is Epoch.BACK and not streams.heals(name)
+            if begins:
+                low = head.last if head.first is None else planning.before(head.first)
+            elif joint == low:
+                continue
+            found = overlap.overlap(self._reader, self._place, state, name, low, joint)
+            lots.append(found.ranges)
+            added = start.added + found.settled
+            if begins:
+                rest = planning.counted(self._reader.scope, name, joint, head.last)
+                added = head.added - self._reader.run(rest) - found.rows
+                at = max(self._end(state, name), state.positions[name].id, key=position)
+                gaps.append(StreamGap(name, 0, at, found.last, None, found.archive_only))
+            changed[name] = (ReadPosition(start.id, added), end)
+        return replace(plan, changed=changed, lots=lots, gaps=gaps)
+
+    def _joint(self, state: State, name: str, start: ReadPosition, head: Head) -> str:
+        """Return the id after which nothing of a stream is archived: of an earlier epoch, more may be."""
+        return min(max(start.id, self._end(state, name), key=position), head.last, key=position)
+
+    def _end(self, state: State, name: str) -> str:
+        if not self._ends_at <= state.version <= self._ends_at + 1:
+            self._ends = overlap.ends(state)
+        self._ends_at = state.version
+        return self._ends.get(name, planning.START)
