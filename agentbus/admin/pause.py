@@ -12,7 +12,7 @@ from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.ids import ASIDE, PRIORITIES, missing
+from agentbus.queues.ids import ASIDE, PRIORITIES, missing, suffix
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import CONFIRM
@@ -146,6 +146,7 @@ def dismiss(
     *,
     wait: float = GRACE,
     letters_of: Callable[[str], str] = str,
+    recorded_of: Callable[[str], int] = lambda _queue: 0,
 ) -> Op[Dismissal]:
     """Stop a worker, or an agent's workers, after their running tasks; waits up to `wait` seconds.
 
@@ -166,7 +167,7 @@ def dismiss(
     handed, alive = 0, set(running)
     for worker in sorted(dead):
         one = chosen[worker]
-        moved = yield from _hand_over(scope, one, letters_of(one.queue))
+        moved = yield from _hand_over(scope, one, letters_of(one.queue), recorded_of(one.queue))
         if moved is None or not (yield from withdraw(scope, worker, silent=scope.intervals.alive)):
             alive.add(worker)
         handed += moved or 0
@@ -267,9 +268,12 @@ def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None
     }
 
 
-def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]:
+def _hand_over(scope: Scope, one: Registered, letters_of: str, recorded: int) -> Op[int | None]:
     """Make the tasks of a dead worker due for others; returns their number, None if it is alive."""
-    of = Consumption(scope, one.queue, one.group, one.worker, letters_of=letters_of)
+    of = Consumption(
+        scope, one.queue, one.group, one.worker, letters_of=letters_of, recorded=recorded
+    )
+    log = of.log
     moved = 0
     for priority, stream in of.streams.items():
         more = 1
@@ -278,11 +282,12 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str) -> Op[int | None]
                 "handover",
                 (
                     *(scope.keys.beats, stream, of.retries(priority), of.letters),
-                    *(of.stats, of.attempts(priority)),
+                    *(of.stats, of.attempts(priority), *(() if log is None else (log.key,))),
                 ),
                 (
                     *(one.worker, one.group, round(scope.intervals.alive * 1000), ASIDE, _AT_ONCE),
                     *of.tombstone,
+                    *(() if log is None else (log.bound, suffix(one.queue, priority))),
                 ),
                 writes=True,
             )

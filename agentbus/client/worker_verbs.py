@@ -103,7 +103,13 @@ class WorkerVerbs:
         from agentbus.admin import pause
 
         kind, name = pause.subject(None, agent, worker)
-        letters_of = self.runner.policies.letters_of
+        policies = self.runner.policies
         return Patient(
-            pause.dismiss(self.scope, kind, name, wait=wait, letters_of=letters_of), wait
+            pause.dismiss(
+                *(self.scope, kind, name),
+                wait=wait,
+                letters_of=policies.letters_of,
+                recorded_of=policies.recorded_of,
+            ),
+            wait,
         )

@@ -157,11 +157,7 @@ class Keys:
         return f"{self.project}:queues"
 
     def queue(self, queue: str, priority: str = "normal") -> str:
-        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix.
-
-        `retry` in the place of a priority: tasks of any priority that wait for their next attempt, moved
-        out of the other streams so that these can be trimmed.
-        """
+        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix; `retry`: moved ones."""
         suffix = "" if priority == "normal" else f":{priority}"
         return f"{self.project}:q:{escape(queue)}{suffix}"
 
@@ -215,15 +211,17 @@ class Keys:
         return f"{self.project}:attempts:{escape(queue)}:cancelled"
 
     def moved(self, queue: str) -> str:
-        """`<P>:attempts:<queue>:moved`, hash: place of a task and group → its entry in the stream `retry`.
-
-        The place is the part of a task's id that names its entry in the stream of its priority.
-        """
+        """`<P>:attempts:<queue>:moved`, hash: place of a task and group → its entry among retries."""
         return f"{self.project}:attempts:{escape(queue)}:moved"
 
     def runs(self, task_id: str, group: str) -> str:
         """`<P>:attempts:<task id>:<group>:runs`, hash: number → run of a task that failed once, as JSON."""
         return f"{self.project}:attempts:{escape(task_id)}:{escape(group)}:runs"
+
+    @property
+    def attempt_log(self) -> str:
+        """`<P>:attempts`, stream: the attempts at tasks, many in one entry, until they are archived."""
+        return f"{self.project}:attempts"
 
     @property
     def taken(self) -> str:

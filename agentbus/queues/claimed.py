@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -21,13 +21,33 @@ _SETTLED = _TELLING | {"id"}
 _ALONE = _ADMITTED | _SETTLED
 
 
+class NotRun(str):
+    """The error of a task that ends without a further attempt."""
+
+    __slots__ = ()
+
+
+class Expired(NotRun):
+    """The error of a task that had expired when its next attempt was to begin."""
+
+    __slots__ = ()
+
+
 class Taken:
     """A claimed task: its entry, its payload, and the rest of its envelope."""
 
     __slots__ = (
         *("attempt", "counted", "entry_id", "error", "meta", "payload", "priority"),
         "uncounted",
+        # Only for the log of attempts: when it began, by `time.monotonic`; its seconds; when it was due, in
+        # unix ms, if it was put aside; its number if it is put aside without counting it.
+        *("began", "took", "due", "snoozed"),
     )
+    if TYPE_CHECKING:
+        began: float
+        took: float
+        due: float
+        snoozed: int
 
     def __init__(
         self,
@@ -139,12 +159,12 @@ class Taken:
                 return int(milliseconds) / 1000 + float(seconds)
         return int(self.first_entry.partition(b"-")[0]) / 1000 + float(seconds)
 
-    def expired(self, now: float) -> str | None:
+    def expired(self, now: float) -> Expired | None:
         """Return why it must not run at a unix time; None if it may."""
         at = self.expires_at
         if at is None or now < at:
             return None
-        return (
+        return Expired(
             f"the task expired at {rfc3339(at, milliseconds=True)}, before attempt {self.attempt}"
         )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentbus.core import names
 from agentbus.core.stream import is_number, position, text
+from agentbus.queues.attempt_log import EndedAttempt
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken
 from agentbus.queues.dependents import passed_on
@@ -61,6 +62,7 @@ class Consumption(Turns):
         """
         keys, once, again = self.scope.keys, self.scope.once(), done[0].task.redelivered
         names_of = [self.id_of(one.task) for one in done]
+        log = self._log([EndedAttempt(one.task) for one in done])
         words: list[Arg] = []
         for one, name in zip(done, names_of, strict=True):
             words += (one.task.entry_id, name, one.data)
@@ -72,9 +74,10 @@ class Consumption(Turns):
                 *(self.streams[priority], self.stats, once.key, self.awaited, keys.settled),
                 *(self.attempts(priority), *(keys.result(name, self.group) for name in names_of)),
                 *(keys.runs(name, self.group) for name in (names_of if again else ())),
+                *log.keys,
             ),
             *(once.token, round(sum(one.took for one in done) * 1000), self.kept),
-            *(RUNS_KEPT if again else "", *words),
+            *(RUNS_KEPT if again else "", len(done), *words, *log.words),
         )
         stale, awaited = yield step
         self.scope.settled(once, step)
@@ -137,9 +140,11 @@ class Consumption(Turns):
             *(self.streams[priority], self.retries(priority), self.letters),
             *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
             self.cancelled,
+            *self._log_key,
         )
         ids = suffix(self.queue, priority)
-        step = self._script("again", keys, count, firsts, int(suspects), ids, *self.tombstone)
+        rest = (int(suspects), ids, *self.tombstone, *self._log_bound)
+        step = self._script("again", keys, count, firsts, *rest)
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
         if reply[2]:
@@ -147,6 +152,8 @@ class Consumption(Turns):
         due = float(reply[1]) / 1000 if reply[1] else None
         firsts_only = reply[3] == 1
         tasks = self.decoded(reply[0], priority, int(firsts_only))
+        for task, at in zip(tasks, reply[5] if self.log is not None else (), strict=False):
+            task.due = float(at or 0)
         if not firsts_only:
             for task, record in zip(tasks, reply[4], strict=True):
                 if is_number(text(record)):
@@ -167,12 +174,12 @@ class Consumption(Turns):
         keys = (
             *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
             *(self.awaited, self.scope.keys.settled, self.retries(priority)),
-            self.scope.keys.bell(self.queue),
+            *(self.scope.keys.bell(self.queue), *self._log_key),
         )
         spared = ASIDE if own else self.consumer
         step = self._script(
             *("reclaim", keys, round(idle * 1000), start, count, ASIDE, spared),
-            *(suffix(self.queue, priority), *self.tombstone),
+            *(suffix(self.queue, priority), *self.tombstone, *self._log_bound),
         )
         reply = yield from self._where_it_is(priority, one_step(step), (b"", 0, 0))
         if reply[2]:

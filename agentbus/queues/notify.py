@@ -12,7 +12,7 @@ from agentbus.queues.ids import PRIVATE, writable
 from agentbus.queues.task import UNTIL_DONE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg
@@ -22,8 +22,9 @@ WEBHOOKS = "~webhooks"
 # The topic of notices.
 TOPIC = "tasks"
 _NEWLINE = "\n"
-# In the place of a queue, which has no such name: what follows is a task whose dedup key is freed.
-_KEY = "\r"
+# In the place of a queue, which has no such name: what follows is a task whose dedup key is freed, or
+# words for the log of attempts.
+_KEY, _LOG = "\r", "\t"
 # The room for the envelope around a result of the largest size.
 _ROOM = 64 * 1024
 _PASSED_ON = ("correlation_id", "traceparent", "tenant")
@@ -51,6 +52,11 @@ class Notifications:
         queue = names.unescape(task_id.partition("@")[2].partition(":")[0])
         self.keys += [scope.keys.seen(queue, key)] * 3
         self.argv += (_KEY, 1, task_id)
+
+    def log(self, key: str, words: Sequence[Arg]) -> None:
+        """Append words to the log of attempts."""
+        self.keys += [key] * 3
+        self.argv += (_LOG, len(words), *words)
 
     def speak(self, scope: Scope, queue: str, group: str, task_id: str, error: str | None) -> None:
         """Append a notice to the channel."""

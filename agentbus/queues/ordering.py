@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core import names
 from agentbus.core.stream import text
+from agentbus.queues.attempt_log import AttemptLog
 from agentbus.queues.ids import ASIDE, PRIORITIES, RESULT_KEPT, RETRY, STREAMS, suffix, task_id
 from agentbus.queues.progress import RunningProgress
 from agentbus.store.steps import Script
@@ -27,7 +28,7 @@ class Ordering:
     """One consumer of one group of one queue: its keys, and the order of tasks with an ordering key.
 
     Results and burials are kept for `kept` seconds, 0 for never; dead letters are stored under the name
-    `letters_of`, by default the queue's.
+    `letters_of`, by default the queue's. The log of attempts keeps about `recorded` entries, 0 for no log.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Ordering:
         *,
         kept: float = RESULT_KEPT,
         letters_of: str | None = None,
+        recorded: int = 0,
     ) -> None:
         self.scope = scope
         self.queue = names.name("queue", queue)
@@ -69,9 +71,10 @@ class Ordering:
         # The part of the tasks' ids after the entry's id, for each stream.
         self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
+        self.log = AttemptLog(scope, queue, group, consumer, recorded) if recorded else None
         self.letters = keys.dead_letters(letters_of or queue, group)
         why = "trimmed away before it was done"
-        self.tombstone = ("queue", queue, "group", group, "error", why)
+        self.tombstone: tuple[Arg, ...] = ("queue", queue, "group", group, "error", why)
 
     def attempts(self, priority: str) -> str:
         """Return the key of the attempts of one stream's tasks."""
@@ -84,6 +87,16 @@ class Ordering:
     def id_of(self, task: Taken) -> str:
         """Return a task's id; one that was delayed, or moved, keeps its first id."""
         return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
+
+    @property
+    def _log_key(self) -> tuple[str, ...]:
+        """The key of the log of attempts, if there is one."""
+        return () if self.log is None else (self.log.key,)
+
+    @property
+    def _log_bound(self) -> tuple[Arg, ...]:
+        """About how many entries the log of attempts keeps, if there is one."""
+        return () if self.log is None else (self.log.bound,)
 
     def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
         """Return a script that writes, with the group and the consumer as its first arguments."""

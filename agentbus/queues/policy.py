@@ -28,6 +28,8 @@ VISIBILITY = 180.0
 RETENTION = 86_400
 _PLACEHOLDER = "{queue}"
 _MANY = 10**9
+# The most entries of the log of attempts.
+LOGGED = 1_000_000
 # Each queue that is named once would be remembered for good.
 _REMEMBERED = 1_000
 
@@ -36,8 +38,9 @@ class Policy(Record):
     """The settings of one queue: for its publishers, its workers and its dead letters.
 
     `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results`
-    and `retention` are in seconds; `dead_letters` is the name under which the dead letters lie. `durable`
-    and `min_replicas` say what confirms a publish that does not say it.
+    and `retention` are in seconds; `dead_letters` is the name under which the dead letters lie. The log of
+    attempts keeps about `record_attempts` entries; 0: attempts are not recorded. `durable` and
+    `min_replicas` say what confirms a publish that does not say it.
     """
 
     queue: str
@@ -52,6 +55,7 @@ class Policy(Record):
     results: float = RESULT_KEPT
     retention: float = RETENTION
     dead_letters: str = ""
+    record_attempts: int = 0
     durable: str | None = None
     min_replicas: int = 1
 
@@ -146,6 +150,11 @@ class Policies:
         """Return for how many seconds a queue's results are kept, whatever its name."""
         kept: float = self._merged(queue).get("results", RESULT_KEPT)
         return kept
+
+    def recorded_of(self, queue: str) -> int:
+        """Return about how many entries the log of attempts keeps for a queue, whatever its name."""
+        recorded: int = self._merged(queue).get("record_attempts", 0)
+        return recorded
 
     def _merged(self, queue: str) -> dict[str, Any]:
         merged: dict[str, Any] = {}
@@ -274,6 +283,7 @@ _CHECKS: dict[str, Callable[[Located], Any]] = {
     "results": lambda given: given.seconds(0),
     "retention": lambda given: given.seconds(0),
     "dead_letters": _template,
+    "record_attempts": lambda given: given.whole(0, LOGGED),
     "durable": lambda given: given.choice(("replica", "disk")),
     "min_replicas": lambda given: given.whole(1, 100),
 }

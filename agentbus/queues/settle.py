@@ -10,6 +10,7 @@ from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.stream import text
 from agentbus.queues import attempts, failure_log
+from agentbus.queues.attempt_log import BURIED, CANCELLED, RETRIED, SNOOZED, EndedAttempt
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken, error_text, said
 from agentbus.queues.dependents import passed_on, queue_of
@@ -50,6 +51,21 @@ class FailedRun(NamedTuple):
     took: float = 0.0
     ran: bool = True
     exact: bool = True
+
+
+def _put_aside(one: FailedRun) -> EndedAttempt:
+    snoozed = hasattr(one.task, "snoozed")
+    return EndedAttempt(one.task, SNOOZED if snoozed else RETRIED, one.error)
+
+
+class _Logged(NamedTuple):
+    """The key of the log of attempts, if there is one, and the words to append."""
+
+    keys: tuple[str, ...]
+    words: tuple[Arg, ...]
+
+
+_NOTHING = _Logged((), ())
 
 
 class Ending(Ordering):
@@ -104,6 +120,8 @@ class Ending(Ordering):
             data = b"null"
         name = self.id_of(task)
         others = notifications(self.scope, self.queue, self.group, name, task.meta, result=data)
+        if self.log is not None:
+            self.log.aboard(others, EndedAttempt(task))
         once = self.scope.once()
         keys = (
             *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
@@ -139,6 +157,7 @@ class Ending(Ordering):
     def snooze(self, task: Taken, after: float) -> Op[bool]:
         """Put a task aside as `retry` does, without counting the attempt that has begun."""
         again = copy(task)
+        again.snoozed = task.attempt
         again.attempt = max(0, task.attempt - 1) if task.redelivered else 0
         return self.retry(again, after, ran=False)
 
@@ -149,14 +168,18 @@ class Ending(Ordering):
         """
         once, priority = self.scope.once(), failures[0].task.priority
         names_of = (self.id_of(one.task) for one in failures)
+        log = self._log([_put_aside(one) for one in failures])
         step = self._script(
             "retry",
             (
                 *(self.streams[priority], self.stats, self.attempts(priority)),
                 *(self.retries(priority), once.key, self.cancelled),
                 *(self.scope.keys.runs(name, self.group) for name in names_of),
+                *log.keys,
             ),
-            *(ASIDE, once.token, *(word for one in failures for word in self._aside(one))),
+            *(ASIDE, once.token, len(failures)),
+            *(word for one in failures for word in self._aside(one)),
+            *log.words,
         )
         reply = yield step
         self.scope.settled(once, step)
@@ -213,6 +236,8 @@ class Ending(Ordering):
         others = notifications(
             *(self.scope, self.queue, self.group, name, task.meta), error=why, cancelled=True
         )
+        if self.log is not None:
+            self.log.aboard(others, EndedAttempt(task, CANCELLED, error))
         once = self.scope.once()
         keys = (
             *(self.streams[task.priority], self.stats, self.attempts(task.priority)),
@@ -236,6 +261,8 @@ class Ending(Ordering):
         why, trace = error_text(error)
         name = self.id_of(task)
         others = notifications(self.scope, self.queue, self.group, name, task.meta, error=why)
+        if self.log is not None:
+            self.log.aboard(others, EndedAttempt(task, BURIED, error))
         words = (
             *("queue", self.queue, "group", self.group, "priority", task.tier),
             *("original_id", task.entry_id, "task_id", name),
@@ -293,6 +320,11 @@ class Ending(Ordering):
         return attempts.record(
             *(task.attempt, self.consumer, self.scope.agent, outcome, why), after=after
         )
+
+    def _log(self, attempts: Sequence[EndedAttempt]) -> _Logged:
+        """Return what a script is given to log attempts; nothing without a log."""
+        words = () if self.log is None else self.log.of(attempts)
+        return _Logged((self.log.key,), words) if self.log is not None and words else _NOTHING
 
     def _kept(self, name: str) -> str:
         """Return how many seconds a burial is recorded, and for a routed task the queue of its letter."""

@@ -37,16 +37,21 @@ class Turns(Ending):
     accompanied = 0
 
     def turn(
-        self, done: Done, took: float, count: int, low: int = 0
+        self,
+        done: Done,
+        took: float,
+        count: int,
+        low: int = 0,
+        logged: tuple[Arg, ...] | None = None,
     ) -> Op[tuple[list[bytes], list[Taken]]]:
         """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
 
         The highest priority comes first, except for `low` tasks of the lowest non-empty one. `took` is the
-        handlers' time in seconds. Returns the ids that this consumer had lost, and the new tasks. Sets
-        `missing` if the group does not exist.
+        handlers' time in seconds, `logged` their attempts, if they are packed. Returns the ids that this
+        consumer had lost, and the new tasks. Sets `missing` if the group does not exist.
         """
         once = self.scope.once() if any(done.values()) else None
-        step = self._turn(once, done, took, count, low)
+        step = self._turn(once, done, took, count, low, logged=logged)
         stale, found, missing, awaited, holders = yield step
         if once:
             self.scope.settled(once, step)
@@ -96,7 +101,12 @@ class Turns(Ending):
         words: list[Arg] = [round(took * 1000)]
         for priority in kinds:
             words += (len(done[priority]), done[priority][0], done[priority][-1])
-        keys = (self.stats, once.key, self.awaited, *(self.streams[one] for one in kinds))
+        logged = self._attempts_of(done)
+        keys = (
+            *(self.stats, once.key, self.awaited, *(self.streams[one] for one in kinds)),
+            *(self._log_key if logged else ()),
+        )
+        words += logged
         step = self._take(count, 0.0, self._script("ackall", keys, once.token, *words))
         (all_done, holders), reply, marked = yield step
         self.scope.settled(once, step)
@@ -105,7 +115,7 @@ class Turns(Ending):
         if all_done:
             return [], taken
         self.accompanied = -_ACCOMPANIED
-        stale, _ = yield from self.turn(done, took, 0)
+        stale, _ = yield from self.turn(done, took, 0, logged=logged)
         return stale, taken
 
     def _accompanied_by(self, holders: int) -> None:
@@ -133,8 +143,9 @@ class Turns(Ending):
         count: int,
         low: int,
         holds: Mapping[str, int] | None = None,
+        logged: tuple[Arg, ...] | None = None,
     ) -> Script:
-        argv: list[bytes | str | int] = [
+        argv: list[Arg] = [
             *(self.group, self.consumer, once.token if once else "", count, low),
             *(round(took * 1000), self.suffixes),
             *(len(done.get(priority, ())) for priority in PRIORITIES),
@@ -147,7 +158,14 @@ class Turns(Ending):
             *(self.awaited, self.scope.keys.settled, self.cancelled),
             *(self.streams[priority] for priority in PRIORITIES),
         )
+        if words := self._attempts_of(done) if logged is None else logged:
+            keys += self._log_key
+            argv += words
         return Script("turn", keys, argv, writes=True)
+
+    def _attempts_of(self, done: Done) -> tuple[Arg, ...]:
+        """Return the attempts at tasks to acknowledge, packed; nothing without a log."""
+        return self.log.of_done(done) if self.log is not None and any(done.values()) else ()
 
     def _take(self, count: int, seconds: float, first: Script | None = None) -> Take:
         streams = [self.streams[priority] for priority in PRIORITIES]

@@ -61,6 +61,8 @@ class Router(Worker):
         )
         # The script detects duplicates.
         self._consumer.claiming = False
+        # It moves tasks, and makes no attempt at any.
+        self._consumer.log = None
         self._moving = TaskMover(
             self._runner.run,
             self._consumer,

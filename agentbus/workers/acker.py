@@ -60,7 +60,8 @@ class Acker:
         with_result: list[TaskOutcome] = []
         failures: list[FailedRun] = []
         unstarted: list[Taken] = []
-        acked, stopping = 0, self._consumer.stopping
+        acked, stopping, log = 0, self._consumer.stopping, self._consumer.log
+        plain: list[Taken] | None = None if log is None else []
         for outcome in outcomes:
             # The common case: done, without a result.
             if isinstance(outcome, Taken):
@@ -90,6 +91,10 @@ class Acker:
                 ids[task.priority].append(task.entry_id)
             except KeyError:
                 ids[task.priority] = [task.entry_id]
+            if plain is not None:
+                plain.append(task)
+        if log is not None and plain:
+            log.ended(plain)
         if acked:
             self.count(acked)
         if with_result:
@@ -129,6 +134,8 @@ class Acker:
                 data = b""
             if not (data or task.redelivered or task.ordered):
                 plain.setdefault(task.priority, []).append(task.entry_id)
+                if self._consumer.log is not None:
+                    self._consumer.log.ended([task])
                 continue
             kind = task.priority, task.redelivered
             found.setdefault(kind, []).append(FinishedRun(task, data, outcome.took))

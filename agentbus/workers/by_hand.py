@@ -139,6 +139,7 @@ def take(
             raise (yield from _nothing(scope, queue, wait))
         (task,) = found
         consumer.since = scope.monotonic()
+        task.began = time.monotonic()
         try:
             name = consumer.id_of(task)
             yield from by_hand.extend(consumer, name, task.priority, task.entry_id, visibility)
@@ -223,6 +224,7 @@ def _consumer(runner: Runner | AsyncRunner, queue: str, group: str, agent: str) 
         *(runner.scope, queue, group, BY_HAND + agent),
         kept=policy.results,
         letters_of=policy.dead_letters,
+        recorded=policy.record_attempts,
     )
     found.tally = known.tally(runner.scope, queue, group)
     found.since = runner.scope.monotonic()
@@ -287,6 +289,7 @@ def _found(runner: Runner | AsyncRunner, one: HeldTask) -> Op[tuple[ByHand, Take
     runs = attempts.decoded(attempts.newest(flat if isinstance(flat, list) else []), None)
     if runs and runs[-1].began is not None:
         consumer.since -= max(0.0, scope.now() - runs[-1].began)
+    task.began = time.monotonic() - (scope.monotonic() - consumer.since)
     return consumer, task
 
 

@@ -316,19 +316,6 @@ def is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(call)
 
 
-def executor(
-    handler: Handler,
-    *,
-    loop: asyncio.AbstractEventLoop | None = None,
-    stopping: Callable[[], bool] = lambda: False,
-    cancelled: Container[tuple[str, bytes]] = (),
-) -> Inline | Coroutines:
-    """Return the serial executor for this kind of handler."""
-    if is_async(handler):
-        return Coroutines(handler, Finish(loop, keep=True), stopping, cancelled)
-    return Inline(handler, Finish(loop, keep=False), stopping, cancelled)
-
-
 def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     if inspect.iscoroutine(awaitable):
         return awaitable

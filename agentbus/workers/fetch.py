@@ -85,9 +85,12 @@ def fetch(
     tail = at_tail(start)
     scope, policy = runner.scope, runner.policy(queue)
     known = here(runner)
-    consumer = Consumption(
-        scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
-    )
+    of: Any = {
+        "kept": policy.results,
+        "letters_of": policy.dead_letters,
+        "recorded": policy.record_attempts,
+    }
+    consumer = Consumption(scope, queue, group, known.name, **of)
     tally = known.tally(scope, queue, group)
     seconds = policy.visibility if visibility is None else visibility
     # A group that this process has used is not new, even if the server has lost it.
@@ -99,10 +102,10 @@ def fetch(
     taken = yield from tally.aboard(fetched(fetcher, count, block or 0.0, awaiting))
     known.due_at[queue, group] = reclaimer.due_at
     kind = AsyncDelivery if awaiting else Delivery
-    holder = Fetched(
-        scope, queue, group, known.name, kept=policy.results, letters_of=policy.dead_letters
-    )
+    holder = Fetched(scope, queue, group, known.name, **of)
     holder.tally, holder.since = tally, scope.monotonic()
+    for task in taken:
+        task.began = time.monotonic()
     return [kind(holder, partial(runner.run, verb="fetch"), task) for task in taken]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
+from agentbus.queues.claimed import NotRun
 from agentbus.queues.ids import STREAMS
 from agentbus.queues.limiting import ask, grant
 from agentbus.store.failures import GroupMissing
@@ -217,7 +218,7 @@ class Fetcher:
         if task.attempt <= limit:
             return task.attempt > 0
         task.attempt = limit
-        why = f"it was not acknowledged in any of its {limit} attempts"
+        why = NotRun(f"it was not acknowledged in any of its {limit} attempts")
         buried = yield from consumer.unless_missing(consumer.bury(task, why), False)
         self._tally.note("dead" if buried else "stale")
         return False

@@ -30,7 +30,7 @@ from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
 from agentbus.workers.drain import Drain
-from agentbus.workers.executors import Batches, Finish, executor, is_async
+from agentbus.workers.executors import Batches, Finish, is_async
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat
 from agentbus.workers.idle import Idle, Leave
@@ -42,6 +42,7 @@ from agentbus.workers.reclaim import Reclaimer
 from agentbus.workers.registry import WorkerRegistration
 from agentbus.workers.renewal import Renewal
 from agentbus.workers.serial import Serial
+from agentbus.workers.timed import TimedBatches, executor
 
 if TYPE_CHECKING:
     import asyncio
@@ -106,7 +107,10 @@ class AnyWorker:
         self._stopping = StopEvent()
         self._drain = Drain(runner, queue, group, drain_timeout, self.stop) if drain else None
         self._consumer = Consumption(
-            scope, queue, group, self.name, kept=policy.results, letters_of=policy.dead_letters
+            *(scope, queue, group, self.name),
+            kept=policy.results,
+            letters_of=policy.dead_letters,
+            recorded=policy.record_attempts,
         )
         self.tally = Tally(scope, queue, group, self.name)
         self._acker = Acker(
@@ -138,13 +142,19 @@ class AnyWorker:
         most = concurrency if attempts == 1 else prefetch or _MOST
         parts = (self._do, self._fetcher, self._acker, self._gate, wrap, self._renewal)
         limits: Any = {"concurrency": concurrency, "most": most, "limit": count}
+        cancelled = self._consumer.stopping
         alone = executor(
-            handler, loop=loop, stopping=self._halted, cancelled=self._consumer.stopping
+            handler,
+            loop=loop,
+            stopping=self._halted,
+            cancelled=cancelled,
+            timed=policy.record_attempts > 0,
         )
         self._interrupt = alone.cancel
         self._loop: Serial | Concurrent
         if batch:
-            several = Batches(handler, Finish(loop, keep=True), cancelled=self._consumer.stopping)
+            kind = Batches if self._consumer.log is None else TimedBatches
+            several = kind(handler, Finish(loop, keep=True), cancelled=cancelled)
             self._loop = Serial(several, *parts, whole=prefetch is not None, **limits)
         elif concurrency > 1:
             in_flight = InFlight(concurrency, most, self._acker)

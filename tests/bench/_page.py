@@ -32,7 +32,7 @@ from tests.servers import Server
 # The benchmarks, in the order of the page.
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
-    *("typed", "task_options", "processes"),
+    *("typed", "task_options", "attempts", "processes"),
     *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "reports"),
 )
 SIZES = ("quick", "page", FULL)
@@ -51,6 +51,7 @@ _TITLES = {
     "processes": "Processes of one worker",
     "typed": "Typed tasks",
     "task_options": "Options of a task",
+    "attempts": "The log of attempts",
     "cliffs": "What each path costs",
     "dashboard": "Dashboards",
     "web": "The dashboard in browsers",

@@ -3,14 +3,17 @@
 -- KEYS: stats, once slot, awaited, then the streams of the done tasks
 -- ARGV: group, consumer, token, the handlers' milliseconds, then for each stream how many are done, the first and the
 --       last of them
+-- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: 1, or 0 if it holds others, lacks some, or some may have dependents; then nothing was done; and how many
 --          consumers hold tasks of the first stream
 --@include once
+--@include attempted
 local before = already(KEYS[2], ARGV[3])
 if before then return before end
 local call, group, consumer, holders = redis.call, ARGV[1], ARGV[2], 0
 if call('EXISTS', KEYS[3]) == 1 then return { 0, 0 } end
-for i = 4, #KEYS do
+local last = #ARGV > 4 + 3 * (#KEYS - 3) and #KEYS - 1 or #KEYS
+for i = 4, last do
   local at, all = 3 * i - 7, false
   local pending = redis.pcall('XPENDING', KEYS[i], group)
   for n, of in ipairs(pending[4] or {}) do
@@ -24,10 +27,11 @@ for i = 4, #KEYS do
   if not all then return { 0, holders } end
 end
 local done = 0
-for i = 4, #KEYS do
+for i = 4, last do
   -- This removes what is pending for the consumer, and its next read makes it again.
   done = done + call('XGROUP', 'DELCONSUMER', KEYS[i], group, consumer)
 end
 redis.pcall('HINCRBY', KEYS[1], 'processed', done)
 redis.pcall('HINCRBY', KEYS[1], 'busy_ms', ARGV[4])
+if last < #KEYS then attempted(5 + 3 * (last - 3), done, {}) end
 return keep(KEYS[2], ARGV[3], { 1, holders })

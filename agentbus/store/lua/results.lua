@@ -3,24 +3,26 @@
 -- KEYS: stream, stats, once slot, awaited, recorded outcomes, attempts, then the result of each task, then the record of the
 --       runs of each, if it is kept
 -- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, seconds to keep the records ('' if
---       these are first deliveries, which are not recorded), then for each task its entry's id, ascending, its own id,
---       and its result ('' to keep none), and of a redelivered one the record of this run and its milliseconds
+--       these are first deliveries, which are not recorded), how many tasks follow, then for each its entry's id, ascending,
+--       its own id, and its result ('' to keep none), and of a redelivered one the record of this run and its milliseconds
+-- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: {the ids that this consumer no longer holds, 1 if one of the others has dependents}
 --@include once
 --@include held
 --@include settled
 --@include runs
+--@include attempted
 local before = already(KEYS[3], ARGV[3])
 if before then return before end
 local group, kept = ARGV[1], ARGV[6]
 local words = kept == '' and 3 or 5
-local count = (#ARGV - 6) / words
-local mine = held(KEYS[1], group, ARGV[2], ARGV[7], ARGV[#ARGV - words + 1])
+local count = tonumber(ARGV[7])
+local mine = held(KEYS[1], group, ARGV[2], ARGV[8], ARGV[8 + (count - 1) * words])
 local dependents = redis.call('EXISTS', KEYS[4]) == 1
-local stale, done, awaited = {}, {}, 0
+local stale, done, awaited, without = {}, {}, 0, {}
 local now = kept ~= '' and clock()
 for n = 1, count do
-  local at = 7 + (n - 1) * words
+  local at = 8 + (n - 1) * words
   local id = ARGV[at]
   if mine[id] then
     if ARGV[at + 2] ~= '' then redis.call('SET', KEYS[6 + n], ARGV[at + 2], 'EX', ARGV[5]) end
@@ -31,7 +33,7 @@ for n = 1, count do
     end
     if dependents and settled(KEYS[4], KEYS[5], ARGV[at + 1], group, '+') then awaited = 1 end
   else
-    stale[#stale + 1] = id
+    stale[#stale + 1], without[#without + 1] = id, n - 1
   end
 end
 if #done > 0 then
@@ -41,4 +43,5 @@ if #done > 0 then
   redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 end
 if #stale > 0 then redis.pcall('HINCRBY', KEYS[2], 'stale', #stale) end
+if ARGV[8 + count * words] then attempted(8 + count * words, count, without) end
 return keep(KEYS[3], ARGV[3], { stale, awaited })

@@ -1,29 +1,31 @@
 #!lua flags=allow-oom
 -- Puts tasks of one stream aside until they are due again; they stay pending, so that they are not trimmed.
 -- KEYS: stream, stats, attempts, retries, once slot, cancelled, then the record of the runs of each task
--- ARGV: group, consumer, the consumer that holds tasks put aside, token, then for each task its entry's id, ascending, its
---       delay in ms, the attempts so far, its place among the cancelled, seconds to keep the record of its runs, the
---       record of this one ('' for none), its milliseconds
+-- ARGV: group, consumer, the consumer that holds tasks put aside, token, how many tasks follow, then for each its entry's
+--       id, ascending, its delay in ms, the attempts so far, its place among the cancelled, seconds to keep the record of
+--       its runs, the record of this one ('' for none), its milliseconds
+-- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: for each 1, 0 if this consumer no longer holds it, or 2 if it was cancelled and must be settled as that
 --@include once
 --@include held
 --@include owner
 --@include replace
 --@include runs
+--@include attempted
 local before = already(KEYS[5], ARGV[4])
 if before then return before end
-local call, words = redis.call, 7
+local call, words, count, without = redis.call, 7, tonumber(ARGV[5]), {}
 local mine
 if string.find(ARGV[2], '\n', 1, true) then
   -- A task that is held by hand is settled alone.
-  mine = { [ARGV[5]] = owns(KEYS[1], ARGV[1], ARGV[2], ARGV[5], KEYS[3]) }
+  mine = { [ARGV[6]] = owns(KEYS[1], ARGV[1], ARGV[2], ARGV[6], KEYS[3]) }
 else
-  mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[5], ARGV[#ARGV - words + 1])
+  mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[6], ARGV[6 + (count - 1) * words])
 end
 local now, cancelled = clock(), call('EXISTS', KEYS[6]) == 1
 local reply, aside, attempts, dues, stale = {}, {}, {}, {}, 0
-for n = 1, (#ARGV - 4) / words do
-  local at = 5 + (n - 1) * words
+for n = 1, count do
+  local at = 6 + (n - 1) * words
   local id = ARGV[at]
   if not mine[id] then
     reply[n], stale = 0, stale + 1
@@ -36,6 +38,7 @@ for n = 1, (#ARGV - 4) / words do
     dues[last - 1], dues[last] = string.format('%d', now + tonumber(ARGV[at + 1])), id
     ran(KEYS[6 + n], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], now)
   end
+  if reply[n] ~= 1 then without[#without + 1] = n - 1 end
 end
 if #aside > 0 then
   replace(KEYS[3], 'HSET', unpack(attempts))
@@ -45,4 +48,5 @@ if #aside > 0 then
   call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, unpack(aside))
 end
 if stale > 0 then redis.pcall('HINCRBY', KEYS[2], 'stale', stale) end
+if ARGV[6 + count * words] then attempted(6 + count * words, count, without) end
 return keep(KEYS[5], ARGV[4], reply)

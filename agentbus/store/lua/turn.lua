@@ -6,12 +6,14 @@
 --       last non-empty stream, the handlers' milliseconds, the part of a task's id after the entry's id for each
 --       stream, as lines, then for each stream how many ids are its own, then for each how many of its entries the
 --       consumer holds if none was taken from it ('' if it does not know), then all the ids, ascending within a stream
+-- With a log of attempts: its key after the streams, and its words after the ids
 -- Returns: {the ids that this consumer no longer holds, {{index of the stream, entries}, …}, 1 where the
 --          group is missing from a stream, 1 if finished tasks have dependents, how many consumers hold tasks of one of
 --          the streams of finished tasks}
 --@include held
+--@include attempted
 local call, group, consumer, left = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[4])
-local streams = #KEYS - 5
+local streams = select(2, string.gsub(ARGV[7], '[^\n]+', ''))
 local stale, taken, missing, holders = {}, {}, 0, 0
 -- Most queues have no dependencies: then this is the only check.
 local awaited = ARGV[3] ~= '' and call('EXISTS', KEYS[3]) == 1
@@ -38,7 +40,8 @@ if ARGV[3] ~= '' then
   if kept and string.sub(kept, 1, #token) == token then
     stale = cjson.decode(string.sub(kept, #token + 1))
   else
-    local from, done = 8 + 2 * streams, 0
+    local first, without = 8 + 2 * streams, {}
+    local from, done = first, 0
     for i = 1, streams do
       local number = tonumber(ARGV[7 + i])
       if number > 0 then
@@ -61,14 +64,20 @@ if ARGV[3] ~= '' then
         elseif not pending.err then
           local mine_yet = held(stream, group, consumer, ARGV[from], ARGV[to])
           for at = from, to do
-            if mine_yet[ARGV[at]] then ids[#ids + 1] = ARGV[at] else stale[#stale + 1] = ARGV[at] end
+            if mine_yet[ARGV[at]] then
+              ids[#ids + 1] = ARGV[at]
+            else
+              stale[#stale + 1], without[#without + 1] = ARGV[at], at - first
+            end
           end
           for at = 1, #ids, 5000 do
             mine = mine + call('XACK', stream, group, unpack(ids, at, math.min(at + 4999, #ids)))
           end
         else
           missing = 1
-          for at = from, to do stale[#stale + 1] = ARGV[at] end
+          for at = from, to do
+            stale[#stale + 1], without[#without + 1] = ARGV[at], at - first
+          end
         end
         if awaited then pass_on(i, ids) end
         done, from = done + mine, to + 1
@@ -79,6 +88,7 @@ if ARGV[3] ~= '' then
       redis.pcall('HINCRBY', KEYS[1], 'busy_ms', ARGV[6])
     end
     if #stale > 0 then redis.pcall('HINCRBY', KEYS[1], 'stale', #stale) end
+    if #KEYS > 5 + streams then attempted(from, from - first, without) end
     call('SET', KEYS[2], token .. cjson.encode(stale), 'EX', 300)
   end
 end

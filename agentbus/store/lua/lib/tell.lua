@@ -2,7 +2,7 @@
 -- three keys for each: stream, queues, stats of the queue there; channel, agents, topics of a notice. From ARGV[at]
 -- on for each: queue ('' for a caller's private stream, a newline and a bound for the channel), how many words
 -- follow, and its fields and values, after agent, message and topic of a notice; or a carriage return, and the task
--- whose dedup key is freed, which is the key. One that cannot be appended
+-- whose dedup key is freed, which is the key; or a tab, for the log of attempts, and its words. One that cannot be appended
 -- (because of another program's key) is counted, and does not prevent the acknowledgement.
 local function tell(stats, key, at)
   while KEYS[key] do
@@ -15,6 +15,8 @@ local function tell(stats, key, at)
     elseif queue == '\r' then
       sent = ''
       if redis.pcall('GET', KEYS[key]) == words[1] then redis.call('DEL', KEYS[key]) end
+    elseif queue == '\t' then
+      sent = redis.pcall('XADD', KEYS[key], 'MAXLEN', '~', words[1], '*', unpack(words, 2))
     elseif string.sub(queue, 1, 1) == '\n' then
       local said, id = pcall(say, KEYS[key], KEYS[key + 1], KEYS[key + 2], string.sub(queue, 2), unpack(words))
       sent = said and id

@@ -1,0 +1,40 @@
+-- cut_off(found, stream, attempts, id, holder, tail): adds the attempt that a task's holder may have begun to `found`, unless
+-- it cannot have begun one, or that is logged. `tail` is the part of the task's id after the entry's id. To be called
+-- before the task is put aside.
+local function cut_off(found, stream, attempts, id, holder, tail)
+  local record = redis.pcall('HGET', attempts, id)
+  record = type(record) == 'string' and record or ''
+  local number, mark = string.match(record, '^(%d+) (.*)$')
+  if not number then
+    number = math.min(tonumber(record) or 0, 1e9) + 1
+  elseif string.find(mark, '^[?-]') or string.sub(mark, -1) == '!' then
+    -- Counted when it was reclaimed before; or to be counted before it begins; or logged when it was reclaimed before.
+    return
+  else
+    redis.call('HSET', attempts, id, record .. '!')
+  end
+  local entry, fields = redis.call('XRANGE', stream, id, id)[1], {}
+  for i = 1, entry and #entry[2] or 0, 2 do fields[entry[2][i]] = entry[2][i + 1] end
+  local known, meta = pcall(cjson.decode, fields['meta'] or '')
+  meta = known and type(meta) == 'table' and meta or {}
+  local first = fields['id'] or meta['id'] or fields['agentbus_moved_from']
+  local at = found[holder]
+  if not at then
+    at = { ids = {}, attempt = {}, id = {}, task = {}, place = {} }
+    found[holder] = at
+  end
+  local n = #at.ids + 1
+  at.ids[n], at.attempt[n], at.place[n] = id, tonumber(number), n - 1
+  at.id[n] = type(first) == 'string' and first or id .. tail
+  at.task[n] = type(meta['task']) == 'string' and meta['task'] or ''
+end
+-- log_cut_off(found, key, bound, queue, group, tail): appends these attempts to the log, an entry for each holder.
+local function log_cut_off(found, key, bound, queue, group, tail)
+  for holder, at in pairs(found) do
+    local more = { outcome = 'cut_off', priority = string.match(tail, ':(%l+)$') or 'normal' }
+    for _, name in ipairs({ 'attempt', 'id', 'task' }) do more[name] = { at[name], at.place } end
+    redis.pcall('XADD', key, 'MAXLEN', '~', bound, '*', 'queue', queue, 'group', group, 'worker', holder,
+      'agent', string.match(holder, '^hand:(.*)$') or '', 'ids', table.concat(at.ids, ' '), 'began', '', 'took', '',
+      'more', cjson.encode(more))
+  end
+end
