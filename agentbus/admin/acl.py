@@ -59,6 +59,7 @@ _NOTED = {
     "queues": ("zadd",),
     "metrics": ("xadd",),
     "replies": ("xtrim",),
+    "sinks": ("expire", "zadd", "zremrangebyscore"),
     "flows": ("hincrby", "hset", "zadd", "zremrangebyscore"),
 }
 ROLES = ("publisher", "worker")

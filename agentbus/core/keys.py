@@ -31,8 +31,7 @@ class Keys:
     def cursor(self, agent: str, topic: str | None = None) -> str:
         """`<P>:last:<agent>` or `<P>:last:<agent>:<topic>`, string: the id last read.
 
-        `%` and `:` in a name are percent-encoded in both forms, so that the cursor of the agent `a:b`
-        is not that of the agent `a` for the topic `b`.
+        `%` and `:` in names are percent-encoded, so that the agent `a:b` is not `a` on the topic `b`.
         """
         return f"{self.project}:last:{cursor_field(agent, topic)}"
 
@@ -303,6 +302,10 @@ class Keys:
         """`<P>:replays:<replay>`, hash: the request of a replay of an archive, and its cursors."""
         return f"{self.project}:replays:{escape(replay_id)}"
 
+    def sink(self, run: str, partition: int) -> str:
+        """`<P>:sinks:<run>:<partition>`, zset: digest of a slice that a Spark sink wrote → its batch."""
+        return f"{self.project}:sinks:{escape(run)}:{partition}"
+
     def tidied(self, duty: str) -> str:
         """`<P>:tidied:<duty>`, string: the worker that does this janitor's duty now."""
         return f"{self.project}:tidied:{duty}"
@@ -363,11 +366,9 @@ class Keys:
 
     def kind(self, key: str) -> str | None:
         """Return the kind of a key of this project; None for other keys."""
-        prefix = f"{self.project}:"
-        if not key.startswith(prefix):
-            return None
-        kind = key[len(prefix) :].split(":", 1)[0]
-        return kind if kind in KEY_KINDS else None
+        before, prefix, rest = key.partition(f"{self.project}:")
+        kind = rest.split(":", 1)[0]
+        return kind if prefix and not before and kind in KEY_KINDS else None
 
     def pattern(self, kind: str | None = None) -> str:
         """Return a SCAN pattern for the project's keys; only the last `*` is a wildcard."""

@@ -65,6 +65,7 @@ KEY_KINDS = frozenset(
         "rate",
         "after",
         "schedules",
+        "sinks",
     ]
 )
 

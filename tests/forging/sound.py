@@ -176,6 +176,7 @@ def _rest(keys: Keys, client: redis.Redis) -> None:
     client.hset(keys.event_readers("orders"), "reader", "0-0")
     client.hset(keys.relay("orders"), mapping={"token": "7", "trimmed": "0"})
     client.hset(keys.readers(QUEUE), "archive", "0-1")
+    client.zadd(keys.sink("s1", 0), {"5f2a": 3})
     client.hset(keys.replay("r1"), mapping={"asked": "{}", "published": "3", "finished": ""})
     client.zadd(keys.triggers, {"bob\nada": 1_790_000_000_000})
     client.zadd(keys.rate("agent", "bob"), {"1-1@sound": 1_790_000_000_000})

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from agentbus.pipeline.source.data_source import AgentBusSource
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-
     from pyspark.sql.datasource import DataSource
 
     from agentbus.core.settings import Settings
@@ -24,9 +22,7 @@ def source(settings: Settings) -> type[DataSource]:
     name = f"agentbus-{secrets.token_hex(4)}"
 
     class Bound(AgentBusSource):
-        def __init__(self, options: MutableMapping[str, str]) -> None:
-            super().__init__(options)
-            self._options.settings = settings
+        bound_to = settings
 
         @classmethod
         def name(cls) -> str:

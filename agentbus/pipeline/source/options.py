@@ -15,6 +15,7 @@ from agentbus.store.url import read
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agentbus.core.settings import Settings
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -30,7 +31,7 @@ PARTITION = 100_000
 class Options:
     """The options of a source, and the settings that they resolve to on the driver."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], settings: Settings | None = None) -> None:
         values = {
             name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS
         }
@@ -40,17 +41,11 @@ class Options:
                 f"the source agentbus has no option {unknown[0][:60]!a}",
                 hint=f"it has {', '.join(_KNOWN)}",
             )
-        url = values.get("url")
-        if url is not None and read(url).masked() != url:
-            raise ConfigError(
-                "the option url holds a password, which Spark would show in plans and logs",
-                hint="set AGENTBUS_URL in the environment of the driver instead",
-            )
-        self.settings = resolve({"url": url, "project": values.get("project")})
+        self.settings = settings or resolved(values)
         self.selection = Selection(values.get("streams", ALL))
-        self.partition_rows = _number(values, "partitionRows") or PARTITION
-        self.page_rows = _number(values, "pageRows") or PAGE
-        self.most = _number(values, "maxRowsPerTrigger")
+        self.partition_rows = number(values, "partitionRows") or PARTITION
+        self.page_rows = number(values, "pageRows") or PAGE
+        self.most = number(values, "maxRowsPerTrigger")
         self._from = values.get("from")
         self._to = values.get("to")
 
@@ -71,7 +66,22 @@ class Options:
         return low, high
 
 
-def _number(values: Mapping[str, str], name: str) -> int | None:
+def resolved(values: Mapping[str, str], **more: str | None) -> Settings:
+    """Return the settings by the options `url` and `project`, and what the driver has for the rest.
+
+    Raises `ConfigError` for a URL with a password.
+    """
+    url = values.get("url")
+    if url is not None and read(url).masked() != url:
+        raise ConfigError(
+            "the option url holds a password, which Spark would show in plans and logs",
+            hint="set AGENTBUS_URL in the environment of the driver instead",
+        )
+    return resolve({"url": url, "project": values.get("project"), **more})
+
+
+def number(values: Mapping[str, str], name: str) -> int | None:
+    """Return a whole number above 0; raises `UsageError` for anything else."""
     text = values.get(name.lower())
     if text is None:
         return None

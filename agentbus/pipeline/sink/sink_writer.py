@@ -1,0 +1,136 @@
+"""Writes rows to a queue, a topic or notes: Spark's tasks run this, each on its partition."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from agentbus.coordination.notes import jot
+from agentbus.core import names
+from agentbus.core.errors import UsageError
+from agentbus.pipeline.sink.queue_slices import QueueSlices, Spot, digest
+from agentbus.pipeline.sink.rows import TaskRows, named, numbered
+from agentbus.pipeline.sink.sink_options import Sink
+from agentbus.pipeline.source.connection import ServerConnection
+from agentbus.queues.publish import BATCH, Ahead, confirmed
+from agentbus.store.steps import Script, one_step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What Spark tells each task of a query: which query, also after a restart, and which batch.
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+# How long the server knows what a query wrote last, and what a save wrote, in seconds.
+QUERY_KEPT, SAVE_KEPT = 7 * 86_400, 3 * 3600
+
+
+@dataclass
+class SinkCommit(WriterCommitMessage):
+    """What a Spark task reports at its end."""
+
+    rows: int
+
+
+class SinkWriter(DataSourceArrowWriter):
+    """Writes the rows of a frame."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        return _write(self._sink, _spot(self._sink, None), iterator)
+
+
+class StreamSinkWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a query."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+        context = TaskContext.get()
+        query = context and context.getLocalProperty(_QUERY)
+        return _write(self._sink, _spot(self._sink, query or None), iterator)
+
+
+def _spot(sink: Sink, query: str | None) -> Spot:
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    if query is None:
+        return Spot(sink.run, 0, partition, SAVE_KEPT)
+    assert context is not None
+    return Spot(query, int(context.getLocalProperty(_BATCH) or 0), partition, QUERY_KEPT)
+
+
+def _write(sink: Sink, spot: Spot, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
+    """Write a partition; raises the error of the first row that cannot be written."""
+    writers = {"queue": _to_queue, "topic": _to_topic, "notes": _to_notes}
+    with ServerConnection(sink.settings) as server:
+        return SinkCommit(writers[sink.target](server, sink, spot, numbered(iterator)))
+
+
+def _to_queue(
+    server: ServerConnection, sink: Sink, spot: Spot, rows: Iterator[tuple[int, tuple[Any, ...]]]
+) -> int:
+    slices, rules = QueueSlices(server.scope, sink, spot), server.policy(sink.name)
+    reader = TaskRows(server.scope, sink, rules, spot.partition)
+    ahead = Ahead(slices.cut(reader.tasks(rows)))
+    written = 0
+    while (one := ahead.take()) is not None:
+        op = confirmed(slices.send(one, ahead.prepare), server, rules, None, None)
+        server.run(op, patience=sink.timeout)
+        written += len(one.rows)
+    return written
+
+
+def _to_topic(
+    server: ServerConnection, sink: Sink, spot: Spot, rows: Iterator[tuple[int, tuple[Any, ...]]]
+) -> int:
+    scope, keys = server.scope, server.scope.keys
+    record = keys.sink(spot.run, spot.partition)
+    written = 0
+    pages = iter(lambda: list(itertools.islice(rows, BATCH)), [])
+    for number, page in enumerate(pages):
+        said = []
+        for row, (message,) in page:
+            try:
+                said.append(names.body("message", message, scope.max_body))
+            except UsageError as error:
+                raise named(error, row, spot.partition, "message") from error
+        mark = digest([b"%d %d" % (spot.batch, number), *(text.encode() for text in said)])
+        step = Script(
+            "chorus",
+            (keys.channel, keys.agents, keys.topics, record),
+            (
+                *(spot.batch, spot.kept, mark, scope.channel_bound, scope.agent, sink.name),
+                *said,
+            ),
+            writes=True,
+        )
+        server.run(one_step(step), patience=sink.timeout)
+        written += len(said)
+    return written
+
+
+def _to_notes(
+    server: ServerConnection, sink: Sink, spot: Spot, rows: Iterator[tuple[int, tuple[Any, ...]]]
+) -> int:
+    written = 0
+    for number, values in rows:
+        note = dict(zip(sink.columns, values, strict=True))
+        try:
+            op = jot(server.scope, note["key"], note["value"], note.get("tags") or ())
+            server.run(op, patience=sink.timeout)
+        except UsageError as error:
+            raise named(error, number, spot.partition, "key") from error
+        written += 1
+    return written
