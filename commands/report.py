@@ -13,7 +13,7 @@ from agentbus.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from agentbus.commands._output import Out
@@ -60,22 +60,22 @@ def run(call: Call) -> None:
     from agentbus.pipeline import reports
 
     names = reports.chosen(args.name)
-    project = _check(call)
-    if args.html:
-        # Before Spark has worked for minutes: the extra may be missing what writes the page.
-        with _spark.extra():
+    project, entries = _check(call, names)
+    with _spark.extra():
+        from agentbus.pipeline.reports import running
+
+        if args.html:
+            # Before Spark has worked for minutes: the extra may be missing what writes the page.
             from agentbus.pipeline.reports import page
     with _Steps(call) as steps:
-        steps.say("starting Spark")
-        with _spark.session(call, args.path) as spark:
-            if args.live:
+        if args.live:
+            with _spark.session(call) as spark:
                 _live(call, spark, steps)
-                return
-            from agentbus.pipeline.archives.reader import read
-            from agentbus.pipeline.reports import running
-
-            rows = read(spark, args.path, since=args.since, until=args.until, marked=True)
-            found = running.run(names, rows, table=args.table, alone=args.csv, tell=steps.step)
+            return
+        if entries:
+            found = _report(call, names, steps)
+        else:
+            found = running.run(names, None, table=args.table, alone=args.csv)
     if found.summary.lost and not args.html:
         many = f"{found.summary.lost:,} entries were" if found.summary.lost > 1 else "1 entry was"
         out.warn(f"{many} gone before they could be archived; the figures lack them")
@@ -96,9 +96,23 @@ def run(call: Call) -> None:
         _text(out, found, project, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
 
 
-def _check(call: Call) -> str:
-    """Refuse what does not go together before Spark is started, which takes seconds; return the project."""
-    args, project = call.args, call.settings.project
+def _report(call: Call, names: Sequence[str], steps: _Steps) -> Outcome:
+    from agentbus.pipeline.archives.reader import read
+    from agentbus.pipeline.reports import running
+
+    args = call.args
+    steps.say("starting Spark")
+    with _spark.session(call, args.path) as spark:
+        rows = read(spark, args.path, since=args.since, until=args.until, marked=True)
+        return running.run(names, rows, table=args.table, alone=args.csv, tell=steps.step)
+
+
+def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
+    """Refuse what does not go together before Spark is started, which takes seconds.
+
+    Returns the project, and about how many entries there are to report on.
+    """
+    args, project, entries = call.args, call.settings.project, 0
     if args.path is None and not args.live:
         raise UsageError(
             "report needs the path of an archive",
@@ -106,16 +120,21 @@ def _check(call: Call) -> str:
         )
     if sum((bool(args.html), args.csv, call.out.json)) > 1:
         raise UsageError("--html, --csv and --json exclude each other", hint="choose one")
-    if args.path is not None:
-        from agentbus.pipeline.archives.reader import between, check
+    if not args.live:
+        with _spark.extra():
+            from agentbus.pipeline.archives.reader import between, check
+            from agentbus.pipeline.reports import running
 
-        between(args.since, args.until)
-        project = check(args.path).project
+        running.check(names, args.table, alone=args.csv)
+        span = between(args.since, args.until)
+        state = check(args.path)
+        project = state.project
+        entries = sum(file.rows for file in state.files.values() if span.may_hold(file))
     if args.html and not os.path.isdir(os.path.dirname(os.path.abspath(args.html))):
         raise UsageError(
             f"there is no directory for {args.html!r}", hint="make it first, or name another file"
         )
-    return project
+    return project, entries
 
 
 def _live(call: Call, spark: Any, steps: _Steps) -> None:
@@ -222,8 +241,7 @@ class _Steps(_progress.Line):
         self._began = time.monotonic()
 
     def step(self, step: ReportStep) -> None:
-        far = f", {step.done} of {step.all} tables" if step.all else ""
-        self.say(f"{step.doing}{far}")
+        self.say(f"{step.doing}, {step.done} of {step.all} passes")
 
     def say(self, what: str) -> None:
         if self._wanted:

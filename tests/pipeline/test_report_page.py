@@ -16,8 +16,9 @@ import pytest
 
 from agentbus.errors import AgentBusError
 from agentbus.pipeline.reports import axes, page, svg, wording
-from agentbus.pipeline.reports.report import Chart, Span
+from agentbus.pipeline.reports.report import Chart
 from agentbus.pipeline.reports.running import Filled, LostEntries, Outcome, Result, Summary
+from agentbus.pipeline.reports.span import Span
 from tests.pipeline.talk import HOSTILE, START
 
 VOID = {"meta", "br", "link", "img", "input"}

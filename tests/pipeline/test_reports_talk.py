@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.errors import AgentBusError, UsageError
 from agentbus.pipeline import reports
 from agentbus.pipeline.reports import activity, conversations, flags, running
-from agentbus.pipeline.reports.report import Given, Span, Table
+from agentbus.pipeline.reports.report import Table
+from agentbus.pipeline.reports.span import Span
 from tests.pipeline.reckoning import written
 from tests.pipeline.talk import START, frame, gap, history, row, said, task
 from tests.tiers import nightly
@@ -308,7 +310,12 @@ def test_contention_counts_changes_handovers_and_force(spark):
     rows = [said(who, at, event=event, flag="f", **more) for at, who, event, more in told]
     rows += [said("ada", 1, event="announced", flag="quiet", token=1)]
 
-    got = flags.contention(flags.holds(frame(spark, rows))).toArrow().to_pylist()
+    (got,) = (
+        table.rows
+        for table in running.run(["flags"], frame(spark, rows), table="contention")
+        .results[0]
+        .tables
+    )
 
     assert got == [
         {
@@ -342,22 +349,13 @@ def test_rows_that_other_programs_wrote_break_nothing(spark):
 # -- the frame ---------------------------------------------------------------------------------------
 
 
-def test_only_the_first_rows_of_a_table_leave_spark_and_the_others_are_counted(spark):
-    table = Table("numbers", "Numbers", spark.range(250).orderBy("id"), top=100)
+def test_only_the_first_rows_of_a_table_are_kept_and_the_others_are_counted():
+    rows = [{"id": number, "hidden": 0} for number in range(250)]
 
-    got = running.fill("any", table)
+    got = running.fill("any", Table("numbers", "Numbers", ("id",), rows, top=100, more=7))
 
-    assert [one["id"] for one in got.rows] == list(range(100))
-    assert got.left_out == 150
-
-
-def test_nothing_stays_cached_after_a_run(spark):
-    rows = frame(spark, [said("ada", 0)])
-    before = spark.sparkContext._jsc.getPersistentRDDs().size()
-
-    running.run(("flags",), rows)
-
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+    assert got.rows == [{"id": number} for number in range(100)]
+    assert got.left_out == 157
 
 
 def test_the_summary_tells_what_was_lost_and_where(spark):
@@ -382,25 +380,25 @@ def test_an_archive_without_rows_gives_reports_that_say_so(spark):
     assert got.summary.span == Span()
 
 
-def test_what_spark_refuses_is_told_in_a_sentence(spark):
-    table = Table("broken", "Broken", spark.range(1).selectExpr("raise_error('no such luck') AS a"))
+def test_no_rows_are_reported_without_spark():
+    got = running.run(TALK, None)
 
-    with pytest.raises(AgentBusError, match=r"report any, table broken.*no such luck") as error:
-        running.fill("any", table)
+    assert [one.empty for one in got.results] == [reports.load(name).empty for name in TALK]
+    assert got.summary.total == 0
+
+
+def test_what_spark_refuses_is_told_in_a_sentence(spark):
+    rows = frame(spark, [said("ada", 0)]).withColumn("kind", F.raise_error(F.lit("no such luck")))
+
+    with pytest.raises(AgentBusError, match=r"the reports' summary.*no such luck") as error:
+        running.run(["flags"], rows)
 
     assert "\n" not in error.value.message
 
 
-def test_frames_that_several_tables_start_from_are_made_once(spark):
-    given_, made = Given(), []
-
-    def make():
-        made.append(1)
-        return spark.range(3)
-
-    assert given_.once("a", make) is given_.once("a", make)
-    given_.release()
-    assert made == [1]
+def test_a_table_that_there_is_not_is_refused_before_anything_runs():
+    with pytest.raises(UsageError, match="there is no table 'nonsense'"):
+        running.run(["flags"], None, table="nonsense")
 
 
 def test_a_report_that_is_unknown_is_refused_with_the_list():

@@ -2,103 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
-from pyspark.sql import functions as F  # noqa: N812
-
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table
-from agentbus.pipeline.reports.work import entered, entry_seconds, start_of
-from agentbus.pipeline.rows import schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from agentbus.pipeline.reports.aggregate import Figures, Row
+from agentbus.pipeline.reports.arithmetic import ordered, summed
+from agentbus.pipeline.reports.entries import COUNTS, ENTRIES, counted, talk_seconds
+from agentbus.pipeline.reports.report import Chart, Report, Table
 
 # The most agents in the heat map, and the most cells.
 _LINES, _CELLS = 20, 8000
 _MOMENTS = 1500
-_FIGURES = ("messages", "events", "tasks", "bytes")
+_TABLES = ("agents", "times", "heat", "topics")
 
 
-def counted(rows: DataFrame, given: Given) -> DataFrame:
-    """Return counts by agent, topic and moment: what all tables of activity add up.
-
-    Columns: agent, topic, time (the start of a minute, hour or day), messages, events, tasks, bytes.
-    A message is an entry of the channel that an agent spoke, an event one that the bus spoke for it.
-    """
-    channel, bytes_ = F.col("kind") == schema.CHANNEL, F.coalesce("bytes", F.lit(0))
-    return (
-        entered(rows, given)
-        .withColumn("at", start_of("slot", entry_seconds(given)))
-        .groupBy("agent", "topic", given.moment("at"))
-        .agg(
-            *(
-                F.sum(F.when(which, F.col("entries")).otherwise(0)).alias(name)
-                for name, which in (
-                    ("messages", channel & ~F.col("told")),
-                    ("events", F.col("told")),
-                    ("tasks", ~channel),
-                )
-            ),
-            F.sum(bytes_).cast("bigint").alias("bytes"),
-        )
-    )
+def by(figures: Figures, what: str) -> list[Row]:
+    """Return messages, events, tasks and bytes of each agent or topic."""
+    rows = _named(counted(figures, what), what)
+    rows = ordered(rows, "-events", f"{what}?")
+    return sorted(rows, key=lambda row: -(row["messages"] + row["tasks"]))
 
 
-def by(counts: DataFrame, column: str) -> DataFrame:
-    """Return the counts summed up by one column, with the first and the last moment."""
-    return summed(counts, column).orderBy(
-        F.desc(F.col("messages") + F.col("tasks")), F.desc("events"), F.asc_nulls_last(column)
-    )
+def _named(rows: Iterable[Row], what: str) -> list[Row]:
+    """Sum up by name."""
+    return [{what: name, **sums} for (name,), sums in summed(rows, ("name",), COUNTS).items()]
 
 
-def summed(counts: DataFrame, *columns: str) -> DataFrame:
-    """Return the counts summed up by columns."""
-    return counts.groupBy(*columns).agg(*(F.sum(name).alias(name) for name in _FIGURES))
+def times(figures: Figures) -> list[Row]:
+    """Return the same of each time (second to day, as the span is long)."""
+    rows = ({**row, "time": _time(figures, row)} for row in counted(figures, "agent"))
+    found = summed(rows, ("time",), COUNTS)
+    return ordered(({"time": time, **sums} for (time,), sums in found.items()), "time")
 
 
-def heat(counts: DataFrame) -> DataFrame:
-    """Return entries by agent and moment, of the agents that said and published most."""
-    entries = (F.col("messages") + F.col("events") + F.col("tasks")).alias("entries")
-    by_agent = counts.where(F.col("agent").isNotNull()).select("agent", "time", entries)
-    most = (
-        by_agent.groupBy("agent")
-        .agg(F.sum("entries").alias("most"))
-        .orderBy(F.desc("most"), "agent")
-        .limit(_LINES)
-    )
-    return (
-        by_agent.join(F.broadcast(most), "agent")
-        .groupBy("agent", "most", "time")
-        .agg(F.sum("entries").alias("entries"))
-        .orderBy(F.desc("most"), "agent", "time")
-        .select("agent", "time", "entries")
-    )
+def heat(figures: Figures) -> list[Row]:
+    """Return entries by agent and time, of the agents that said and published most."""
+    cells: Counter[tuple[str, datetime | None]] = Counter()
+    all_of: Counter[str] = Counter()
+    for row in counted(figures, "agent"):
+        if row["name"] is not None:
+            entries = row["messages"] + row["events"] + row["tasks"]
+            cells[row["name"], _time(figures, row)] += entries
+            all_of[row["name"]] += entries
+    most = sorted(all_of, key=lambda agent: (-all_of[agent], agent))[:_LINES]
+    place = {agent: number for number, agent in enumerate(most)}
+    rows = [
+        {"agent": agent, "time": time, "entries": entries}
+        for (agent, time), entries in cells.items()
+        if agent in place
+    ]
+    return sorted(ordered(rows, "time"), key=lambda row: place[row["agent"]])
 
 
-def build(rows: DataFrame, given: Given) -> Sequence[Table]:
+def _time(figures: Figures, row: Row) -> datetime | None:
+    slot = row["slot"]
+    return None if slot is None else figures.moment(slot * talk_seconds(figures.span))
+
+
+def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of activity."""
-    counts = given.once("activity", lambda: counted(rows, given))
-    bucket = given.span.bucket
+    bucket = figures.span.bucket
     return (
         Table(
             "agents",
             "By agent",
-            by(counts, "agent"),
+            ("agent", *COUNTS),
+            by(figures, "agent"),
             Chart("stacked", "agent", ("messages", "events", "tasks")),
             note="Tasks of other programs, and of versions before 0.2.0, may have no agent.",
         ),
         Table(
             "times",
             f"By {bucket}",
-            summed(counts, "time").orderBy("time"),
+            ("time", *COUNTS),
+            times(figures),
             Chart("stacked", "time", ("messages", "events", "tasks")),
             top=_MOMENTS,
         ),
         Table(
             "heat",
             f"Agents by {bucket}",
-            heat(counts),
+            ("agent", "time", "entries"),
+            heat(figures),
             Chart("heat", "time", "entries", series="agent"),
             note=f"Messages, events and tasks together, of the {_LINES} busiest agents.",
             top=_CELLS,
@@ -106,7 +92,8 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
         Table(
             "topics",
             "By topic",
-            by(counts, "topic"),
+            ("topic", *COUNTS),
+            by(figures, "topic"),
             Chart("stacked", "topic", ("messages", "events", "tasks")),
             note="Most tasks, and messages said to all, have no topic.",
         ),
@@ -119,6 +106,8 @@ REPORT = Report(
     "Who said and published how much, on what, and when. A message is what an agent said, an event"
     " what the bus said for it (a flag, a note), a task what was put into a queue. Bytes are those"
     " of messages and payloads.",
+    (ENTRIES,),
+    _TABLES,
     build,
     "Nobody said or published anything in this time.",
 )

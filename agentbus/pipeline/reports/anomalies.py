@@ -6,25 +6,26 @@ median distance from it, which a single odd day does not move. An hour without r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from pyspark.sql import Window, functions as F  # noqa: N812
-
-from agentbus.pipeline.reports.report import Chart, Given, Report, Table, union
-from agentbus.pipeline.reports.work import (
+from agentbus.pipeline.reports.aggregate import Figures, Row, moment
+from agentbus.pipeline.reports.arithmetic import ordered
+from agentbus.pipeline.reports.entries import (
+    ENTRIES,
     HOUR,
-    entered,
-    entry_seconds,
-    named,
-    seconds_of,
-    start_of,
-    total,
-    worked,
+    counted,
+    slot_seconds,
+    talk_seconds,
 )
+from agentbus.pipeline.reports.report import Chart, Report, Table
+from agentbus.pipeline.reports.work import WORK, by_slot
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+# What, name and figure → hour → number.
+Hourly: TypeAlias = "Mapping[tuple[str, str, str], dict[int, int]]"
 
 # The fewest and the most earlier days by which an hour is judged.
 LEAST_DAYS, MOST_DAYS = 3, 28
@@ -34,123 +35,96 @@ ODD = 3.5
 _NORMAL = 1.4826
 # How many queues and topics are examined: those with the most entries.
 MOST = 500
+_KEYS = ("what", "name", "figure")
+_COLUMNS = (*_KEYS, "time", "number", "direction", "expected", "low", "high", "score", "days")
 
 
-def hourly(rows: DataFrame, given: Given) -> DataFrame:
+def hourly(figures: Figures) -> Hourly:
     """Return by what, name, figure and hour the number of entries, and of tasks done and failed."""
-    entries = entered(rows, given)
-    parts = [
-        entries.select(
-            F.lit(what).alias("what"),
-            named(what).alias("name"),
-            F.lit("entries").alias("figure"),
-            F.expr(f"slot div {HOUR // entry_seconds(given)}L").alias("hour"),
-            F.col("entries").alias("number"),
-        )
-        for what in ("queue", "topic")
-    ]
-    in_hour = HOUR // seconds_of(given)
-    parts += [
-        worked(rows, given).select(
-            F.lit("queue").alias("what"),
-            F.col("queue").alias("name"),
-            F.lit(figure).alias("figure"),
-            F.expr(f"slot div {in_hour}L").alias("hour"),
-            F.col(figure).alias("number"),
-        )
-        for figure in ("processed", "failed")
-    ]
-    return (
-        union(parts)
-        .where("name is not null and hour is not null")
-        .groupBy("what", "name", "figure", "hour")
-        .agg(total("number").alias("number"))
-    )
+    found: dict[tuple[str, str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    seconds = {"queue": slot_seconds(figures.span), "topic": talk_seconds(figures.span)}
+    for what, length in seconds.items():
+        for row in counted(figures, what):
+            if row["name"] and row["slot"] is not None:
+                entries = row["messages"] + row["events"] + row["tasks"]
+                found[what, row["name"], "entries"][row["slot"] * length // HOUR] += entries
+    for row in by_slot(figures):
+        if row["slot"] is not None:
+            hour = row["slot"] * seconds["queue"] // HOUR
+            for figure in ("processed", "failed"):
+                found["queue", row["queue"], figure][hour] += row[figure] or 0
+    return found
 
 
-def judged(rows: DataFrame, given: Given) -> DataFrame:
-    """Return every full hour that has three earlier days, with what was expected of it, and its score.
+def _examined(counts: Hourly) -> Iterator[tuple[str, str, str]]:
+    """Yield the names with the most of a figure."""
+    ranked = sorted(counts, key=lambda key: (key[0], key[2], -sum(counts[key].values()), key[1]))
+    places: dict[tuple[str, str], int] = defaultdict(int)
+    for what, name, figure in ranked:
+        places[what, figure] += 1
+        if places[what, figure] <= MOST:
+            yield what, name, figure
+
+
+def judged(figures: Figures, *, all: bool = True) -> Iterator[Row]:
+    """Yield full hours that have three earlier days, with what was expected of each, and its score.
 
     `expected` is the median of the same hour of the up to 28 days before; `low` and `high` are how far
     3.5 deviations reach. A deviation is 1.4826 times the median distance from the median, but no less
     than the root of the median (what counts vary by chance) and than 1.
 
-    The hours of the first and the last entry are left out, since they may be cut; a name's days begin
-    with its first entry.
+    The hours of the first and the last entry are left out, since they may be cut, and those in
+    which nothing was counted, nor in any of the days before; a name's days begin with its first entry.
+    Without `all` only hours that are odd are judged.
     """
-    counts = given.once("hourly", lambda: hourly(rows, given))
-    bounds = counts.agg(F.min("hour").alias("first_hour"), F.max("hour").alias("last_hour"))
-    keys = ("what", "name", "figure")
-    frequent = Window.partitionBy("what", "figure").orderBy(F.desc("all"), "name")
-    series = (
-        counts.groupBy(*keys)
-        .agg(F.min("hour").alias("since"), F.sum(F.col("number").cast("double")).alias("all"))
-        .withColumn("place", F.row_number().over(frequent))
-        .where(F.col("place") <= MOST)
-        .crossJoin(F.broadcast(bounds))
-        .withColumn("since", F.greatest(F.col("since"), F.col("first_hour") + 1))
-        .where("since < last_hour")
-        .select(*keys, F.explode(F.expr("sequence(since, last_hour - 1)")).alias("hour"))
-    )
-    same_hour = (
-        Window.partitionBy(*keys, F.expr("hour % 24")).orderBy("hour").rowsBetween(-MOST_DAYS, -1)
-    )
-    filled = series.join(counts, [*keys, "hour"], "left").withColumn(
-        "number", F.coalesce("number", F.lit(0)).cast("double")
-    )
-    spread = f"greatest({_NORMAL}D * distance, sqrt(expected), 1D)"
-    return (
-        filled.withColumn("before", F.array_sort(F.collect_list("number").over(same_hour)))
-        .where(F.size("before") >= LEAST_DAYS)
-        .withColumn("expected", F.expr(_middle("before")))
-        .withColumn(
-            "distances", F.expr("array_sort(transform(before, one -> abs(one - expected)))")
-        )
-        .withColumn("distance", F.expr(_middle("distances")))
-        .withColumn("deviation", F.expr(spread))
-        .select(
-            *keys,
-            start_of("hour", HOUR).alias("time"),
-            F.expr("try_cast(number as bigint)").alias("number"),
-            "expected",
-            F.greatest(F.col("expected") - ODD * F.col("deviation"), F.lit(0.0)).alias("low"),
-            (F.col("expected") + ODD * F.col("deviation")).alias("high"),
-            ((F.col("number") - F.col("expected")) / F.col("deviation")).alias("score"),
-            F.size("before").alias("days"),
-        )
-    )
+    counts = hourly(figures)
+    hours = {hour for series in counts.values() for hour in series}
+    first, last = min(hours, default=0), max(hours, default=0)
+    for key in _examined(counts):
+        series = counts[key]
+        since = max(min(series), first + 1)
+        # The others are 0, as is what is expected of them.
+        touched = {hour + 24 * day for hour in series for day in range(MOST_DAYS + 1)}
+        for hour in sorted(one for one in touched if since <= one < last):
+            earliest = max(since, hour - 24 * MOST_DAYS)
+            before = [series.get(one, 0) for one in range(hour - 24, earliest - 1, -24)]
+            if len(before) < LEAST_DAYS:
+                continue
+            number, expected = series.get(hour, 0), float(statistics.median(before))
+            chance = max(math.sqrt(expected), 1.0)
+            if not all and abs(number - expected) <= ODD * chance:
+                continue
+            distance = statistics.median(abs(one - expected) for one in before)
+            deviation = max(_NORMAL * distance, chance)
+            score = (number - expected) / deviation
+            if all or abs(score) > ODD:
+                yield {
+                    **dict(zip(_KEYS, key, strict=True)),
+                    "time": moment(hour * HOUR),
+                    "number": number,
+                    "direction": "more" if score > 0 else "less",
+                    "expected": expected,
+                    "low": max(expected - ODD * deviation, 0.0),
+                    "high": expected + ODD * deviation,
+                    "score": score,
+                    "days": len(before),
+                }
 
 
-def _middle(ordered: str) -> str:
-    """The median of a list in order: the one in the middle, or halfway between the two."""
-    # Of an empty list both are null; Spark may look before it has filtered.
-    return (
-        f"(get({ordered}, cast((size({ordered}) - 1) div 2 as int))"
-        f" + get({ordered}, cast(size({ordered}) div 2 as int))) / 2D"
-    )
-
-
-def odd(rows: DataFrame, given: Given) -> DataFrame:
+def odd(figures: Figures) -> list[Row]:
     """Return the hours that were odd, the oddest first; `direction` is `more` or `less`."""
-    return (
-        judged(rows, given)
-        .where(F.abs("score") > ODD)
-        .withColumn("direction", F.when(F.col("score") > 0, "more").otherwise("less"))
-        .select(
-            *("what", "name", "figure", "time", "number", "direction"),
-            *("expected", "low", "high", "score", "days"),
-        )
-        .orderBy(F.desc(F.abs("score")), "time", "what", "name", "figure")
-    )
+    found = ordered(judged(figures, all=False), "time", *_KEYS)
+    return sorted(found, key=lambda row: -abs(row["score"]))
 
 
-def build(rows: DataFrame, given: Given) -> Sequence[Table]:
+def build(figures: Figures) -> Sequence[Table]:
     """Return the table of odd hours."""
     return (
         Table(
             "hours",
             "Odd hours",
-            odd(rows, given),
+            _COLUMNS,
+            odd(figures),
             Chart("line", "time", "score", series=("what", "name", "figure"), bucket="hour"),
             note="Each full hour against the same hour (UTC) of up to 28 earlier days, at least 3. A score"
             f" beyond {ODD} deviations from their median is odd.",
@@ -163,6 +137,8 @@ REPORT = Report(
     "Anomalies",
     "In which hours a queue or a topic had far more or fewer entries, or a queue's workers did or"
     " failed far more or fewer tasks, than in the same hour of earlier days.",
+    (ENTRIES, WORK),
+    ("hours",),
     build,
     "No hour was unlike the same hour of earlier days, or fewer than 3 earlier days are known.",
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from agentbus.pipeline.reports.report import LENGTHS, Bucket, Span
+from agentbus.pipeline.reports.span import LENGTHS, Bucket, Span
 
 _STEPS = (
     *(timedelta(seconds=n) for n in (1, 2, 5, 10, 15, 30)),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Window, functions as F  # noqa: N812
-
-from agentbus.pipeline.reports.report import (
-    Chart,
-    Given,
-    Report,
-    Table,
-    elapsed,
-    of_kind,
-    percentiles,
-)
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked
+from agentbus.pipeline.reports.arithmetic import ordered
+from agentbus.pipeline.reports.report import Chart, Report, Table
+from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import expression
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +23,83 @@ _HOUR_MS = 3_600_000
 _PAIRS = 600
 # Where `ask` is answered: streams of one process, which no archive holds.
 _PRIVATE = "~replies."
+_TIMES = ("p50_ms", "p90_ms")
+
+# An hour, and the end of the one before it, hold all that may be answered: so even one topic with all the
+# messages is sorted in parts. In each a number comes first: Spark sorts by it faster than by a name.
+_ANSWERS = f"""
+    SELECT agent AS speaker, before.agent AS answered, topic,
+      unix_millis(time) - unix_millis(before.time) AS took_ms
+    FROM (
+      SELECT agent, topic, time, carried,
+        lag(struct(agent, time)) OVER (
+          PARTITION BY xxhash64(topic, hour + carried), topic, hour + carried ORDER BY time, seq
+        ) AS before
+      FROM (
+        SELECT agent, topic, time, seq, unix_millis(time) div {_HOUR_MS}L AS hour,
+          explode(if(unix_millis(time) % {_HOUR_MS} >= {_HOUR_MS - ANSWER_WITHIN_MS},
+            array(0, 1), array(0))) AS carried
+        FROM {{rows}}
+        WHERE kind = 'channel' AND event IS NULL AND agent IS NOT NULL
+      )
+    )
+    WHERE carried = 0 AND before.agent <> agent
+      AND unix_millis(time) - unix_millis(before.time) <= {ANSWER_WITHIN_MS}
+"""
+
+_REQUESTS = f"""
+    WITH tasks AS (
+      SELECT id, stream, agent, queue, time, correlation_id, {{causation_id}} AS cause,
+        {{reply_to}} AS replies, coalesce(fields['id'], concat(id, '@', substring(stream, 3))) AS task_id
+      FROM {{rows}}
+      WHERE kind = 'queue'
+    )
+    SELECT asked.task_id, asked.agent AS asker, asked.queue, asked.replies,
+      unix_millis(min(reply.time)) - unix_millis(asked.time) AS took_ms
+    FROM (
+      SELECT * FROM tasks WHERE replies IS NOT NULL AND NOT startswith(replies, '{_PRIVATE}')
+    ) AS asked
+    LEFT JOIN (
+      SELECT queue, correlation_id, time, cause FROM tasks WHERE correlation_id IS NOT NULL
+    ) AS reply
+      ON coalesce(asked.correlation_id, asked.task_id) = reply.correlation_id
+      AND asked.replies = reply.queue AND reply.time >= asked.time
+      AND coalesce(reply.cause = asked.task_id, true)
+    GROUP BY asked.task_id, asked.agent, asked.queue, asked.replies, asked.time
+"""
+
+
+def _took(query: str) -> str:
+    """Add p50_ms and p90_ms to a query that has them together: Spark gathers the values once for both."""
+    parts = (f"round(get(took, {n}), 1) AS {name}" for n, name in enumerate(_TIMES))
+    return f"SELECT *, {', '.join(parts)} FROM ({query})"
+
+
+# `what` is pair, speaker, answered or topic.
+_COUNTED = _took(f"""
+    SELECT
+      CASE WHEN grouping(topic) = 0 THEN 'topic' WHEN grouping(answered) = 1 THEN 'speaker'
+        WHEN grouping(speaker) = 1 THEN 'answered' ELSE 'pair' END AS what,
+      speaker, answered, topic, count(*) AS answers,
+      percentile(took_ms, array(0.5D, 0.9D)) AS took
+    FROM ({_ANSWERS})
+    GROUP BY GROUPING SETS ((speaker, answered), (speaker), (answered), (topic))
+""")
+_REPLIED = _took(f"""
+    SELECT queue, asker, count(*) AS requests, count(took_ms) AS answers,
+      percentile(took_ms, array(0.5D, 0.9D)) AS took
+    FROM ({_REQUESTS})
+    GROUP BY queue, asker
+""")
+
+
+def _envelope(columns: Collection[str], _span: Span = Span()) -> dict[str, str]:  # noqa: B008 (a value)
+    names = ("causation_id", "reply_to")
+    return {name: expression(schema.QUEUE, name, columns) for name in names}
+
+
+ANSWERS = Aggregate("answers", _COUNTED)
+REPLIES = Aggregate("replies", _REPLIED, _envelope)
 
 
 def answers(rows: DataFrame) -> DataFrame:
@@ -36,142 +108,50 @@ def answers(rows: DataFrame) -> DataFrame:
     A message is an answer if the message before it, on the same topic (no topic is one, too), is
     another agent's and at most ten minutes older. Notices of the bus do not count.
     """
-    said = rows.where(
-        (F.col("kind") == schema.CHANNEL) & F.col("event").isNull() & F.col("agent").isNotNull()
-    ).select("agent", "topic", "time", "seq")
-    # An hour, and the end of the one before it, hold all that may be answered: so even one topic with
-    # all the messages is sorted in parts.
-    ms = F.unix_millis("time")
-    said = said.withColumns(
-        {"hour": F.expr(f"unix_millis(time) div {_HOUR_MS}L"), "carried": F.lit(False)}
-    )
-    carried = said.where(ms % _HOUR_MS >= _HOUR_MS - ANSWER_WITHIN_MS).withColumns(
-        {"hour": F.col("hour") + 1, "carried": F.lit(True)}
-    )
-    # A number comes first, since Spark sorts by it faster than by a name.
-    part = Window.partitionBy(F.xxhash64("topic", "hour"), "topic", "hour")
-    in_order = part.orderBy("time", "seq")
-    before = {f"before_{name}": F.lag(name).over(in_order) for name in ("agent", "time")}
-    took = elapsed("before_time", "time")
-    return (
-        said.unionByName(carried)
-        .withColumns(before)
-        .where(
-            ~F.col("carried")
-            & (F.col("before_agent") != F.col("agent"))
-            & (took <= ANSWER_WITHIN_MS)
-        )
-        .select(
-            F.col("agent").alias("speaker"),
-            F.col("before_agent").alias("answered"),
-            "topic",
-            took.alias("took_ms"),
-        )
-    )
+    return asked(rows, _ANSWERS)
 
 
 def requests(rows: DataFrame) -> DataFrame:
-    """Return each task that asked for a reply into a queue: asker, queue, replies, took_ms.
+    """Return each task that asked for a reply into a queue: task_id, asker, queue, replies, took_ms.
 
     Its reply is the first later entry of the queue that it names, with its correlation id (without
     one, its task id), and caused by it where the reply says by what. Without a reply `took_ms` is null.
     """
-    tasks = of_kind(rows, schema.QUEUE)
-    task_id = F.coalesce(
-        F.col("fields").getItem("id"), F.concat("id", F.lit("@"), F.substring("stream", 3, 1 << 20))
-    )
-    reply_to = F.col("reply_to")
-    asked = tasks.where(reply_to.isNotNull() & ~reply_to.startswith(_PRIVATE)).select(
-        F.col("agent").alias("asker"),
-        "queue",
-        reply_to.alias("replies"),
-        F.col("time").alias("asked_at"),
-        task_id.alias("task_id"),
-        F.coalesce("correlation_id", task_id).alias("about"),
-    )
-    replied = tasks.where(F.col("correlation_id").isNotNull()).select(
-        F.col("queue").alias("reply_queue"),
-        F.col("correlation_id").alias("reply_about"),
-        F.col("time").alias("replied_at"),
-        F.col("causation_id").alias("cause"),
-    )
-    found = asked.join(
-        replied,
-        (F.col("about") == F.col("reply_about"))
-        & (F.col("replies") == F.col("reply_queue"))
-        & (F.col("replied_at") >= F.col("asked_at"))
-        & F.coalesce(F.col("cause") == F.col("task_id"), F.lit(True)),
-        "left",
-    )
-    took = elapsed("asked_at", F.min("replied_at"))
-    return found.groupBy("task_id", "asker", "queue", "replies", "asked_at").agg(
-        took.alias("took_ms")
-    )
+    return asked(rows, _REQUESTS, **_envelope(rows.columns))
 
 
-def pairs(found: DataFrame) -> DataFrame:
-    """Return answers counted by who answered whom, with how long it took."""
-    return (
-        found.groupBy("speaker", "answered")
-        .agg(F.count("*").alias("answers"), *percentiles("took_ms", 0.5, 0.9))
-        .orderBy(F.desc("answers"), "speaker", "answered")
-    )
+def _answers(figures: Figures, what: str) -> list[Row]:
+    return [row for row in figures.rows(ANSWERS) if row["what"] == what]
 
 
-def speakers(found: DataFrame) -> DataFrame:
+def _speakers(figures: Figures, pairs: Sequence[Row]) -> list[Row]:
     """Return for each agent how often and how fast it answered, and how often it was answered."""
-    gave = found.groupBy(F.col("speaker").alias("agent")).agg(
-        F.count("*").alias("answers"),
-        F.countDistinct("answered").alias("agents"),
-        *percentiles("took_ms", 0.5, 0.9),
+    gave = {row["speaker"]: row for row in _answers(figures, "speaker")}
+    got = {row["answered"]: row["answers"] for row in _answers(figures, "answered")}
+    agents = Counter(row["speaker"] for row in pairs)
+    nothing: dict[str, Any] = {"answers": 0, "p50_ms": None, "p90_ms": None}
+    rows = (
+        {
+            "agent": agent,
+            "answers": gave.get(agent, nothing)["answers"],
+            "was_answered": got.get(agent, 0),
+            "agents": agents[agent],
+            **{name: gave.get(agent, nothing)[name] for name in _TIMES},
+        }
+        for agent in gave.keys() | got.keys()
     )
-    got = found.groupBy(F.col("answered").alias("agent")).agg(F.count("*").alias("was_answered"))
-    zero = F.lit(0).cast("bigint")
-    return (
-        gave.join(got, "agent", "full")
-        .select(
-            "agent",
-            F.coalesce("answers", zero).alias("answers"),
-            F.coalesce("was_answered", zero).alias("was_answered"),
-            F.coalesce("agents", zero).alias("agents"),
-            "p50_ms",
-            "p90_ms",
-        )
-        .orderBy(F.desc("answers"), F.desc("was_answered"), "agent")
-    )
+    return ordered(rows, "-answers", "-was_answered", "agent")
 
 
-def by_topic(found: DataFrame) -> DataFrame:
-    """Return answers counted by topic."""
-    return (
-        found.groupBy("topic")
-        .agg(F.count("*").alias("answers"), *percentiles("took_ms", 0.5, 0.9))
-        .orderBy(F.desc("answers"), F.asc_nulls_last("topic"))
-    )
-
-
-def replies(found: DataFrame) -> DataFrame:
-    """Return requests by the queue that was asked and by who asked, with how many were answered."""
-    return (
-        found.groupBy("queue", "asker")
-        .agg(
-            F.count("*").alias("requests"),
-            F.count("took_ms").alias("answers"),
-            *percentiles("took_ms", 0.5, 0.9),
-        )
-        .orderBy(F.desc("requests"), "queue", F.asc_nulls_last("asker"))
-    )
-
-
-def build(rows: DataFrame, given: Given) -> Sequence[Table]:
+def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of conversations."""
-    found = given.once("answers", lambda: answers(rows))
-    asked = requests(rows)
+    pairs = ordered(_answers(figures, "pair"), "-answers", "speaker", "answered")
     return (
         Table(
             "pairs",
             "Who answers whom",
-            pairs(found),
+            ("speaker", "answered", "answers", *_TIMES),
+            pairs,
             Chart("heat", "answered", "answers", series="speaker"),
             note="In the chart, who speaks stands on the left, and who is answered below.",
             top=_PAIRS,
@@ -179,14 +159,22 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
         Table(
             "agents",
             "How fast agents answer",
-            speakers(found),
-            Chart("bar", "agent", ("p50_ms", "p90_ms"), unit="ms"),
+            ("agent", "answers", "was_answered", "agents", *_TIMES),
+            _speakers(figures, pairs),
+            Chart("bar", "agent", _TIMES, unit="ms"),
         ),
-        Table("topics", "By topic", by_topic(found), Chart("bar", "topic", "answers")),
+        Table(
+            "topics",
+            "By topic",
+            ("topic", "answers", *_TIMES),
+            ordered(_answers(figures, "topic"), "-answers", "topic?"),
+            Chart("bar", "topic", "answers"),
+        ),
         Table(
             "requests",
             "Requests and replies over queues",
-            replies(asked),
+            ("queue", "asker", "requests", "answers", *_TIMES),
+            ordered(figures.rows(REPLIES), "-requests", "queue", "asker?"),
             Chart("bar", "queue", ("requests", "answers")),
             note="Tasks that name a queue for the reply. What 'ask' is answered goes to the asking"
             " process alone, and is in no archive.",
@@ -200,6 +188,8 @@ REPORT = Report(
     "Who answers whom, and how fast. On the channel a message counts as an answer if the message"
     " before it, on the same topic, is another agent's and at most ten minutes older. Over queues"
     " a reply belongs to a task by its correlation id.",
+    (ANSWERS, REPLIES),
+    ("pairs", "agents", "topics", "requests"),
     build,
     "Nobody answered anybody in this time.",
 )

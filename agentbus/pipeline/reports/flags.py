@@ -7,24 +7,18 @@ out: waiting leaves no entry, and the end of a hold that expired is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window, functions as F  # noqa: N812
-
-from agentbus.pipeline.reports.report import (
-    Chart,
-    Given,
-    Report,
-    Table,
-    elapsed,
-    of_kind,
-    percentiles,
-)
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked
+from agentbus.pipeline.reports.arithmetic import ordered
+from agentbus.pipeline.reports.report import Chart, Report, Table
+from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import expression
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # An agent that takes a flag so soon after its release has very likely waited for it.
 HANDED_OVER_MS = 1000
@@ -33,10 +27,99 @@ SATISFIED, FAILED, RELEASED = "satisfied", "failed", "released"
 TAKEN, EXPIRED, OPEN = "taken", "expired", "open"
 _ENDS = (SATISFIED, FAILED, RELEASED)
 _ALL_ENDS = (*_ENDS, TAKEN, EXPIRED, OPEN)
+_FIGURES = ("holds", "held_ms", "p50_ms", "p90_ms", "max_ms", *_ALL_ENDS)
+_CONTENDED = ("agents", "holds", "changes", "handed_over", "taken", "ended_by_force", "free_p50_ms")
+_TAKEOVER = ("by", "held_by", "flag", "ended")
+_IN_ENDS = "('satisfied', 'failed', 'released')"
+# Two events have one fencing token; other programs' events may have none.
+_SAME_HOLD = "(token IS NULL OR {0}.token IS NULL OR token = {0}.token)"
+
+# `before_holder` is the agent of the hold before, of whatever came between.
+_HOLDS = f"""
+    SELECT flag, hold, if(hold, agent, NULL) AS agent, time, seq,
+      if(hold, ended, NULL) AS ended,
+      CASE WHEN NOT hold THEN agent WHEN known THEN after.agent END AS by,
+      if(hold AND known, unix_millis(after.time) - unix_millis(time), NULL) AS held_ms,
+      if(hold AND let_go, unix_millis(time) - unix_millis(before.time), NULL) AS after_ms,
+      if(hold AND let_go, before.agent, NULL) AS former,
+      if(hold, before_holder.agent, NULL) AS before_holder
+    FROM (
+      SELECT *, ended IN ('satisfied', 'failed', 'released', 'taken') AS known,
+        coalesce(before.event IN {_IN_ENDS}, false) AS let_go
+      FROM (
+        SELECT *, event = 'announced' AS hold,
+          CASE WHEN after IS NULL THEN 'open'
+            WHEN after.event IN {_IN_ENDS} AND {_SAME_HOLD.format("after")} THEN after.event
+            WHEN after.event = 'announced' AND after.forced THEN 'taken'
+            ELSE 'expired' END AS ended
+        FROM (
+          SELECT *, lag(this) OVER in_order AS before, lead(this) OVER in_order AS after,
+            last_value(if(event = 'announced', struct(agent), NULL), true) OVER (
+              PARTITION BY flag ORDER BY time, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS before_holder
+          FROM (
+            SELECT flag, agent, event, token, time, seq,
+              struct(agent, event, token, forced, time) AS this
+            FROM (
+              SELECT {{flag}} AS flag, agent, event, {{token}} AS token, time, seq,
+                {{forced_from}} IS NOT NULL AS forced
+              FROM {{rows}}
+              WHERE kind = 'channel' AND event IN ('announced', 'satisfied', 'failed', 'released')
+            )
+            WHERE flag IS NOT NULL
+          )
+          WINDOW in_order AS (PARTITION BY flag ORDER BY time, seq)
+        )
+      )
+    )
+    WHERE hold OR (event IN ('satisfied', 'failed')
+      AND NOT coalesce(before.event = 'announced' AND {_SAME_HOLD.format("before")}, false))
+"""
+
+
+# By flag, by agent, and by who took or ended what of whom (`what`).
+_COUNTED = f"""
+    SELECT *, round(get(times, 0), 1) AS p50_ms, round(get(times, 1), 1) AS p90_ms,
+      round(free, 1) AS free_p50_ms
+    FROM (
+      SELECT
+        CASE WHEN grouping(flag) = 0 THEN 'flag' WHEN grouping(agent) = 0 THEN 'agent' ELSE 'takeover' END
+          AS what,
+        flag, agent, takeover,
+        count_if(hold) AS holds,
+        coalesce(sum(held_ms), 0L) AS held_ms,
+        percentile(held_ms, array(0.5D, 0.9D)) AS times,
+        max(held_ms) AS max_ms,
+        {", ".join(f"count_if(ended = '{end}') AS {end}" for end in _ALL_ENDS)},
+        count_if(NOT hold) AS without_hold,
+        size(collect_set(if(hold, agent, NULL))) AS agents,
+        size(collect_set(if(hold, flag, NULL))) AS flags,
+        count_if(before_holder <> agent) AS changes,
+        count_if(by_another AND after_ms <= {HANDED_OVER_MS}) AS handed_over,
+        count_if(ended IN {_IN_ENDS} AND by <> agent) AS ended_by_force,
+        percentile(if(by_another, after_ms, NULL), 0.5D) AS free,
+        max(time) AS last
+      FROM (
+        SELECT *, former <> agent AND after_ms IS NOT NULL AS by_another,
+          if(hold AND (ended = 'taken' OR by <> agent), struct(by, agent AS held_by, flag, ended), NULL)
+            AS takeover
+        FROM ({_HOLDS})
+      )
+      GROUP BY GROUPING SETS ((flag), (agent), (takeover))
+    )
+"""
+
+
+def _given(columns: Collection[str], _span: Span = Span()) -> dict[str, str]:  # noqa: B008 (a value)
+    names = ("flag", "token", "forced_from")
+    return {name: expression(schema.CHANNEL, name, columns) for name in names}
+
+
+HOLDS = Aggregate("holds", _COUNTED, _given)
 
 
 def holds(rows: DataFrame) -> DataFrame:
-    """Return each hold: flag, hold, agent, time, seq, ended, by, held_ms, after_ms, former.
+    """Return each hold: flag, hold, agent, time, seq, ended, by, held_ms, after_ms, former, before_holder.
 
     `hold` is true, and false for an outcome that ended no hold: of it only flag, time and by are known.
     A hold begins with `announced` (at `time`, by `agent`) and ends with the flag's next event, which
@@ -49,153 +132,78 @@ def holds(rows: DataFrame) -> DataFrame:
     - `open`: nothing came after it; it may still be held or have run out, so `held_ms` is null
 
     `after_ms` is how long before the flag was let go, by `former`, if the event before was the end
-    of a hold; else both are null.
+    of a hold; else both are null. `before_holder` is the agent of the flag's hold before.
     """
-    told = rows.where(F.col("event").isin("announced", *_ENDS))
-    found = of_kind(told, schema.CHANNEL).select(
-        *("flag", "agent", "event", "token"),
-        F.col("forced_from").isNotNull().alias("forced"),
-        *("time", "seq"),
-    )
-    in_order = Window.partitionBy("flag").orderBy("time", "seq")
-    event = F.struct("agent", "event", "token", "forced", "time")
-    events = found.where(F.col("flag").isNotNull()).select(
-        "flag",
-        *("agent", "event", "token", "time", "seq"),
-        F.lag(event).over(in_order).alias("before"),
-        F.lead(event).over(in_order).alias("after"),
-    )
-    announced = F.col("event") == "announced"
-    ended = (
-        F.when(F.col("after").isNull(), OPEN)
-        .when(F.col("after.event").isin(*_ENDS) & _same_hold("after"), F.col("after.event"))
-        .when((F.col("after.event") == "announced") & F.col("after.forced"), TAKEN)
-        .otherwise(EXPIRED)
-    )
-    known = ended.isin(*_ENDS, TAKEN)
-    let_go = F.col("before.event").isin(*_ENDS)
-    # An outcome without a hold: it counts for the flag, and for no agent.
-    alone = F.col("event").isin(SATISFIED, FAILED) & ~F.coalesce(
-        (F.col("before.event") == "announced") & _same_hold("before"), F.lit(False)
-    )
-    return events.where(announced | alone).select(
-        "flag",
-        announced.alias("hold"),
-        F.when(announced, F.col("agent")).alias("agent"),
-        *("time", "seq"),
-        F.when(announced, ended).alias("ended"),
-        F.when(announced & known, F.col("after.agent"))
-        .when(~announced, F.col("agent"))
-        .alias("by"),
-        F.when(announced & known, elapsed("time", "after.time")).alias("held_ms"),
-        F.when(announced & let_go, elapsed("before.time", "time")).alias("after_ms"),
-        F.when(announced & let_go, F.col("before.agent")).alias("former"),
-    )
+    return asked(rows, _HOLDS, **_given(rows.columns))
 
 
-def by_flag(found: DataFrame) -> DataFrame:
-    """Return for each flag how often and how long it was held, and how its holds ended."""
-    return (
-        found.groupBy("flag")
-        .agg(*_figures(), F.count_if(~F.col("hold")).alias("without_hold"))
-        .orderBy(F.desc("holds"), F.desc("held_ms"), "flag")
-    )
+def _of(figures: Figures, what: str) -> list[Row]:
+    return [row for row in figures.rows(HOLDS) if row["what"] == what]
 
 
-def by_agent(found: DataFrame) -> DataFrame:
-    """Return for each agent how often and how long it held flags, and how its holds ended."""
-    return (
-        found.where("hold")
-        .groupBy("agent")
-        .agg(F.countDistinct("flag").alias("flags"), *_figures())
-        .orderBy(F.desc("held_ms"), F.desc("holds"), "agent")
-    )
-
-
-def contention(found: DataFrame) -> DataFrame:
+def contention(figures: Figures) -> list[Row]:
     """Return for each flag how much it was contended for, the most contended first.
 
     `handed_over` counts holds that began within a second after another agent let the flag go.
     """
-    held = found.where("hold")
-    in_order = Window.partitionBy("flag").orderBy("time", "seq")
-    before = F.lag("agent").over(in_order)
-    changes = held.withColumn("changed", F.coalesce(before != F.col("agent"), F.lit(False)))
-    by_another = (F.col("former") != F.col("agent")) & F.col("after_ms").isNotNull()
-    handed = by_another & (F.col("after_ms") <= HANDED_OVER_MS)
-    forced_end = F.col("ended").isin(*_ENDS) & (F.col("by") != F.col("agent"))
-    return (
-        changes.groupBy("flag")
-        .agg(
-            F.countDistinct("agent").alias("agents"),
-            F.count("*").alias("holds"),
-            F.count_if("changed").alias("changes"),
-            F.count_if(F.coalesce(handed, F.lit(False))).alias("handed_over"),
-            F.count_if(F.col("ended") == TAKEN).alias("taken"),
-            F.count_if(F.coalesce(forced_end, F.lit(False))).alias("ended_by_force"),
-            percentiles(F.when(by_another, F.col("after_ms")), 0.5)[0].alias("free_p50_ms"),
-        )
-        .where((F.col("agents") > 1) | (F.col("ended_by_force") > 0))
-        .orderBy(
-            F.desc(F.col("taken") + F.col("ended_by_force") + F.col("handed_over")),
-            F.desc("changes"),
-            "flag",
-        )
+    found = (
+        {**row, "forced": row["taken"] + row["ended_by_force"] + row["handed_over"]}
+        for row in _of(figures, "flag")
+        if row["holds"] and (row["agents"] > 1 or row["ended_by_force"])
     )
+    return ordered(found, "-forced", "-changes", "flag")
 
 
-def takeovers(found: DataFrame) -> DataFrame:
+def takeovers(figures: Figures) -> list[Row]:
     """Return who took flags from whom by force, or ended another's hold."""
-    forced = (F.col("ended") == TAKEN) | (F.col("by") != F.col("agent"))
-    return (
-        found.where(F.col("hold") & F.coalesce(forced, F.lit(False)))
-        .groupBy("by", F.col("agent").alias("held_by"), "flag", "ended")
-        .agg(F.count("*").alias("times"), F.max("time").alias("last"))
-        .orderBy(F.desc("times"), F.desc("last"), "by", "held_by", "flag", "ended")
+    found = (
+        {**row["takeover"], "times": row["holds"], "last": row["last"]}
+        for row in _of(figures, "takeover")
+        if row["takeover"] is not None
     )
+    return ordered(found, "-times", "-last", *_TAKEOVER)
 
 
-def build(rows: DataFrame, given: Given) -> Sequence[Table]:
+def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of flags."""
-    found = given.once("holds", lambda: holds(rows))
     return (
         Table(
             "flags",
             "How long flags were held",
-            by_flag(found),
+            ("flag", *_FIGURES, "without_hold"),
+            ordered(_of(figures, "flag"), "-holds", "-held_ms", "flag"),
             Chart("stacked", "flag", _ALL_ENDS),
             note="A hold that ran out leaves no entry: 'expired' was announced again, or ended under"
             " another token; 'open' has no end so far. Neither counts in the times.",
         ),
-        Table("agents", "By holder", by_agent(found), Chart("bar", "agent", "held_ms", unit="ms")),
+        Table(
+            "agents",
+            "By holder",
+            ("agent", "flags", *_FIGURES),
+            ordered(
+                (row for row in _of(figures, "agent") if row["holds"]),
+                *("-held_ms", "-holds", "agent"),
+            ),
+            Chart("bar", "agent", "held_ms", unit="ms"),
+        ),
         Table(
             "contention",
             "Contention",
-            contention(found),
+            ("flag", *_CONTENDED),
+            contention(figures),
             Chart("stacked", "flag", ("handed_over", "taken", "ended_by_force")),
             note="Waiting leaves no entry, and neither does a refusal. What can be counted:"
             " 'handed_over' counts holds that began within a second after another agent let go, so that"
             " the next holder very likely waited; 'free_p50_ms' is how long the flag lay free between"
             " two agents.",
         ),
-        Table("takeovers", "Taken or ended by force", takeovers(found)),
+        Table(
+            "takeovers",
+            "Taken or ended by force",
+            (*_TAKEOVER, "times", "last"),
+            takeovers(figures),
+        ),
     )
-
-
-def _figures() -> tuple[Column, ...]:
-    return (
-        F.count_if("hold").alias("holds"),
-        F.coalesce(F.sum("held_ms"), F.lit(0)).cast("bigint").alias("held_ms"),
-        *percentiles("held_ms", 0.5, 0.9),
-        F.max("held_ms").alias("max_ms"),
-        *(F.count_if(F.col("ended") == end).alias(end) for end in _ALL_ENDS),
-    )
-
-
-def _same_hold(other: str) -> Column:
-    """Tell whether two events have one fencing token; other programs' events may have none."""
-    mine, theirs = F.col("token"), F.col(f"{other}.token")
-    return mine.isNull() | theirs.isNull() | (mine == theirs)
 
 
 REPORT = Report(
@@ -203,6 +211,8 @@ REPORT = Report(
     "Flags",
     "How long flags were held, by whom, how the holds ended, and who contended for them, as far as"
     " the channel tells.",
+    (HOLDS,),
+    ("flags", "agents", "contention", "takeovers"),
     build,
     "No flag was announced or satisfied in this time.",
 )

@@ -7,233 +7,275 @@ vanished is inferred, too: it held tasks and told nothing more, while others wen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
 
-from pyspark.sql import Window, functions as F  # noqa: N812
-
-from agentbus.pipeline.reports.report import LENGTHS, Chart, Given, Report, Table, union
-from agentbus.pipeline.reports.work import (
-    GROUP,
-    MOMENTS,
-    arrived,
-    plus,
-    seconds_of,
-    start_of,
-    total,
-    worked,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from agentbus.pipeline.reports.aggregate import Figures, Row, moment
+from agentbus.pipeline.reports.arithmetic import ordered, summed
+from agentbus.pipeline.reports.entries import ENTRIES, arrived, slot_seconds
+from agentbus.pipeline.reports.report import Chart, Report, Table
+from agentbus.pipeline.reports.span import LENGTHS
+from agentbus.pipeline.reports.work import GROUP, MOMENTS, WORK, WORKER, by_slot, by_worker
 
 # A worker that held tasks and wrote no metrics for so long, while others did, is taken for gone. A
 # living one may be silent as long as a task of its runs: only when it is done is something to tell.
 SILENT_SECONDS = 300
 _SETTLED = ("processed", "dead", "lost_tasks")
+_LIFE = ("received", "processed", "retried", "dead", "reclaimed", "lost_tasks", "stale")
+_CRASHES = ("reclaimed", "lost", "stale", "vanished")
+_BEHIND = (
+    *("published", "settled", "backlog_before", "lag"),
+    *("behind_ms", "highest", "highest_at"),
+)
+_AT = ("time", "published", "settled", "lag", "highest")
+_WORKER = (
+    *(*WORKER, "agent", "first", "last", "vanished", "held"),
+    *("received", "processed", "reclaimed", "lost", "stale"),
+)
 
 
-def levels(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue, group and slot: published, settled, lag at its end, and the backlog at the start.
+@dataclass(frozen=True, slots=True)
+class LagLevel:
+    """A slot of time of one group: what came and was settled in it, and so far, and the lag at its end."""
 
-    Slots in which tasks arrived or were done are included, and the first and the last of the span. A queue
-    whose groups have no metrics has the group null, of which nothing is settled. `backlog` is how many
-    tasks must have waited before the first row, since more were settled than had arrived: a lower bound.
+    slot: int
+    published: int
+    settled: int
+    came: int
+    gone: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class LagHistory:
+    """The slots of a queue and a group, in order.
+
+    A queue whose groups have no metrics has the group None, of which nothing is settled. `backlog` is
+    how many tasks must have waited before the first row, since more were settled than had arrived: a
+    lower bound.
     """
-    seconds = seconds_of(given)
 
-    def make() -> DataFrame:
-        done = worked(rows, given).where("`group` is not null and slot is not null")
-        settled = done.groupBy(*GROUP, "slot").agg(
-            *(total(event).alias(event) for event in _SETTLED)
-        )
-        groups = settled.select(*GROUP).distinct()
-        came = arrived(rows, given).join(groups, "queue", "left")
-        settled = settled.select(*GROUP, "slot", plus(*_SETTLED).alias("settled"))
-        so_far = Window.partitionBy(*GROUP).orderBy("slot")
-        whole = Window.partitionBy(*GROUP)
-        # A lag stands from the beginning, and to the end, also where nothing comes or is done then.
-        ends = [int(at.timestamp()) // seconds for at in (given.span.first, given.span.last) if at]
-        none = F.lit(None).cast("bigint")
-        each = F.array(
-            F.struct("slot", "published", "settled"),
-            *(
-                F.struct(
-                    F.lit(end).cast("bigint").alias("slot"),
-                    none.alias("published"),
-                    none.alias("settled"),
-                )
-                for end in ends
-            ),
-        )
-        return (
-            union((came, settled))
-            .select(*GROUP, F.inline(each))
-            .groupBy(*GROUP, "slot")
-            .agg(total("published").alias("published"), total("settled").alias("settled"))
-            .withColumns(
-                {
-                    "came": F.try_sum("published").over(so_far),
-                    "gone": F.try_sum("settled").over(so_far),
-                }
-            )
-            .withColumn("ahead", F.try_subtract("came", "gone"))
-            .withColumn("backlog", F.greatest(-F.min("ahead").over(whole), F.lit(0)))
-            .withColumn("lag", F.try_add("ahead", "backlog"))
-            .select(*GROUP, "slot", "published", "settled", "came", "gone", "backlog", "lag")
-        )
-
-    return given.once("levels", make)
+    queue: str
+    group: str | None
+    backlog: int
+    slots: Sequence[LagLevel]
 
 
-def groups(rows: DataFrame, given: Given) -> DataFrame:
+# (queue, group) → slot → how many.
+_BySlot: TypeAlias = "dict[tuple[str, str | None], dict[int, int]]"
+
+
+def levels(figures: Figures) -> list[LagHistory]:
+    """Return the levels of each queue and group: the slots in which tasks arrived or were done.
+
+    A lag stands from the beginning, and to the end, also where nothing comes or is done then: so the
+    first and the last slot of the span are included.
+    """
+    return figures.once(_levels)
+
+
+def _levels(figures: Figures) -> list[LagHistory]:
+    seconds = slot_seconds(figures.span)
+    settled: _BySlot = defaultdict(dict)
+    groups: dict[str, list[str | None]] = defaultdict(list)
+    for row in by_slot(figures):
+        key = (row["queue"], row["group"])
+        if row["group"] is not None and row["slot"] is not None:
+            if key not in settled:
+                groups[row["queue"]].append(row["group"])
+            settled[key][row["slot"]] = sum(row[event] or 0 for event in _SETTLED)
+    came: _BySlot = {
+        (queue, group): slots
+        for queue, slots in arrived(figures).items()
+        for group in groups.get(queue) or [None]
+    }
+    span = (figures.span.first, figures.span.last)
+    ends = {int(at.timestamp()) // seconds for at in span if at is not None}
+    keys = dict.fromkeys((*came, *settled))
+    return [_level(key, came.get(key, {}), settled.get(key, {}), ends) for key in keys]
+
+
+def _level(
+    key: tuple[str, str | None],
+    published: Mapping[int, int],
+    settled: Mapping[int, int],
+    ends: set[int],
+) -> LagHistory:
+    slots = sorted(published.keys() | settled.keys() | ends)
+    came = list(itertools.accumulate(published.get(slot, 0) for slot in slots))
+    gone = list(itertools.accumulate(settled.get(slot, 0) for slot in slots))
+    backlog = max(0, *(there - here for here, there in zip(came, gone, strict=True)))
+    found = [
+        LagLevel(slot, published.get(slot, 0), settled.get(slot, 0), c, g, c - g + backlog)
+        for slot, c, g in zip(slots, came, gone, strict=True)
+    ]
+    return LagHistory(*key, backlog, found)
+
+
+def groups(figures: Figures) -> list[Row]:
     """Return by queue and group how far it was behind at the end, and at its worst.
 
     `behind_ms` is the age of the oldest task that is still to be done, to a slot, if they are done
     in the order in which they came.
     """
-    seconds = seconds_of(given)
-    whole = Window.partitionBy(*GROUP)
-    found = levels(rows, given)
-    end = found.agg(F.max("slot").alias("end"))
-    waiting = F.try_add("came", "backlog") > F.max("gone").over(whole)
-    marked = found.withColumn("oldest", F.when(waiting, F.col("slot")))
-    return (
-        marked.groupBy(*GROUP)
-        .agg(
-            total("published").alias("published"),
-            total("settled").alias("settled"),
-            F.max("backlog").alias("backlog_before"),
-            F.max_by("lag", "slot").alias("lag"),
-            F.max("lag").alias("highest"),
-            F.max(F.struct("lag", (-F.col("slot")).alias("at")))["at"].alias("at"),
-            F.min("oldest").alias("oldest"),
+    seconds, found = slot_seconds(figures.span), []
+    end = max((one.slots[-1].slot for one in levels(figures)), default=0)
+    for one in levels(figures):
+        last = one.slots[-1]
+        highest = max(one.slots, key=lambda level: level.lag)
+        waiting = (each.slot for each in one.slots if each.came + one.backlog > last.gone)
+        oldest = next(waiting, None)
+        found.append(
+            {
+                "queue": one.queue,
+                "group": one.group,
+                "published": last.came,
+                "settled": last.gone,
+                "backlog_before": one.backlog,
+                "lag": last.lag,
+                "behind_ms": None if oldest is None else (end + 1 - oldest) * seconds * 1000,
+                "highest": highest.lag,
+                "highest_at": moment(highest.slot * seconds),
+            }
         )
-        .crossJoin(end)
-        .select(
-            *(*GROUP, "published", "settled", "backlog_before", "lag"),
-            ((F.col("end") + 1 - F.col("oldest")) * F.lit(seconds * 1000)).alias("behind_ms"),
-            "highest",
-            F.timestamp_seconds(-F.col("at") * F.lit(seconds)).alias("highest_at"),
-        )
-        .orderBy(F.desc("lag"), F.desc("highest"), "queue", "group")
-    )
+    return ordered(found, "-lag", "-highest", *GROUP)
 
 
-def over_time(rows: DataFrame, given: Given) -> DataFrame:
-    """Return by queue, group and time: published, settled, the lag at the end and the highest.
+def over_time(figures: Figures) -> tuple[list[Row], int]:
+    """Return by time, queue and group: published, settled, the lag at the end and the highest.
 
-    A time is left out if nothing came, was done or waited then: a lag that stands is in each.
+    A time is left out if nothing came, was done or waited then: a lag that stands is in each. Returns the
+    first rows, and how many others there are: a lag may stand for years.
     """
-    found = (
-        levels(rows, given)
-        .withColumn("at", start_of("slot", seconds_of(given)))
-        .groupBy(*GROUP, given.moment("at"))
-        .agg(
-            total("published").alias("published"),
-            total("settled").alias("settled"),
-            F.max_by("lag", "slot").alias("lag"),
-            F.max("lag").alias("highest"),
-        )
-    )
-    step = F.expr(f"interval {LENGTHS[given.span.bucket]} seconds")
-    next_one = F.lead("time").over(Window.partitionBy(*GROUP).orderBy("time"))
-    stands = (F.col("lag") > 0) & (F.col("next") > F.col("time") + step)
-    moments = F.when(stands, F.sequence(F.col("time"), F.col("next") - step, step))
-    own, none = F.col("moment") == F.col("time"), F.lit(0).cast("bigint")
-    return (
-        found.withColumn("next", next_one)
-        .withColumn("moment", F.explode(F.coalesce(moments, F.array("time"))))
-        .select(
-            *GROUP,
-            F.col("moment").alias("time"),
-            *(
-                F.when(own, F.col(name)).otherwise(none).alias(name)
-                for name in ("published", "settled")
-            ),
-            "lag",
-            F.when(own, F.col("highest")).otherwise(F.col("lag")).alias("highest"),
-        )
-        .where("published <> 0 or settled <> 0 or highest is null or highest <> 0")
-        .orderBy("time", "queue", "group")
-    )
+    each = [_times(figures, one) for one in levels(figures)]
+    step = LENGTHS[figures.span.bucket]
+    number = 0
+    for times in each:
+        for at, (row, until) in times.items():
+            number += _shown(row) + ((until - at) // step - 1 if until > at + step else 0)
+    rows = heapq.merge(*(_standing(times, step) for times in each), key=_place)
+    first = list(itertools.islice(rows, MOMENTS))
+    return first, number - len(first)
 
 
-def _lives(rows: DataFrame, given: Given) -> DataFrame:
+def _times(figures: Figures, one: LagHistory) -> dict[int, tuple[dict[str, Any], int]]:
+    """Return the row of each time of a group that has slots, and until when its lag stands."""
+    seconds, step = slot_seconds(figures.span), LENGTHS[figures.span.bucket]
+    rows: dict[int, dict[str, Any]] = {}
+    for level in one.slots:
+        at = level.slot * seconds // step * step
+        if at not in rows:
+            rows[at] = {"queue": one.queue, "group": one.group, "time": moment(at)}
+            rows[at] |= {"published": 0, "settled": 0, "highest": level.lag}
+        row = rows[at]
+        row["published"] += level.published
+        row["settled"] += level.settled
+        row["lag"] = level.lag
+        row["highest"] = max(row["highest"], level.lag)
+    until = [*list(rows)[1:], 0]
+    return {
+        at: (row, end if row["lag"] > 0 else 0)
+        for (at, row), end in zip(rows.items(), until, strict=True)
+    }
+
+
+def _standing(times: Mapping[int, tuple[dict[str, Any], int]], step: int) -> Iterator[Row]:
+    """Yield the rows of a group, and for each time in which a lag stands one more."""
+    for at, (row, until) in times.items():
+        if _shown(row):
+            yield row
+        for later in range(at + step, until, step):
+            stands = {"published": 0, "settled": 0, "highest": row["lag"]}
+            yield {**row, **stands, "time": moment(later)}
+
+
+def _shown(row: Row) -> bool:
+    return bool(row["published"] or row["settled"] or row["highest"])
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["time"], row["queue"], row["group"] is not None, row["group"] or ""
+
+
+def _lives(figures: Figures) -> list[Row]:
     """Each worker's figures from its first entry to its last, and whether it seems to have vanished."""
-    events = ("received", "processed", "retried", "dead", "reclaimed", "lost_tasks", "stale")
-    done = worked(rows, given).where("worker is not null")
+    sums = summed(by_worker(figures), WORKER, _LIFE)
+    lives: dict[tuple[Any, ...], dict[str, Any]] = {}
     # Any entry shows that metrics went on.
-    end = worked(rows, given).agg(F.max("last").alias("end"))
-    ended = plus("processed", "retried", "dead", "stale")
-    return (
-        done.groupBy(*GROUP, "worker")
-        .agg(
-            F.max("agent").alias("agent"),
-            F.min("first").alias("first"),
-            F.max("last").alias("last"),
-            *(total(event).alias(event) for event in events),
-        )
-        .crossJoin(end)
-        .withColumn("held", F.greatest(F.try_subtract("received", ended), F.lit(0)))
-        .withColumn(
-            "vanished",
-            F.coalesce(
-                (F.col("held") > 0)
-                & (F.unix_micros("end") - F.unix_micros("last") > SILENT_SECONDS * 1_000_000),
-                F.lit(False),
-            ),
-        )
-    )
+    end = max((row["last"] for row in by_worker(figures) if row["last"] is not None), default=None)
+    for row in by_worker(figures):
+        key = tuple([row[name] for name in WORKER])
+        if row["worker"] is None:
+            continue
+        one = lives.setdefault(key, {"agent": None, "first": row["first"], "last": row["last"]})
+        one["agent"] = max((a for a in (one["agent"], row["agent"]) if a), default=None)
+        if row["first"] is not None and row["last"] is not None:
+            one["first"] = min(one["first"] or row["first"], row["first"])
+            one["last"] = max(one["last"] or row["last"], row["last"])
+    for key, one in lives.items():
+        one |= {**dict(zip(WORKER, key, strict=True)), **sums[key]}
+        ended = sum(one[event] for event in ("processed", "retried", "dead", "stale"))
+        one["held"] = max(one["received"] - ended, 0)
+        one["lost"] = one["lost_tasks"]
+        silent = timedelta(seconds=SILENT_SECONDS)
+        there = one["last"] is not None and end is not None
+        one["vanished"] = bool(there and one["held"] and end - one["last"] > silent)
+    return list(lives.values())
 
 
-def workers(rows: DataFrame, given: Given) -> DataFrame:
+def workers(figures: Figures) -> list[Row]:
     """Return workers that vanished, took over, lost tasks, or came too late to settle them."""
-    lives = given.once("lives", lambda: _lives(rows, given))
-    return (
-        lives.where("vanished or reclaimed > 0 or lost_tasks > 0 or stale > 0")
-        .select(
-            *GROUP,
-            *("worker", "agent", "first", "last", "vanished", "held", "received", "processed"),
-            *("reclaimed", F.col("lost_tasks").alias("lost"), "stale"),
-        )
-        .orderBy(
-            F.desc("vanished"),
-            *(F.desc(event) for event in ("held", "lost", "stale", "reclaimed")),
-            *("queue", "group", "worker"),
-        )
-    )
+    rows = [one for one in figures.once(_lives) if any(one[figure] for figure in _CRASHES)]
+    return ordered(rows, "-vanished", "-held", "-lost", "-stale", "-reclaimed", *WORKER)
 
 
-def history(rows: DataFrame, given: Given) -> DataFrame:
+def history(figures: Figures) -> list[Row]:
     """Return by queue, group and time what crashes left: reclaimed, lost, stale, and workers vanished."""
-    events = ("reclaimed", "lost_tasks", "stale")
-    at = start_of("slot", seconds_of(given)).alias("at")
-    told = worked(rows, given).select(*GROUP, at, *events)
-    lives = given.once("lives", lambda: _lives(rows, given))
-    gone = lives.where("vanished").select(
-        *GROUP, F.col("last").alias("at"), F.lit(1).cast("bigint").alias("vanished")
-    )
-    figures = (*events, "vanished")
-    return (
-        union((told, gone))
-        .where(" or ".join(f"{figure} > 0" for figure in figures))
-        .where("at is not null")
-        .groupBy(*GROUP, given.moment("at"))
-        .agg(*(total(figure).alias(figure) for figure in figures))
-        .withColumnRenamed("lost_tasks", "lost")
-        .orderBy("time", "queue", "group")
+    seconds = slot_seconds(figures.span)
+    rows: list[Row] = [
+        {
+            **{name: row[name] for name in (*GROUP, "reclaimed", "stale")},
+            "lost": row["lost_tasks"],
+            "vanished": 0,
+            "time": figures.moment(row["slot"] * seconds),
+        }
+        for row in by_slot(figures)
+        if row["slot"] is not None and (row["reclaimed"] or row["lost_tasks"] or row["stale"])
+    ]
+    nothing = dict.fromkeys(_CRASHES, 0)
+    rows += [
+        {
+            **nothing,
+            "vanished": 1,
+            **{name: one[name] for name in GROUP},
+            "time": figures.moment(int(one["last"].timestamp())),
+        }
+        for one in figures.once(_lives)
+        if one["vanished"]
+    ]
+    keys = (*GROUP, "time")
+    found = summed(rows, keys, _CRASHES)
+    return ordered(
+        ({**dict(zip(keys, key, strict=True)), **sums} for key, sums in found.items()),
+        *("time", *GROUP),
     )
 
 
-def build(rows: DataFrame, given: Given) -> Sequence[Table]:
+def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of lag and crashes."""
-    bucket = given.span.bucket
+    bucket = figures.span.bucket
+    times, more = over_time(figures)
     return (
         Table(
             "groups",
             "How far behind at the end",
-            groups(rows, given),
+            (*GROUP, *_BEHIND),
+            groups(figures),
             Chart("bar", "queue", ("lag", "highest"), series="group"),
             note="What waited before the first row is inferred: at least so many, since more were done"
             " than had come. A queue without a group has no worker that told anything.",
@@ -241,22 +283,26 @@ def build(rows: DataFrame, given: Given) -> Sequence[Table]:
         Table(
             "times",
             f"Lag by {bucket}",
-            over_time(rows, given),
+            (*GROUP, *_AT),
+            times,
             Chart("line", "time", "highest", series=GROUP),
             note="A lag that stands is shown at each time until it changes.",
             top=MOMENTS,
+            more=more,
         ),
         Table(
             "workers",
             "Workers with losses",
-            workers(rows, given),
+            _WORKER,
+            workers(figures),
             note="A worker seems to have vanished if it held tasks and told nothing more for"
             f" {SILENT_SECONDS} seconds, while metrics went on.",
         ),
         Table(
             "crashes",
             f"Crashes by {bucket}",
-            history(rows, given),
+            (*GROUP, "time", *_CRASHES),
+            history(figures),
             Chart("stacked", "time", ("reclaimed", "lost", "stale")),
             note="The chart shows tasks; 'vanished' counts workers.",
             top=MOMENTS,
@@ -269,6 +315,8 @@ REPORT = Report(
     "Lag and crashes",
     "How many tasks waited at each time, which workers vanished with tasks in their hands, and what"
     " was taken over, lost, or done too late because of it.",
+    (ENTRIES, WORK),
+    ("groups", "times", "workers", "crashes"),
     build,
     "No task was published or done in this time.",
 )

@@ -17,7 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.core.errors import UsageError
 from agentbus.pipeline.reports.running import Filled
-from agentbus.pipeline.reports.work import total
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import TYPED
 from agentbus.pipeline.source.bound_source import source
@@ -25,7 +24,7 @@ from agentbus.pipeline.spark.errors import told
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from agentbus.core.settings import Settings
 
@@ -53,9 +52,9 @@ def windows(rows: DataFrame, window: str = WINDOW, watermark: str = WATERMARK) -
         .groupBy(F.window("time", window).alias("window"), *_KEYS)
         .agg(
             F.count_if(F.col("kind") != schema.GAP).alias("entries"),
-            total(F.expr(known["bytes"])).alias("bytes"),
-            *(total(number).alias(event) for event, number in zip(_EVENTS, events, strict=True)),
-            total("lost").alias("lost"),
+            _total(F.expr(known["bytes"])).alias("bytes"),
+            *(_total(number).alias(event) for event, number in zip(_EVENTS, events, strict=True)),
+            _total(F.col("lost")).alias("lost"),
         )
         .select(
             F.col("window.start").alias("time"),
@@ -63,6 +62,11 @@ def windows(rows: DataFrame, window: str = WINDOW, watermark: str = WATERMARK) -
             *("entries", "bytes", *_EVENTS, "lost"),
         )
     )
+
+
+def _total(column: Column) -> Column:
+    """Return the sum of counts: 0 if there are none, null if it is beyond 64 bits."""
+    return F.try_sum(F.coalesce(column, F.lit(0).cast("bigint")))
 
 
 def updates(frame: DataFrame, tell: Callable[[pa.Table], None], every: str | None = EVERY) -> None:

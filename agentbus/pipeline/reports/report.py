@@ -1,4 +1,4 @@
-"""What a report is: a function from rows to a few small tables, and what it says of them.
+"""What a report is: what it asks of Spark, and the few small tables that it makes of the answers.
 
 Columns speak for themselves by how they end, so that the page and the terminal can write them for
 people: `_ms` is a duration in milliseconds, `bytes` a size, `_share` a part of one, `_rate` so many
@@ -7,23 +7,16 @@ a second; a timestamp is a moment in UTC.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from pyspark.sql import functions as F  # noqa: N812 (the name that Spark's own pages use)
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures
+from agentbus.pipeline.reports.span import Bucket
 
 # How many rows of a table are shown and kept, if it does not say: the rest is counted.
 TOP = 100
 Kind = Literal["bar", "line", "heat", "stacked"]
-Bucket = Literal["second", "minute", "hour", "day"]
-# How many seconds a moment lasts.
-LENGTHS: dict[Bucket, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,106 +39,34 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a report: a frame that is already aggregated and ordered, most telling first.
+    """One table of a report, ordered, most telling first.
 
-    `name` is stable and unique in its report. At most `top` rows leave Spark; how many were left out
-    is counted. `note` says what the figures mean where the columns do not.
+    `name` is stable and unique in its report; each row has the `columns` in this order. `top` rows are
+    kept, and the others counted, with `more` that were not even made. `note` says what the
+    figures mean where the columns do not.
     """
 
     name: str
     title: str
-    frame: DataFrame
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, Any]]
     chart: Chart | None = None
     note: str | None = None
     top: int = TOP
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What the rows of a run span: from the first entry's time to the last one's (both UTC)."""
-
-    first: datetime | None = None
-    last: datetime | None = None
-
-    @property
-    def bucket(self) -> Bucket:
-        """How finely time is cut: charts shall have some 20 to 200 moments."""
-        if self.first is None or self.last is None:
-            return "hour"
-        length = self.last - self.first
-        if length <= timedelta(minutes=3):
-            return "second"
-        if length <= timedelta(hours=3):
-            return "minute"
-        return "hour" if length <= timedelta(days=14) else "day"
-
-
-@dataclass(slots=True)
-class Given:
-    """What a run gives to its reports besides the rows: the span, and frames computed once."""
-
-    span: Span = field(default_factory=Span)
-    _kept: dict[str, DataFrame] = field(default_factory=dict)
-
-    def moment(self, time: str = "time") -> Column:
-        """Return the start of the bucket that a time falls into, as the column `time`."""
-        return F.date_trunc(self.span.bucket, F.col(time)).alias("time")
-
-    def once(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
-        """Return a frame that several tables or reports start from, computed and kept once.
-
-        It must be small: an aggregate (by queue, agent and hour, say) or a few narrow columns, never
-        whole entries.
-        """
-        if name not in self._kept:
-            self._kept[name] = make().persist()
-        return self._kept[name]
-
-    def release(self) -> None:
-        while self._kept:
-            self._kept.popitem()[1].unpersist()
+    more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report: `build` takes rows (columns of the schema, all kinds) and returns its tables.
+    """A report: `build` makes its `tables`, named in this order, of the aggregates that it `needs`.
 
-    It starts no job: it only says what is to be computed. `empty` is the sentence for tables without rows.
+    `empty` is the sentence for tables without rows.
     """
 
     name: str
     title: str
     about: str
-    build: Callable[[DataFrame, Given], Sequence[Table]]
+    needs: tuple[Aggregate, ...]
+    tables: tuple[str, ...]
+    build: Callable[[Figures], Sequence[Table]]
     empty: str
-
-
-def of_kind(rows: DataFrame, kind: str) -> DataFrame:
-    """Return the rows of one kind with its typed columns."""
-    from agentbus.pipeline.rows.typed_columns import typed
-
-    return typed(rows.where(F.col("kind") == kind), kind)
-
-
-def union(frames: Iterable[DataFrame]) -> DataFrame:
-    """Return the rows of all frames; a column that a frame lacks is null in its rows."""
-    return functools.reduce(
-        lambda one, other: one.unionByName(other, allowMissingColumns=True), frames
-    )
-
-
-def elapsed(start: str | Column, end: str | Column) -> Column:
-    """Return the milliseconds from one moment to another."""
-    return (F.unix_millis(end) - F.unix_millis(start)).cast("bigint")
-
-
-def percentiles(column: str | Column, *shares: float) -> tuple[Column, ...]:
-    """Return exact percentiles as p50_ms, p90_ms and so on, interpolated between two values, to a tenth.
-
-    They are null of no values. Spark gathers the values once for all of them.
-    """
-    found = F.percentile(column, F.array(*map(F.lit, shares)))
-    return tuple(
-        F.round(F.get(found, F.lit(n)), 1).alias(f"p{share * 100:.0f}_ms")
-        for n, share in enumerate(shares)
-    )

@@ -1,31 +1,33 @@
-"""Runs reports: computes their tables on Spark, and brings home the few rows that are shown."""
+"""Runs reports: Spark makes the aggregates that they need, and their tables are made of these here."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.core.errors import UsageError
 from agentbus.pipeline.reports import load
-from agentbus.pipeline.reports.report import Chart, Given, Report, Span, Table
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures
+from agentbus.pipeline.reports.report import Chart, Report, Table
+from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.spark.errors import told
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_Built: TypeAlias = "list[tuple[Report, Future[Sequence[Table]]]]"
 _UNKNOWN = Span()
+# Spark plans one in a thread while it runs another.
+_AT_ONCE = 2
 # How many of the streams that lost entries are named.
 _LOSERS = 20
 
@@ -95,127 +97,132 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ReportStep:
-    """How far a run is: how many of its tables are done; `doing` is the current step.
-
-    `all` is how many there are, 0 until that is known.
-    """
+    """How far a run is: how many of its passes over the rows are done; `doing` is the current step."""
 
     doing: str
     done: int
     all: int
 
 
+SUMMARY = Aggregate(
+    "summary",
+    """
+    SELECT kind, stream, count(*) AS rows, min(time) AS first, max(time) AS last, try_sum(lost) AS lost
+    FROM {rows}
+    GROUP BY kind, stream
+    """,
+)
+
+
 def run(
     names: Sequence[str],
-    rows: DataFrame,
+    rows: DataFrame | None,
     *,
     table: str | None = None,
     alone: bool = False,
     tell: Callable[[ReportStep], None] | None = None,
 ) -> Outcome:
-    """Compute these reports from rows of the schema, and return what they say.
+    """Compute these reports from rows of the schema, and return what they say; None stands for no rows.
 
     `table` names the one table that is wanted, and `alone` says that it must be one: `UsageError`,
-    with the list, if there is none such, or several. Only aggregated rows leave Spark, at most `top`
-    of a table. What several tables start from is computed once. Raises `AgentBusError` if Spark
-    fails; nothing stays cached then either.
+    with the list, if there is none such, or several. Only aggregates leave Spark. Raises `AgentBusError`
+    if Spark fails.
     """
     began = time.monotonic()
+    check(names, table, alone=alone)
     reports = [load(name) for name in names]
-    say = tell or (lambda _step: None)
-    say(ReportStep("reading", 0, 0))
-    given = Given()
-    # To plan all tables takes Spark many seconds in one thread: so the next are planned meanwhile.
-    planner = ThreadPoolExecutor(1)
-    try:
-        summary = _summary(rows)
-        given.span = summary.span
-        built = [(report, planner.submit(_build, report, rows, given)) for report in reports]
-        if table is not None or alone:
-            _check(built, table, alone=alone)
-        done = 0
-        results = []
-        for report, tables in built:
-            filled = []
-            for one in tables.result():
-                if table in (None, one.name):
-                    doing = f"{report.name}: {one.title.lower()}"
-                    say(ReportStep(doing, done, _number(built, table)))
-                    filled.append(fill(report.name, one, given.span))
-                    done += 1
-            empty = None if any(got.rows for got in filled) else report.empty
-            if filled:
-                found = Result(report.name, report.title, report.about, tuple(filled), empty)
-                results.append(found)
-    finally:
-        planner.shutdown(cancel_futures=True)
-        given.release()
+    summary, figures = _figures(rows, reports, tell or (lambda _step: None))
+    results = []
+    for report in reports:
+        if table is not None and table not in report.tables:
+            continue
+        filled = tuple(
+            fill(report.name, one, figures.span)
+            for one in report.build(figures)
+            if table in (None, one.name)
+        )
+        empty = None if any(got.rows for got in filled) else report.empty
+        results.append(Result(report.name, report.title, report.about, filled, empty))
     return Outcome(summary, tuple(results), time.monotonic() - began)
 
 
-def _number(built: _Built, name: str | None) -> int:
-    """Return how many tables are wanted, 0 as long as they are not all planned."""
-    if not all(tables.done() for _, tables in built):
-        return 0
-    return sum(name in (None, one.name) for _, tables in built for one in tables.result())
-
-
-def fill(report: str, table: Table, span: Span = _UNKNOWN) -> Filled:
-    """Compute a table; its first rows come home, and the others are counted."""
-    with _told(f"report {report}, table {table.name}"):
-        # One more row than is shown, to know whether there are others.
-        found = table.frame.limit(table.top + 1).toArrow()
-        rows = found.slice(0, table.top).to_pylist()
-        over = found.num_rows > table.top
-        left_out = table.frame.count() - table.top if over else 0
-    return Filled(
-        report,
-        table.name,
-        table.title,
-        tuple(found.column_names),
-        rows,
-        left_out,
-        table.chart,
-        table.note,
-        span,
-    )
-
-
-def _check(built: _Built, name: str | None, *, alone: bool) -> None:
-    """Raise `UsageError` unless there is the table that is wanted, and one alone if it must be."""
-    names = [one.name for _, tables in built for one in tables.result()]
-    found = names.count(name) if name is not None else len(names)
-    if found == 1 or (found and not alone):
+def check(names: Sequence[str], table: str | None, *, alone: bool = False) -> None:
+    """Raise `UsageError` unless these reports have the table, and one alone if it must be."""
+    names = [one for name in names for one in load(name).tables]
+    found = names.count(table) if table is not None else len(names)
+    if found == 1 or (found and not alone) or (table is None and not alone):
         return
-    if name is None:
+    if table is None:
         raise UsageError(
             "several tables do not fit in one file",
             hint=f"choose one table of {', '.join(names)}",
             shell_hint=f"choose one: --table {'|'.join(names)}",
         )
     many = "several reports have" if found else "there is no"
-    raise UsageError(f"{many} table {name[:60]!a}", hint=f"tables: {', '.join(names)}")
+    raise UsageError(f"{many} table {table[:60]!a}", hint=f"tables: {', '.join(names)}")
 
 
-def _build(report: Report, rows: DataFrame, given: Given) -> Sequence[Table]:
-    with _told(f"report {report.name}"):
-        return report.build(rows, given)
+def fill(report: str, table: Table, span: Span = _UNKNOWN) -> Filled:
+    """Keep the first rows of a table, with its columns alone; the others are counted."""
+    rows = [{name: row[name] for name in table.columns} for row in table.rows[: table.top]]
+    return Filled(
+        report,
+        table.name,
+        table.title,
+        table.columns,
+        rows,
+        len(table.rows) - len(rows) + table.more,
+        table.chart,
+        table.note,
+        span,
+    )
 
 
-def _summary(rows: DataFrame) -> Summary:
-    """Sum up the rows by stream, of which there are few, and the rest of it here."""
-    with _told("the rows to report on"):
-        by_stream = (
-            rows.groupBy("kind", "stream")
-            .agg(
-                F.count("*").alias("rows"),
-                F.min("time").alias("first"),
-                F.max("time").alias("last"),
-                F.sum("lost").alias("lost"),
-            )
-            .toArrow()
-            .to_pylist()
-        )
+def figures(rows: DataFrame | None, names: Sequence[str]) -> Figures:
+    """Return the aggregates that these reports need."""
+    return _figures(rows, [load(name) for name in names], lambda _step: None)[1]
+
+
+def _figures(
+    rows: DataFrame | None, reports: Iterable[Report], say: Callable[[ReportStep], None]
+) -> tuple[Summary, Figures]:
+    """Have Spark make the aggregates, and first of all the summary, whose span others need."""
+    if rows is None:
+        return _summary(()), Figures(_UNKNOWN)
+    needed = dict.fromkeys(one for report in reports for one in report.needs)
+    say(ReportStep("summary", 0, len(needed) + 1))
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        first = pool.submit(_answer, SUMMARY, rows, _UNKNOWN)
+        asked = {
+            pool.submit(_answer, one, rows, _UNKNOWN): one for one in needed if not one.spanned
+        }
+        summary = _summary(first.result().to_pylist())
+        asked |= {
+            pool.submit(_answer, one, rows, summary.span): one for one in needed if one.spanned
+        }
+        found: dict[str, pa.Table] = {}
+        for answer in as_completed(asked):
+            found[asked[answer].name] = answer.result()
+            say(ReportStep(asked[answer].name, len(found) + 1, len(asked) + 1))
+    finally:
+        # What still runs after an error ends with Spark.
+        pool.shutdown(wait=False, cancel_futures=True)
+    return summary, Figures(summary.span, found)
+
+
+def _answer(aggregate: Aggregate, rows: DataFrame, span: Span) -> pa.Table:
+    try:
+        return aggregate.frame(rows, span).toArrow()
+    except (PySparkException, Py4JError) as error:
+        # In one sentence what Spark said in a page.
+        found = told(error)
+        message = f"the reports' {aggregate.name}: {found.message}"
+        raise type(found)(message, hint=found.hint, shell_hint=found.shell_hint) from error
+
+
+def _summary(by_stream: Sequence[Mapping[str, Any]]) -> Summary:
+    """Sum up the streams, of which there are few."""
     kinds: Counter[str] = Counter()
     for one in by_stream:
         kinds[one["kind"]] += one["rows"]
@@ -234,14 +241,3 @@ def _summary(rows: DataFrame) -> Summary:
             LostEntries(one["stream"], one["lost"], one["last"]) for one in losers[:_LOSERS]
         ),
     )
-
-
-@contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Say what failed, and in one sentence what Spark said in a page."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        found = told(error)
-        message = f"{what}: {found.message}"
-        raise type(found)(message, hint=found.hint, shell_hint=found.shell_hint) from error

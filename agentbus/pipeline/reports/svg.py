@@ -15,8 +15,9 @@ from typing import Any
 from markupsafe import Markup
 
 from agentbus.pipeline.reports import axes, wording
-from agentbus.pipeline.reports.report import LENGTHS, Chart
+from agentbus.pipeline.reports.report import Chart
 from agentbus.pipeline.reports.running import Filled
+from agentbus.pipeline.reports.span import LENGTHS
 from agentbus.pipeline.reports.templates import template
 
 # In units that are shown as about a pixel each: charts over time are as wide as the page, others half.

@@ -6,6 +6,7 @@ expression reads only columns of the schema, and is deterministic.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from agentbus.pipeline.rows import schema
@@ -175,24 +176,27 @@ def types() -> dict[str, str]:
     }
 
 
-def typed(rows: DataFrame, kind: str) -> DataFrame:
-    """Return rows of one kind with its typed columns added.
+def expression(kind: str, name: str, there: Collection[str] = ()) -> str:
+    """Return a typed column of a kind in SQL, for a frame that has the columns `there`.
 
-    A column that the frame has already is taken where it is not null, and everywhere in rows that are
-    marked as `compacted`. The rows are not filtered: `kind` says what they are.
+    One that is among them is taken where it is not null, and everywhere in rows that are marked as
+    `compacted`.
+    """
+    raw = TYPED[kind][name]
+    if name not in there:
+        return raw
+    known = f"coalesce({name}, {raw})"
+    return f"if({COMPACTED}, {name}, {known})" if COMPACTED in there else known
+
+
+def typed(rows: DataFrame, kind: str) -> DataFrame:
+    """Return rows of one kind with its typed columns added, as `expression` makes them.
+
+    The rows are not filtered: `kind` says what they are.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    there = set(rows.columns)
-    columns = {}
-    for name, sql in TYPED.get(kind, {}).items():
-        raw = F.expr(sql)
-        if name in there:
-            known = F.coalesce(F.col(name), raw)
-            raw = (
-                F.when(F.col(COMPACTED), F.col(name)).otherwise(known)
-                if COMPACTED in there
-                else known
-            )
-        columns[name] = raw
-    return rows.withColumns(columns)
+    there = frozenset(rows.columns)
+    return rows.withColumns(
+        {name: F.expr(expression(kind, name, there)) for name in TYPED.get(kind, {})}
+    )

@@ -1,0 +1,105 @@
+"""Messages and tasks, counted by narrow slots of time: what several reports add up.
+
+Times are cut by arithmetic on the clock of UTC, so that neither zones nor daylight saving shift a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TypeAlias
+
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row
+from agentbus.pipeline.reports.span import LENGTHS, Span
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import STREAM_QUEUE, expression
+
+# Queue → slot → how many tasks came.
+Arrived: TypeAlias = "dict[str, dict[int, int]]"
+
+HOUR = 3600
+# How many seconds the slots of work have, by how finely the report cuts time.
+_SLOTS = {"second": 1, "minute": 60, "hour": 300, "day": 900}
+# The columns that are added up.
+COUNTS = ("messages", "events", "tasks", "bytes")
+
+
+def slot_seconds(span: Span) -> int:
+    """Return how many seconds a slot has in which work is counted: what came into queues, and was done."""
+    return _SLOTS[span.bucket]
+
+
+def talk_seconds(span: Span) -> int:
+    """Return how many seconds a slot of agents and topics has: a second, a minute or an hour."""
+    return min(LENGTHS[span.bucket], HOUR)
+
+
+def slot(seconds: int) -> str:
+    """Return the number of the slot that `time` falls into, counted from 1970, in SQL."""
+    return f"unix_micros(time) div {seconds * 1_000_000}L"
+
+
+def _given(columns: Collection[str], span: Span) -> dict[str, str]:
+    return {
+        "slot": slot(talk_seconds(span)),
+        "narrow": slot(slot_seconds(span)),
+        # A gap names only the stream.
+        "gap_queue": STREAM_QUEUE,
+        "bytes": expression(schema.QUEUE, "bytes", columns),
+    }
+
+
+# `what` is agent, topic or queue, and `name` the name, which may be null. Slots are of `talk_seconds`,
+# those of queues of `slot_seconds`. An event is a notice of the bus on the channel; `lost` tasks were gone
+# before they were archived.
+ENTRIES = Aggregate(
+    "entries",
+    """
+    SELECT
+      CASE WHEN grouping(agent) = 0 THEN 'agent' WHEN grouping(topic) = 0 THEN 'topic' ELSE 'queue' END
+        AS what,
+      CASE WHEN grouping(agent) = 0 THEN agent WHEN grouping(topic) = 0 THEN topic ELSE queue END AS name,
+      CASE WHEN grouping(narrow) = 0 THEN narrow ELSE slot END AS slot,
+      count_if(kind = 'channel' AND event IS NULL) AS messages,
+      count_if(kind = 'channel' AND event IS NOT NULL) AS events,
+      count_if(kind = 'queue') AS tasks,
+      try_sum(bytes) AS bytes,
+      try_sum(lost) AS lost
+    FROM (
+      SELECT kind, agent, topic, event,
+        nullif(if(kind = 'gap', {gap_queue}, queue), '') AS queue,
+        {slot} AS slot, {narrow} AS narrow,
+        coalesce({bytes}, 0L) AS bytes,
+        if(kind = 'gap', coalesce(lost, 0L), 0L) AS lost
+      FROM {rows}
+      WHERE kind IN ('channel', 'queue') OR (kind = 'gap' AND startswith(stream, 'q:'))
+    )
+    GROUP BY GROUPING SETS ((agent, slot), (topic, slot), (queue, narrow))
+    """,
+    _given,
+    spanned=True,
+)
+
+
+def counted(figures: Figures, what: str) -> Iterator[Row]:
+    """Yield the counts of agents, topics or queues by slot; of queues only those that have a name."""
+    for row in figures.rows(ENTRIES):
+        if (
+            row["what"] == what
+            and (row["messages"] or row["events"] or row["tasks"])
+            and (what != "queue" or row["name"] is not None)
+        ):
+            yield row
+
+
+def arrived(figures: Figures) -> Arrived:
+    """Return how many tasks came into each queue's streams by slot, with those lost in gaps."""
+    return figures.once(_arrived)
+
+
+def _arrived(figures: Figures) -> Arrived:
+    found: Arrived = {}
+    for row in figures.rows(ENTRIES):
+        if row["what"] == "queue" and row["name"] is not None and row["slot"] is not None:
+            slots = found.setdefault(row["name"], {})
+            slots[row["slot"]] = row["tasks"] + (row["lost"] or 0)
+    return found
