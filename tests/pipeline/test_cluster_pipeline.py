@@ -87,12 +87,12 @@ def test_the_pipeline_runs_on_a_cluster_whose_workers_lack_the_package(
 
 # An executor's process is killed while it copies, once, from within the first task to come there.
 KILLED = """
-from agentbus.pipeline.archives import copy_tasks as jobs
+from agentbus.pipeline.spark import task_calls as jobs
 
 mark, task = path + ".killed", jobs._task
 
-def shot(work):
-    copying = task(work)
+def shot(name, work):
+    copying = task(name, work)
     def run(number):
         import os, pathlib, signal
         files = copying(number)

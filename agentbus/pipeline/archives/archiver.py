@@ -18,7 +18,6 @@ from agentbus.core.settings import resolve
 from agentbus.core.signals import StopEvent
 from agentbus.core.stream import position as parts_of
 from agentbus.core.timespec import following
-from agentbus.pipeline.archives.copy_tasks import copied
 from agentbus.pipeline.archives.copying import CopyJob, write_gaps
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
@@ -37,6 +36,7 @@ from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import ALL, Selection
 from agentbus.pipeline.source.planning import Head
 from agentbus.pipeline.source.range_reader import PAGE, RangeReader
+from agentbus.pipeline.spark import task_calls
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 INTERVAL = 5.0
+# What a task runs, by name.
+_COPY = "agentbus.pipeline.archives.copying:copy"
 
 NOTHING = Position(planning.START, 0, 0, 0, 0)
 
@@ -172,7 +174,9 @@ class Archiver:
             self._settings, self._place.target, state.version + 1, new_batch(), self._page
         )
         try:
-            files = copied(self._spark, job, plan.lots, self._progress(plan.entries, began))
+            told = self._progress(plan.entries, began)
+            copied = task_calls.call(self._spark, _COPY, job, plan.lots, told)
+            files = [file for each in copied for file in each]
             found = _found(files)
             self._planner.misfits(plan, found)
             positions, gaps = _account(state, plan, found)

@@ -1,4 +1,4 @@
-"""Runs the copy tasks of an archive on Spark, and reports their progress."""
+"""Runs a function in Spark's tasks, once for each part of some work, and reports their progress."""
 
 from __future__ import annotations
 
@@ -6,49 +6,48 @@ import contextlib
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from agentbus.pipeline.archives.versions import File
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from agentbus.pipeline.archives.copying import CopyJob
-    from agentbus.pipeline.source.planning import Range
-
 _GLANCE = 0.5
 
 
-def copied(
+def call(
     spark: SparkSession,
-    job: CopyJob,
-    lots: Sequence[Sequence[Range]],
+    name: str,
+    job: object,
+    lots: Sequence[object],
     on_share: Callable[[float], None] | None = None,
-) -> list[File]:
-    """Copy each lot in its own task, and return the files that they wrote."""
+) -> list[Any]:
+    """Call the function `module:name` with the job and each lot, each in its own task; return the results.
+
+    `job` and `lots` travel in the code of the tasks, and stand in no plan. `on_share` is called with the
+    share of the tasks that are done, twice a second.
+    """
     from pyspark.sql.functions import udf
 
     if not lots:
         return []
 
     # A row for each task, and a function of it: this runs on every kind of cluster, Spark Connect too.
-    run = udf(_task(pickle.dumps((job, list(lots)))), "binary", useArrow=False).asNondeterministic()
-    frame = spark.range(0, len(lots), 1, len(lots)).select(run("id"))
+    task = udf(_task(name, pickle.dumps((job, list(lots)))), "binary", useArrow=False)
+    frame = spark.range(0, len(lots), 1, len(lots)).select(task.asNondeterministic()("id"))
     with _watched(spark, len(lots), on_share):
-        found = [pickle.loads(bytes(row[0])) for row in frame.collect()]  # noqa: S301 (our own tasks')
-    return [file for files in found for file in files]
+        return [pickle.loads(bytes(row[0])) for row in frame.collect()]  # noqa: S301 (our own tasks')
 
 
-def _task(work: bytes) -> Callable[[int], bytes]:
+def _task(name: str, work: bytes) -> Callable[[int], bytes]:
     """Return what a task does with its number; it finds this package by name, however it got there."""
 
     def run(number: int) -> bytes:
+        import importlib
         import pickle
 
-        from agentbus.pipeline.archives.copying import copy
-
+        module, _, function = name.partition(":")
         job, lots = pickle.loads(work)  # noqa: S301 (of the driver that sent this function)
-        return pickle.dumps(copy(job, lots[number]))
+        return pickle.dumps(getattr(importlib.import_module(module), function)(job, lots[number]))
 
     return run
 
