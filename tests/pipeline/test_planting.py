@@ -16,12 +16,18 @@ import agentbus
 from agentbus import errors
 from agentbus.core import settings
 from agentbus.core.keys import Keys
+from agentbus.pipeline.archives.location import place as archive_place
+from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.replays import slices, writer
+from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.replays.slices import Slice, Slicer, Stream
+from agentbus.pipeline.replays.survey import survey
 from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter
 from agentbus.pipeline.rows.schema import FIELDS
 from agentbus.store import resp
 from agentbus.store.scope import enter
+from tests.pipeline.archives import write_archive
+from tests.pipeline.replaying import DAY, queue_rows
 from tests.servers import Server
 
 SCHEMA = pa.schema(
@@ -104,6 +110,24 @@ def test_rows_that_were_published_are_passed_over(place):
 
     assert place.payloads() == texts(range(1, 200))
     assert place.record()["run:again"] == "70"
+
+
+def test_a_task_reads_what_was_not_published_yet_and_goes_on_there(place, tmp_path):
+    path = str(tmp_path / "archive")
+    write_archive(path, [*queue_rows("q:a", range(900)), *queue_rows("q:b", range(5))])
+    log = Log(archive_place(path))
+    found = survey(log, log.state(), Wanted())
+    assert found is not None
+    share = found.share({"q:a": 0, "q:b": 1}, {"q:a": (DAY + 270, 1), "q:b": (DAY + 9, 0)})
+    place.plant(rows("q:a", range(1)).set_column(1, "id", pa.array([f"{DAY + 200}-2"])))
+
+    published = writer.publish_share(place.planter()._task, share)
+
+    # The first of them was published by the row before: 603 entries precede it.
+    assert (published, place.record()["at:q:a"]) == (214, f"{DAY + 270}-1")
+    assert place.payloads() == ["0", *(json.dumps({"n": n}) for n in [*range(603, 812), *range(5)])]
+    # Another task that comes late finds nothing to do.
+    assert writer.publish_share(place.planter()._task, share) == 0
 
 
 def test_a_slice_that_comes_late_publishes_nothing(place):

@@ -23,7 +23,8 @@ def bench(spark, valkey: Server, project: str, tmp_path: pathlib.Path) -> Bench:
 
 
 def test_tasks_go_back_to_the_queues_and_priorities_that_they_came_from(bench):
-    mail, high = queue_rows("q:mail", range(9)), queue_rows("q:mail:high", range(4))
+    mail = queue_rows("q:mail", range(9), agent="ada")
+    high = queue_rows("q:mail:high", range(4))
     odd = queue_rows("q:a%3Ab", range(2), queue="a:b")
     bench.hold([*mail, *high, *odd, row("metrics", f"{DAY}-0"), row("ch:main", f"{DAY}-0")])
 
@@ -33,6 +34,8 @@ def test_tasks_go_back_to_the_queues_and_priorities_that_they_came_from(bench):
     assert bench.origins("mail") == marks(*mail)
     assert bench.origins("mail", "high") == marks(*high)
     assert bench.origins("a:b") == marks(*odd)
+    assert {one.get("agent_id") for one in bench.entries("mail")} == {"ada"}
+    assert {one.get("agent_id") for one in bench.entries("mail", "high")} == {None}
     assert [(one.stream, one.target, one.priority, one.rows) for one in done.streams] == [
         ("q:a%3Ab", "a:b", "normal", 2),
         ("q:mail", "mail", "normal", 9),
@@ -124,7 +127,7 @@ def test_messages_are_said_on_the_channel_again(bench):
 
 
 def test_only_what_is_wanted_is_replayed(bench):
-    rows = queue_rows("q:mail", range(30))
+    rows = queue_rows("q:mail", range(30), agent="ada")
     bench.hold([*rows, *queue_rows("q:other", range(30))])
     start, end = rows[4]["id"], rows[22]["id"]
     where = "cast(get_json_object(payload, '$.n') as int) % 2 = 0 and id not like '%select%'"
@@ -137,6 +140,7 @@ def test_only_what_is_wanted_is_replayed(bench):
 
     wanted = marks(*rows[4:23:2])
     assert bench.origins("to") == wanted
+    assert {one["agent_id"] for one in bench.entries("to")} == {"ada"}
     (found,) = tried.streams
     assert tried.dry_run
     assert tried.published == 0

@@ -17,6 +17,7 @@ from agentbus.core.stream import position, text
 from agentbus.pipeline.replays import slices, writer
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.source.connection import ServerConnection
+from agentbus.queues.ids import Priority
 from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class Source:
     rows: int
     first: str
     last: str
+
+    def order(self) -> tuple[str, str, int]:
+        """Return by what sources are sorted: stream, destination, priority."""
+        return self.stream, self.target or "", list(Priority).index(Priority(self.priority))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +181,7 @@ def _begun(
 
 def _outcome(key: str, token: str, fields: Sequence[str]) -> Op[tuple[Any, Any, list[Any]]]:
     mine, failed = yield Command("HMGET", key, writer.run_field(token), writer.failure_field(token))
-    cursors: list[Any] = []
-    for at in range(0, len(fields), 1000):
-        cursors += yield Command("HMGET", key, *fields[at : at + 1000])
+    cursors = yield from writer.fields_of(key, fields)
     if failed is not None:
         yield Command("HDEL", key, writer.failure_field(token))
     return mine, failed, cursors

@@ -7,37 +7,30 @@ once: each entry is published exactly once.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
 import json
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812
-
 from agentbus.core import names, settings as resolving
-from agentbus.core.errors import AgentBusError, ConfigError, NotFound, UsageError
+from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import Settings
 from agentbus.pipeline.archives import reader
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.replays import selection, slices, writer
-from agentbus.pipeline.replays.record import ReplayRecord, Source, ends
+from agentbus.pipeline.archives.versions import State
+from agentbus.pipeline.replays import jobs, selection
+from agentbus.pipeline.replays.record import ReplayRecord, Source
 from agentbus.pipeline.replays.selection import Wanted
-from agentbus.pipeline.replays.slices import Stream
+from agentbus.pipeline.replays.survey import survey
 from agentbus.pipeline.replays.writer import PATIENCE, ReplayTask
-from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, QUEUE
-from agentbus.pipeline.spark.errors import sentence, told
-from agentbus.queues.ids import Priority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
-
-_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +109,9 @@ def replay(
             channel,
         )
         selection.check(wanted)
-        archive, newest = _archive(path, wanted, version)
+        log, state = _archive(path, wanted, version)
         asked = {
-            "archive": archive,
+            "archive": state.archive,
             "version": version,
             # As they were written: `30m` means the same replay when it is started again.
             "start": start,
@@ -130,16 +123,20 @@ def replay(
             "keep_replies": keep_replies,
         }
         name = replay_id or _id(asked)
+        opened = _opening(spark)
         begun = record.look(name, asked)
-        opened: SparkSession | None = None
+        there = None
         if begun is None:
-            opened = _opened(spark)
-            found = _count(opened, path, wanted, version)
+            there = survey(log, state, wanted)
+            if there is not None:
+                found = there.sources(wanted)
+            else:
+                found = jobs.count(jobs.rows_of(opened(), log.place, wanted, version), wanted)
             # Without rows there is nothing to resume, and no record.
             if dry_run or not found:
                 rows = sum(each.rows for each in found)
                 return ReplayResult(name, rows, 0, 0, found, time.monotonic() - began, dry_run)
-            begun = record.begin(name, asked, wanted, found, newest)
+            begun = record.begin(name, asked, wanted, found, state.version)
         # The bounds of the first run.
         wanted = replace(wanted, start=begun.start, end=begun.end)
         rows = sum(each.rows for each in begun.streams)
@@ -148,9 +145,13 @@ def replay(
             if watch is not None:
                 watch(name, rows)
             task = ReplayTask(settings, name, record.token, (), keep_replies, patience)
-            opened = opened or _opened(spark)
-            frame = _read(opened, path, wanted, version)
-            _write(opened, frame, where, begun.streams, task, rate, record)
+            work = jobs.Work(begun.streams, task, rate, record)
+            there = there or survey(log, state, wanted)
+            if there is not None:
+                jobs.publish_files(opened(), there, work)
+            else:
+                rows_found = jobs.rows_of(opened(), log.place, wanted, version)
+                jobs.publish_rows(opened(), rows_found, where, work)
             published = record.close(name, begun.streams)
         return ReplayResult(
             name,
@@ -166,17 +167,21 @@ def replay(
         record.server.close()
 
 
-def _opened(spark: SparkSession | Callable[[], SparkSession]) -> SparkSession:
-    return spark() if callable(spark) else spark
+def _opening(spark: SparkSession | Callable[[], SparkSession]) -> Callable[[], SparkSession]:
+    """Return a function that opens Spark once, or returns the session."""
+    found = spark if callable(spark) else lambda: spark
+    return functools.cache(found)
 
 
 # -- the archive --------------------------------------------------------------------------------
 
 
-def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[str, int]:
-    """Return an archive's own id and its version. Raises `NotFound`, for a stream that it lacks too."""
+def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[Log, State]:
+    """Return an archive's log and its state. Raises `NotFound`, for a stream that it lacks too."""
     at = place(path)
-    state = Log(at).state(version)
+    log = Log(at)
+    state = log.state(version)
+    reader.check_schema(at, state)
     for stream in wanted.streams:
         if stream not in state.positions:
             raise NotFound(
@@ -184,148 +189,7 @@ def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[str, int]:
                 hint="status(path) returns its streams",
                 shell_hint="'agentbus archive status' lists its streams",
             )
-    return state.archive, state.version
-
-
-def _read(spark: SparkSession, path: str, wanted: Wanted, version: int | None) -> DataFrame:
-    found = reader.read_range(spark, place(path), wanted.range, wanted.kinds, version)
-    return selection.choose(found, wanted)
-
-
-def _count(
-    spark: SparkSession, path: str, wanted: Wanted, version: int | None
-) -> tuple[Source, ...]:
-    """Return what there is to replay."""
-    frame = _read(spark, path, wanted, version)
-    at = F.struct("time", "seq", "id")
-    grouped = frame.groupBy("stream", "target", "priority").agg(
-        F.count(F.lit(1)).alias("rows"), F.min(at).alias("first"), F.max(at).alias("last")
-    )
-    rows = _done(
-        lambda: grouped.select(
-            "stream", "target", "priority", "rows", "first.id", "last.id"
-        ).collect(),
-        wanted.where,
-    )
-    return tuple(sorted((Source(*row) for row in rows), key=_order))
-
-
-def _order(one: Source) -> tuple[str, str, int]:
-    return one.stream, one.target or "", list(Priority).index(Priority(one.priority))
-
-
-def _write(
-    spark: SparkSession,
-    frame: DataFrame,
-    where: str | None,
-    chosen: Sequence[Source],
-    task: ReplayTask,
-    rate: float | None,
-    record: ReplayRecord,
-) -> None:
-    """Have Spark's tasks publish the rows: each stream is one task's, a task may have many."""
-    sizes: dict[str, int] = {}
-    for each in chosen:
-        sizes[each.stream] = sizes.get(each.stream, 0) + each.rows
-    parts = selection.packed(sizes.items(), _tasks(spark))
-    number = max(parts.values()) + 1
-    last = ends(chosen)
-    bounds = {
-        s: (min(ms, reader.LAST_MS), min(seq, reader.LAST_SEQ)) for s, (ms, seq) in last.items()
-    }
-    plan = spark.createDataFrame(
-        [(s, number, part, *bounds[s]) for number, (s, part) in enumerate(parts.items())],
-        "stream string, number int, part int, last_ms bigint, last_seq bigint",
-    )
-    joined = frame.join(F.broadcast(plan), "stream")
-    talk, dead = F.col("kind") == CHANNEL, F.col("kind") == DEAD_LETTER
-    slim = {
-        **{name: F.when(talk, F.col(name)) for name in ("agent", "topic", "event")},
-        **{name: F.when(dead, F.col(name)) for name in ("target", "priority")},
-        "fields": F.when(F.size("fields") > 0, F.col("fields")),
-    }
-    ms = F.unix_millis("time")
-    last_of_its_time = (ms == F.col("last_ms")) & (F.col("seq") <= F.col("last_seq"))
-    ordered = (
-        # Entries that were archived after the replay began are left out.
-        joined.where((ms < F.col("last_ms")) | last_of_its_time)
-        .withColumns(slim)
-        .repartitionById(number, F.col("part"))
-        .sortWithinPartitions("number", "time", "seq")
-        .select(*slices.COLUMNS)
-    )
-    made = writer.source(replace(task, streams=_streams(chosen, sizes, parts, rate)))
-    spark.dataSource.register(made)
-    with _small_batches(spark):
-        _done(lambda: ordered.write.format(made.name()).mode("append").save(), where, record.alive)
-
-
-@contextlib.contextmanager
-def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """Have Spark hand over few rows at once.
-
-    After each row it adds up the size of the batch so far: with its 10,000 rows a batch, that takes four
-    times as long as all else it does for a replay.
-    """
-    kept = spark.conf.get(_BATCH)
-    spark.conf.set(_BATCH, "500")
-    try:
-        yield
-    finally:
-        spark.conf.set(_BATCH, str(kept))
-
-
-def _streams(
-    chosen: Sequence[Source],
-    sizes: Mapping[str, int],
-    parts: Mapping[str, int],
-    rate: float | None,
-) -> tuple[Stream, ...]:
-    """Return the streams by their numbers; each task has the share of the rate that its rows are of all."""
-    total: dict[int, int] = {}
-    for stream, part in parts.items():
-        total[part] = total.get(part, 0) + sizes[stream]
-    places = {each.stream: each for each in chosen}
-    return tuple(
-        Stream(
-            stream,
-            selection.kind_of(stream) or QUEUE,
-            places[stream].target,
-            places[stream].priority,
-            (rate or 0.0) * total[part] / sum(sizes.values()),
-        )
-        for stream, part in parts.items()
-    )
-
-
-def _tasks(spark: SparkSession) -> int:
-    """Return how many tasks may run at once."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:
-        # Spark Connect does not report it.
-        return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-
-
-def _done(
-    work: Callable[[], Any], where: str | None, look: Callable[[], None] | None = None
-) -> Any:
-    """Run work on Spark, and convert its errors to ours."""
-    # Py4J's own errors are no PySparkException.
-    try:
-        return work()
-    except AgentBusError:
-        raise
-    except Exception as error:
-        state = error.getSqlState() if isinstance(error, PySparkException) else None
-        if where is not None and state is not None and state.startswith("22"):
-            raise UsageError(
-                f"the condition {where!a} fails for a row: {sentence(str(error))}",
-                hint="try_cast and try_divide give null where cast and / fail",
-            ) from error
-        if look is not None:
-            look()
-        raise told(error) from error
+    return log, state
 
 
 def _id(asked: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ else that a replay does with them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,10 @@ class Slice:
 
 
 class Slicer:
-    """Makes slices of rows that come by stream, those of each in the order of their ids."""
+    """Makes slices of rows that come by stream, those of each in the order of their ids.
+
+    `after` has by stream the id that its rows follow, if they are not its first.
+    """
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class Slicer:
         streams: Sequence[Stream],
         *,
         keep_replies: bool = False,
+        after: Mapping[int, str] | None = None,
     ) -> None:
         self._scope = scope
         self._streams = streams
@@ -128,7 +132,7 @@ class Slicer:
         )
         self._places: dict[tuple[str | None, str], Destination] = {}
         # By stream: the id of the last row.
-        self._last: dict[int, str] = {}
+        self._last: dict[int, str] = dict(after or {})
 
     def slices(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
         """Yield the rows of batches as slices, in their order."""
@@ -259,7 +263,7 @@ def _plain(
     payloads, agents, fields = (rows.column(name) for name in ("payload", "agent", "fields"))
     if stream.kind != QUEUE or payloads.null_count or 0 < agents.null_count < len(agents):
         return None
-    if fields.null_count < len(fields) and len(fields.keys):
+    if fields.null_count < len(fields) and fields.offsets[0] != fields.offsets[len(fields)]:
         return None
     head = restore.mark(f"{stream.name} ")[:-2]
     marks = pc.binary_join_element_wise(head, rows.column("id"), '"}', "")

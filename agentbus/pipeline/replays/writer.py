@@ -9,7 +9,7 @@ before the cursor are ignored, so that no row is published twice, by whichever t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,9 @@ from agentbus.core.errors import (
     QueueFull,
 )
 from agentbus.core.settings import Settings
-from agentbus.core.stream import text
-from agentbus.pipeline.replays.slices import Slice, Slicer, Stream
+from agentbus.core.stream import position, text
+from agentbus.pipeline.replays.reading import TaskShare, batches
+from agentbus.pipeline.replays.slices import Slice, Slicer, Stream, cursor_field
 from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.queues.publish import Ahead
 from agentbus.store.steps import Command, Pause, one_step
@@ -49,6 +50,14 @@ def run_field(token: str) -> str:
 def failure_field(token: str) -> str:
     """Return the field of a replay's hash that says why one run could not go on."""
     return f"failed:{token}"
+
+
+def fields_of(key: str, fields: Sequence[str]) -> Op[list[Any]]:
+    """Return fields of a replay's hash."""
+    found: list[Any] = []
+    for at in range(0, len(fields), 1000):
+        found += yield Command("HMGET", key, *fields[at : at + 1000])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,39 +89,64 @@ class ReplayWriter(DataSourceArrowWriter):
         self._task = task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReplayCommit:
-        """Publish the rows of a partition; why it could not is noted in the replay's hash."""
-        task = self._task
-        rows = 0
-        with ServerConnection(task.settings) as server:
-            key = server.scope.keys.replay(task.replay_id)
-            try:
-                slicer = Slicer(
-                    server.scope,
-                    task.settings,
-                    task.replay_id,
-                    task.streams,
-                    keep_replies=task.keep_replies,
-                )
-                ahead, pace = Ahead(slicer.slices(iterator)), Pace()
-                while part := ahead.take():
-                    rows += len(part.ids)
-                    pace.wait(len(part.ids), part.rate)
-                    op = publish(part, run_field(task.token), task.patience, ahead.prepare)
-                    server.run(op, patience=task.patience)
-            except (BackendUnavailable, OutcomeUnknown):
-                # Spark tries the task again.
-                raise
-            except AgentBusError as error:
-                # Another try would fail too, so the task ends well and the driver raises the error.
-                said = {
-                    "error": type(error).__name__,
-                    "message": error.message,
-                    "hint": error.hint,
-                    "shell_hint": error.shell_hint,
-                }
-                noted = Command("HSET", key, failure_field(task.token), orjson.dumps(said))
-                server.run(one_step(noted), patience=task.patience)
-        return ReplayCommit(rows)
+        """Publish the rows of a partition; why it could not is noted in the replay's record."""
+        with ServerConnection(self._task.settings) as server:
+            return ReplayCommit(_publish_all(server, self._task, iterator))
+
+
+def publish_share(task: ReplayTask, share: TaskShare) -> int:
+    """Read rows of an archive's files, publish those that were not yet, and return how many there were.
+
+    Why they could not be published is noted in the replay's record.
+    """
+    with ServerConnection(task.settings) as server:
+        names = list(share.numbers)
+        key = server.scope.keys.replay(task.replay_id)
+        cursors: list[Any] = server.run(fields_of(key, [*map(cursor_field, names)]))
+        at = {name: text(id) for name, id in zip(names, cursors, strict=True) if id is not None}
+        rows = batches(share, {name: position(id) for name, id in at.items()})
+        done = {share.numbers[name]: id for name, id in at.items()}
+        return _publish_all(server, task, rows, done)
+
+
+def _publish_all(
+    server: ServerConnection,
+    task: ReplayTask,
+    rows: Iterable[pa.RecordBatch],
+    done: Mapping[int, str] | None = None,
+) -> int:
+    """Publish rows and return their number; `done` has by stream the id that they follow."""
+    slicer = Slicer(
+        server.scope,
+        task.settings,
+        task.replay_id,
+        task.streams,
+        keep_replies=task.keep_replies,
+        after=done,
+    )
+    ahead, pace = Ahead(slicer.slices(rows)), Pace()
+    number = 0
+    try:
+        while part := ahead.take():
+            number += len(part.ids)
+            pace.wait(len(part.ids), part.rate)
+            op = publish(part, run_field(task.token), task.patience, ahead.prepare)
+            server.run(op, patience=task.patience)
+    except (BackendUnavailable, OutcomeUnknown):
+        # Spark tries the task again.
+        raise
+    except AgentBusError as error:
+        # Another try would fail too, so the task ends well and the driver raises the error.
+        said = {
+            "error": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "shell_hint": error.shell_hint,
+        }
+        key = server.scope.keys.replay(task.replay_id)
+        noted = Command("HSET", key, failure_field(task.token), orjson.dumps(said))
+        server.run(one_step(noted), patience=task.patience)
+    return number
 
 
 def source(task: ReplayTask) -> type[DataSource]:

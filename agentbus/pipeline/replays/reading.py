@@ -1,0 +1,189 @@
+"""Reads an archive's files without the JVM, for a replay: the rows of some streams, each in its order.
+
+Spark's tasks read as Arrow what they publish; rows that went through the JVM, where they are handled one
+at a time, would cost several times as much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from agentbus.core.errors import Unhealthy
+from agentbus.pipeline.archives.directory import trouble
+from agentbus.pipeline.archives.places import ArchiveTarget
+from agentbus.pipeline.archives.reader import LAST_MS, LAST_SEQ, IdRange
+from agentbus.pipeline.replays.slices import COLUMNS
+
+Id = tuple[int, int]
+_BEFORE: Id = (-1, 0)
+# About the bytes that are read at once, and the most rows: where long values repeat, a file is much smaller
+# than its rows.
+_BATCH_BYTES, _BATCH = 8_000_000, 2_000
+_READ = ("stream", "time", "seq", "id", "agent", "topic", "event", "payload", "fields")
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroups:
+    """Some row groups of a file, by its path in the log."""
+
+    path: str
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShare:
+    """What one task reads: row groups in their order, and which streams' rows of these.
+
+    `numbers` are the streams' numbers in the replay. Of each, rows after `after` (None: all) up to `last`
+    are read, of those in `span`.
+    """
+
+    target: ArchiveTarget
+    files: tuple[FileGroups, ...]
+    span: IdRange
+    numbers: Mapping[str, int]
+    last: Mapping[str, Id]
+
+
+class ArchiveFile:
+    """A data file, opened; what cannot be read raises `Unhealthy`."""
+
+    def __init__(
+        self, target: ArchiveTarget, path: str, system: tuple[Any, str] | None = None
+    ) -> None:
+        filesystem, root = system or target.filesystem()
+        self._name = f"{root}/{target.data(path)}"
+        self._path = path
+        with self._told():
+            self._file = pq.ParquetFile(
+                self._name, filesystem=filesystem, pre_buffer=target.scheme != "file"
+            )
+
+    @property
+    def groups(self) -> int:
+        number: int = self._file.num_row_groups
+        return number
+
+    def close(self) -> None:
+        self._file.close(force=True)
+
+    def read(
+        self, columns: Sequence[str], groups: Sequence[int], size: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield row groups as batches of at most so many rows."""
+        with self._told():
+            yield from self._file.iter_batches(
+                batch_size=size or self._fitting(groups),
+                row_groups=list(groups),
+                columns=list(columns),
+                use_threads=False,
+            )
+
+    def _fitting(self, groups: Sequence[int]) -> int:
+        """Return how many rows of average size are read at once."""
+        found = [self._file.metadata.row_group(group) for group in groups]
+        size = sum(group.total_byte_size for group in found)
+        rows = sum(group.num_rows for group in found)
+        fitting: int = min(_BATCH, _BATCH_BYTES * rows // max(size, 1))
+        return max(1, fitting)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, pa.ArrowException) as error:
+            raise Unhealthy(
+                f"the archive's data file {self._path} is missing or not what was written",
+                hint="restore it from a copy; what was compacted while it was read is read again",
+            ) from error
+        except OSError as error:
+            raise trouble("read", self._name, error) from error
+
+
+class WantedRows:
+    """Chooses rows by their stream and their id, a column at a time.
+
+    `after` and `last` are by stream: of its rows those after the one id, up to the other, are wanted.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        span: IdRange,
+        after: Mapping[str, Id] | None = None,
+        last: Mapping[str, Id] | None = None,
+    ) -> None:
+        self._names = pa.array(names, pa.string())
+        self._start, self._end = (
+            None if end is None else _clamped(end) for end in (span.start, span.end)
+        )
+        self._after, self._last = (
+            None if bounds is None else _columns([_clamped(bounds[name]) for name in names])
+            for bounds in (after, last)
+        )
+
+    def among(self, rows: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
+        """Return the wanted rows, and the number of each one's stream."""
+        numbers = pc.index_in(rows.column("stream"), self._names)
+        at = milliseconds(rows), rows.column("seq")
+        held = [pc.is_valid(numbers)]
+        if self._start is not None:
+            held.append(pc.invert(earlier(at, self._start)))
+        if self._end is not None:
+            held.append(earlier(at, self._end))
+        if self._after is not None:
+            held.append(earlier([bound.take(numbers) for bound in self._after], at))
+        if self._last is not None:
+            held.append(pc.invert(earlier([bound.take(numbers) for bound in self._last], at)))
+        mask = functools.reduce(pc.and_, held)
+        if pc.all(mask, skip_nulls=False).as_py():
+            return numbers, rows
+        return numbers.filter(mask), rows.filter(mask)
+
+
+def batches(share: TaskShare, after: Mapping[str, Id]) -> Iterator[pa.RecordBatch]:
+    """Yield what a task publishes, with the columns of `slices.COLUMNS`.
+
+    `after` has the entry that was published last, of each stream of which any was.
+    """
+    names = list(share.numbers)
+    before = {name: after.get(name, _BEFORE) for name in names}
+    wanted = WantedRows(names, share.span, before, share.last)
+    known = pa.array(share.numbers.values(), pa.int32())
+    system = share.target.filesystem()
+    for part in share.files:
+        with contextlib.closing(ArchiveFile(share.target, part.path, system)) as file:
+            for rows in file.read(_READ, part.groups):
+                numbers, kept = wanted.among(rows)
+                nothing = pa.nulls(kept.num_rows, pa.string())
+                own = {"number": known.take(numbers), "target": nothing, "priority": nothing}
+                columns = [own[name] if name in own else kept.column(name) for name in COLUMNS]
+                yield pa.RecordBatch.from_arrays(columns, list(COLUMNS))
+
+
+def milliseconds(rows: pa.RecordBatch) -> pa.Array:
+    """Return the first numbers of the rows' ids."""
+    return pc.divide(rows.column("time").cast(pa.int64()), 1000)
+
+
+def earlier(one: Sequence[Any], other: Sequence[Any]) -> pa.Array:
+    """Return for each row whether one id comes before another, both given as two columns or numbers."""
+    same = pc.and_(pc.equal(one[0], other[0]), pc.less(one[1], other[1]))
+    return pc.or_(pc.less(one[0], other[0]), same)
+
+
+def _columns(ids: Sequence[Id]) -> list[pa.Array]:
+    return [pa.array([one[n] for one in ids], pa.int64()) for n in (0, 1)]
+
+
+def _clamped(one: Id) -> Id:
+    """Return an id as a row has it: its columns end earlier than ids do."""
+    return min(one[0], LAST_MS), min(one[1], LAST_SEQ)

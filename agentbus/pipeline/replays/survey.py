@@ -1,0 +1,202 @@
+"""Looks through an archive's files for what a replay may read without the JVM, and shares it out.
+
+Only ids are read for that. A replay by a condition, of dead letters, or of an archive in which the order
+of a stream is not that of its files, is read by Spark.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agentbus.core.errors import AgentBusError
+from agentbus.core.stream import position
+from agentbus.pipeline.archives.reader import LAST_SEQ, chosen_files
+from agentbus.pipeline.replays.reading import (
+    ArchiveFile,
+    FileGroups,
+    Id,
+    TaskShare,
+    WantedRows,
+    earlier,
+    milliseconds,
+)
+from agentbus.pipeline.replays.record import Source
+from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.schema import CHANNEL, QUEUE
+from agentbus.queues.ids import OF_THE_BUS
+
+if TYPE_CHECKING:
+    from agentbus.pipeline.archives.log import Log
+    from agentbus.pipeline.archives.places import Place
+    from agentbus.pipeline.archives.reader import IdRange
+    from agentbus.pipeline.archives.versions import File, State
+    from agentbus.pipeline.replays.selection import Wanted
+
+_READ = ("stream", "time", "seq", "queue")
+_BATCH = 65_536
+# Times that are cut off at the end of the year 9999 have no order, nor have numbers of more than 63 bits.
+_LAST_MS = 253_402_300_799_999
+# The most runs of one stream's rows in a batch, and rows for which one more is allowed: each is a request
+# to the server, and Spark would make longer ones.
+_RUNS, _LONG = 100, 50
+
+
+class _SparkNeeded(Exception):
+    """Raised where rows cannot be published as they lie in the files."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What is wanted of a stream: how many rows, the first and the last, and where they lie."""
+
+    rows: int = 0
+    first: Id = (0, 0)
+    last: Id = (-1, 0)
+    groups: set[tuple[int, int]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSurvey:
+    """What there is to replay, by stream, in which row groups of which files."""
+
+    place: Place
+    files: tuple[File, ...]
+    span: IdRange
+    streams: Mapping[str, Found]
+
+    def sources(self, wanted: Wanted) -> tuple[Source, ...]:
+        """Return what there is to replay."""
+        found = [
+            Source(
+                name,
+                None if wanted.channel else wanted.queue or streams.queue(name),
+                streams.priority(name),
+                one.rows,
+                f"{one.first[0]}-{one.first[1]}",
+                f"{one.last[0]}-{one.last[1]}",
+            )
+            for name, one in self.streams.items()
+        ]
+        return tuple(sorted(found, key=Source.order))
+
+    def share(self, numbers: Mapping[str, int], last: Mapping[str, Id]) -> TaskShare:
+        """Return what a task reads that publishes these streams, up to the last id of each."""
+        groups = defaultdict(set)
+        for name in numbers:
+            for file, group in self.streams[name].groups if name in self.streams else ():
+                groups[file].add(group)
+        parts = tuple(
+            FileGroups(self.files[file].path, tuple(sorted(groups[file])))
+            for file in sorted(groups)
+        )
+        return TaskShare(self.place.target, parts, self.span, numbers, last)
+
+
+def survey(log: Log, state: State, wanted: Wanted) -> ArchiveSurvey | None:
+    """Return what is wanted of an archive's files, None if Spark has to read them."""
+    if wanted.where is not None or not set(wanted.kinds) <= {QUEUE, CHANNEL}:
+        return None
+    files = [
+        file
+        for file in chosen_files(log, state, wanted.range, wanted.kinds)
+        if not wanted.streams or set(wanted.streams) & set(file.streams)
+    ]
+    found: dict[str, Found] = defaultdict(Found)
+    try:
+        ordered = _ordered(files)
+        for number, file in enumerate(ordered):
+            _look(log.place, file, number, wanted, found)
+    except (_SparkNeeded, AgentBusError):
+        # Spark says what is wrong with a file.
+        return None
+    return ArchiveSurvey(log.place, tuple(ordered), wanted.range, dict(found))
+
+
+def _ordered(files: Sequence[File]) -> list[File]:
+    """Return files so that the parts of each stream follow each other, by what the log says of them."""
+    parts: dict[str, list[tuple[Id, Id, int]]] = defaultdict(list)
+    for number, file in enumerate(files):
+        for name, held in file.streams.items():
+            parts[name].append((position(held.first), position(held.last), number))
+    order: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(
+        dict.fromkeys(range(len(files)), ())
+    )
+    for of_stream in parts.values():
+        for (_, _, one), (_, _, other) in itertools.pairwise(sorted(of_stream)):
+            order.add(other, one)
+    try:
+        return [files[number] for number in order.static_order()]
+    except graphlib.CycleError:
+        raise _SparkNeeded from None
+
+
+def _look(place: Place, file: File, number: int, wanted: Wanted, found: dict[str, Found]) -> None:
+    """Add what is wanted of a file. Raises `_SparkNeeded`."""
+    back = wanted.queue is None and not wanted.channel
+    queues = {name: streams.queue(name) for name in file.streams}
+    names = [
+        name
+        for name, queue in queues.items()
+        if (not wanted.streams or name in wanted.streams)
+        and not (back and (queue or "").startswith(OF_THE_BUS))
+    ]
+    known = pa.array(file.streams, pa.string())
+    own = pa.array([queues[name] for name in names], pa.string())
+    rows_of = WantedRows(names, wanted.range)
+    with closing(ArchiveFile(place.target, file.path)) as opened:
+        for group in range(opened.groups):
+            for every in opened.read(_READ, (group,), _BATCH):
+                _need(pc.all(pc.is_in(every.column("stream"), known)).as_py())
+                numbers, rows = rows_of.among(every)
+                if back:
+                    # What an entry says of its queue goes before the stream's name.
+                    there = pc.equal(own.take(numbers), rows.column("queue"))
+                    _need(pc.all(there, skip_nulls=False).as_py())
+                for at, count, first, last in _runs(numbers, rows):
+                    name = names[at]
+                    one = found[name]
+                    _need(one.last <= first and last[0] < _LAST_MS and last[1] < LAST_SEQ)
+                    one.first = one.first if one.rows else first
+                    one.last = last
+                    one.rows += count
+                    one.groups.add((number, group))
+
+
+def _runs(numbers: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, int, Id, Id]]:
+    """Yield of rows of one stream that follow each other its number, theirs, the first and the last id.
+
+    Raises `_SparkNeeded` if they are not in order.
+    """
+    if not len(numbers):
+        return
+    ms, seq = milliseconds(rows), rows.column("seq")
+    same = pc.equal(numbers.slice(1), numbers.slice(0, len(numbers) - 1))
+    ids = [(column.slice(1), column.slice(0, len(column) - 1)) for column in (ms, seq)]
+    back = earlier([one for one, _ in ids], [other for _, other in ids])
+    _need(not pc.any(pc.and_(same, back)).as_py())
+    runs = pc.run_end_encode(numbers)
+    ends = runs.run_ends.to_pylist()
+    _need(len(ends) <= _RUNS + len(numbers) // _LONG)
+    starts = [0, *ends[:-1]]
+    marks = [
+        list(zip(*(column.take(pa.array(at)).to_pylist() for column in (ms, seq)), strict=True))
+        for at in (starts, [end - 1 for end in ends])
+    ]
+    for number, start, end, first, last in zip(
+        runs.values.to_pylist(), starts, ends, *marks, strict=True
+    ):
+        yield number, end - start, first, last
+
+
+def _need(holds: bool | None) -> None:
+    if not holds:
+        raise _SparkNeeded
