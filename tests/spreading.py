@@ -10,7 +10,7 @@ TOGETHER = "tests/pipeline/"
 # the other: they share servers, or start so much that all at once would only wait for each other.
 _APART = (
     ("cluster", "cluster_pipeline", "archive_crash", "torture_archive", "session"),
-    ("places",),
+    ("places", "delta"),
     *((name,) for name in ("cli_replay", "commits", "copying", "decoding", "interrupts", "java")),
     *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),
     ("restoring",),

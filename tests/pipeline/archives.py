@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from agentbus.pipeline.archives.location import place
@@ -17,6 +21,7 @@ from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import ArchiveTarget, Place
 from agentbus.pipeline.archives.versions import (
     APPEND,
+    CommitConflict,
     File,
     Position,
     State,
@@ -24,6 +29,9 @@ from agentbus.pipeline.archives.versions import (
     file_path,
 )
 from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.table import columns
+
+_ARROW = {"string": pa.string(), "bigint": pa.int64()}
 
 
 def row(stream: str, id: str, **columns: Any) -> dict[str, Any]:
@@ -68,14 +76,58 @@ def write_archive(
     log = Log(at)
     state = log.create(project)
     for part in _parts(rows, per_commit):
-        batch = new_batch()
-        files = [
-            _write(at.target, file_path(kind, date, state.version + 1, batch, number), held)
-            for number, (kind, date, held) in enumerate(_partitions(part))
-        ]
-        state = log.commit(state, APPEND, batch, files, positions=_positions(state, part))
+        state = commit_rows(log, state, part)
     log.settle(state)
     return state
+
+
+def commit_rows(
+    log: Log,
+    state: State,
+    rows: Sequence[dict[str, Any]] | pa.Table,
+    operation: str = APPEND,
+    *,
+    removed: Sequence[str] = (),
+    typed: Sequence[str] = (),
+) -> State:
+    """Commit rows, in one file for each kind and date; `typed` names columns besides the schema's."""
+    if not isinstance(rows, pa.Table):
+        extra = [(name, _ARROW[columns()[name]]) for name in typed]
+        rows = pa.Table.from_pylist(list(rows), schema=pa.schema([*schema.ARROW, *extra]))
+    batch = new_batch()
+    files = [
+        _write(log.place.target, file_path(kind, date, state.version + 1, batch, n), part)
+        for n, (kind, date, part) in enumerate(_partitions(rows))
+    ]
+    moved = _positions(state, rows) if operation == APPEND else {}
+    files = [msgspec.structs.replace(file, typed=tuple(typed)) for file in files]
+    try:
+        return log.commit(state, operation, batch, files, removed=removed, positions=moved)
+    except CommitConflict:
+        for file in files:
+            log.place.delete(log.place.data(file.path))
+        raise
+
+
+def rows_of(at: Place, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of some data files in a directory."""
+    named = [f"{at.target.root}/{at.data(path)}" for path in paths]
+    found = pyarrow.dataset.dataset(named, partitioning="hive").to_table()
+    return found.select(schema.COLUMNS).to_pylist()
+
+
+def as_of_0_1(path: str | os.PathLike[str], project: str = "demo") -> None:
+    """Make an archive without rows in the form that AgentBus 0.1 gave it."""
+    log = Log(place(path))
+    log.create(project)
+    name = os.path.join(path, "_log", f"{1:020d}.json")
+    with open(name, "rb+") as file:
+        held = json.load(file)
+        del held["columns"]
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(held | {"format": 1}).encode())
+    shutil.rmtree(os.path.join(path, "_delta_log"))
 
 
 def _write(target: ArchiveTarget, path: str, rows: pa.Table) -> File:

@@ -11,16 +11,25 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
-from agentbus.pipeline.archives import log as commits, versions
+from agentbus.pipeline.archives import log as commits, log_files, versions
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
+from agentbus.pipeline.archives.log_files import (
+    commit_bytes,
+    read_commit,
+    read_state,
+    state_bytes,
+    state_name,
+)
 from agentbus.pipeline.archives.versions import (
     APPEND,
     COMPACT,
+    FORMAT,
     CommitConflict,
     File,
     Position,
@@ -75,7 +84,7 @@ def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
 
     at = rfc3339(at_ms / 1000, milliseconds=True)
     return versions.Commit(
-        version, "9f2c01ab", APPEND, at, "host:1", "a", "demo", 1, tuple(files), tuple(removed),
+        FORMAT, version, "9f2c01ab", APPEND, at, "host:1", "a", "demo", 1, tuple(files), tuple(removed),
         positions or {},
     )  # fmt: skip
 
@@ -84,7 +93,7 @@ def commit_of(version, files=(), removed=(), positions=None, at_ms=T):
 def test_a_commit_is_read_as_it_was_written(held, removed, where):
     commit = commit_of(7, held, removed, where)
 
-    assert versions.from_json(versions.Commit, versions.as_json(commit), "x") == commit
+    assert read_commit(commit_bytes(commit), "x") == commit
 
 
 @st.composite
@@ -111,7 +120,7 @@ def test_a_state_is_the_same_from_whichever_written_state_one_starts(history, wr
     for commit in history:
         state = versions.fold(state, [commit])
         if commit.version in written:
-            state = versions.from_json(versions.State, versions.as_json(state), "x")
+            state = read_state(state_bytes(state), state_name(state))
 
     assert state == whole
     gone = {path for commit in history for path in commit.removed}
@@ -154,8 +163,8 @@ def test_a_state_is_read_through_any_number_of_commits(log, tmp_path):
     fresh = Log(place(tmp_path / "archive"))
 
     assert fresh.open() == state
-    assert len(list((tmp_path / "archive/_log").glob("*.state.json"))) == 2
-    for version in (1, 49, 50, 51, 100, 119):
+    assert len(list((tmp_path / "archive/_log").glob("*.state.json.zst"))) == 1
+    for version in (1, 99, 100, 101, 119):
         assert len(fresh.state(version).files) == version - 1
     with pytest.raises(NotFound, match="has no version 122"):
         fresh.state(122)
@@ -246,8 +255,8 @@ def test_a_commit_that_a_bad_disk_made_unreadable_is_named(log, tmp_path, conten
 def test_a_log_that_names_a_file_elsewhere_is_refused(log, tmp_path, path, where):
     state = log.create("demo")
     made = [data_file(file_path("queue", DATE, 2, "00000000", 0), 1, 1, {}, T, T)]
-    commit = dataclasses.replace(commit_of(2, made), archive=state.archive)
-    spoilt = json.loads(versions.as_json(commit))
+    commit = msgspec.structs.replace(commit_of(2, made), archive=state.archive)
+    spoilt = json.loads(commit_bytes(commit))
     if where == "removed":
         spoilt["removed"] = [path]
         # One that is removed may be of any kind.
@@ -257,7 +266,9 @@ def test_a_log_that_names_a_file_elsewhere_is_refused(log, tmp_path, path, where
         spoilt["files"][0]["path"] = path
     name = f"{2:020d}.json"
     if where == "state":
-        whole = json.loads(versions.as_json(versions.fold(state, [commit])))
+        # As AgentBus 0.1 wrote it.
+        old = dataclasses.replace(versions.fold(state, [commit]), format=versions.OLD)
+        whole = json.loads(state_bytes(old))
         spoilt, name = whole | {"files": spoilt["files"]}, f"{2:020d}.state.json"
     (tmp_path / "archive/_log" / name).write_text(json.dumps(spoilt))
 
@@ -306,9 +317,9 @@ def test_a_planted_commit_of_a_huge_version_is_not_waited_for(log, tmp_path):
 def test_a_log_of_a_newer_format_is_told(log, tmp_path):
     log.create("demo")
     path = tmp_path / "archive/_log" / f"{1:020d}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
 
-    with pytest.raises(ConfigError, match="format 2, and this version of AgentBus knows 1"):
+    with pytest.raises(ConfigError, match="format 3, and this version of AgentBus knows 2"):
         Log(place(tmp_path / "archive")).open()
 
 
@@ -385,6 +396,11 @@ def test_each_row_lies_in_one_file(tmp_path):
     assert {p.stat().st_nlink for p in path.rglob("*.parquet")} == {1}
 
 
+def often(monkeypatch, every=10):
+    """Have states at multiples of this version."""
+    monkeypatch.setattr(log_files, "_EVERY", every)
+
+
 def linked(path, names):
     """Give data files the second names that AgentBus 0.1 gave them."""
     for name in names:
@@ -451,24 +467,77 @@ def test_half_written_files_of_killed_writers_go(log, tmp_path):
     assert not (tmp_path / "archive/_log/.x.json.abc.tmp").exists()
 
 
-def test_what_the_last_two_states_replace_goes_after_a_day(log, tmp_path):
+def test_what_the_last_two_states_replace_goes_after_a_day(log, tmp_path, monkeypatch):
+    often(monkeypatch)
     path = tmp_path / "archive"
     state = log.create("demo")
-    while state.version < 149:
+    while state.version < 29:
         state = add(log, state)
     aged(path, 90_000)
     state = add(log, state)
 
-    names = sorted(p.name for p in (path / "_log").glob("*.json"))
-    assert names[:2] == [f"{100:020d}.json", f"{100:020d}.state.json"]
+    names = sorted(p.name for p in (path / "_log").glob("*.json*"))
+    assert names[:2] == [f"{20:020d}.json", f"{20:020d}.state.json.zst"]
     assert Log(place(path)).open() == state
 
 
+def test_a_version_can_be_read_until_it_was_replaced_a_day_ago(log, tmp_path, monkeypatch):
+    often(monkeypatch)
+    path = tmp_path / "archive"
+    state = log.create("demo")
+    while state.version < 15:
+        state = add(log, state)
+    aged(path, 90_000)
+    while state.version < 60:
+        state = add(log, state)
+
+    # The last of the old ones was replaced a moment ago.
+    assert Log(place(path)).state(15).version == 15
+    assert len(Log(place(path)).state(16).files) == 15
+    with pytest.raises(Unhealthy, match="missing"):
+        Log(place(path)).state(9)
+
+
+def test_states_are_few_however_many_versions_there_are(log, tmp_path, monkeypatch):
+    often(monkeypatch, 3)
+    path = tmp_path / "archive"
+    state = log.create("demo")
+    while state.version < 105:
+        state = add(log, state)
+
+    states = sorted(int(p.name[:20]) for p in (path / "_log").glob("*.state.json.zst"))
+    assert states == [30, 60, 90, 102, 105]
+    for version in (1, 29, 31, 75, 91, 103):
+        assert Log(place(path)).state(version).version == version
+
+
+def test_a_large_archive_has_a_state_less_often(monkeypatch):
+    files = dict.fromkeys(map(str, range(20_001)))
+    small = dataclasses.replace(versions.EMPTY, format=FORMAT)
+    large = dataclasses.replace(small, files=files)
+
+    assert [log_files.interval(state) for state in (small, large)] == [100, 200]
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\xff", b"_log/00000000000000000090.state.json.zst", b"../x"]
+)
+def test_a_wrong_word_about_the_newest_state_does_no_harm(log, tmp_path, monkeypatch, said):
+    often(monkeypatch)
+    state = log.create("demo")
+    while state.version < 25:
+        state = add(log, state)
+    (tmp_path / "archive/_log/last_state").write_bytes(said)
+
+    assert Log(place(tmp_path / "archive")).open() == state
+
+
 def test_a_commit_into_a_hole_that_tidying_left_is_a_conflict(log, tmp_path, monkeypatch):
+    often(monkeypatch)
     state = log.create("demo")
     other = Log(place(tmp_path / "archive"))
     newest = other.open()
-    while newest.version < 149:
+    while newest.version < 29:
         newest = add(other, newest)
     aged(tmp_path / "archive", 90_000)
     newest = add(other, newest)
@@ -487,10 +556,10 @@ def test_a_commit_into_a_hole_that_tidying_left_is_a_conflict(log, tmp_path, mon
 def test_an_archive_that_another_makes_at_this_moment_is_not_taken_for_foreign(log, tmp_path):
     listing = log.place.listing
 
-    def made_meanwhile(prefix):
+    def made_meanwhile(prefix, after=""):
         if prefix == "":
             Log(place(tmp_path / "archive")).create("shop")
-        return listing(prefix)
+        return listing(prefix, after)
 
     log.place.listing = made_meanwhile
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agentbus.core.errors import AgentBusError, EpochMismatch
 from agentbus.core.settings import resolve
@@ -293,7 +295,7 @@ def _account(
             gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))
         total, gone = old.rows + rows, old.lost + lost
         # The base is what the server no longer counts, since its counter began again.
-        positions[name] = replace(
+        positions[name] = msgspec.structs.replace(
             old, id=end.id, added=end.added, base=total + gone - end.added, rows=total, lost=gone
         )
     return positions, gaps

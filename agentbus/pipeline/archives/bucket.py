@@ -73,11 +73,12 @@ class Bucket(Place):
         with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
             return list(pool.map(self.read, names))
 
-    def listing(self, folder: str) -> Iterator[FileInfo]:
+    def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
         prefix = self.prefix + (f"{folder}/" if folder else "")
+        beyond = {"StartAfter": self.prefix + after} if after else {}
         with self._told("list", folder):
             pages = self._client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
+            for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, **beyond):
                 for found in page.get("Contents", ()):
                     name = found["Key"][len(self.prefix) :]
                     # Spark and consoles leave markers of empty folders behind.

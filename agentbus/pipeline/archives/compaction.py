@@ -9,16 +9,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import GRACE, Log, new_batch
+from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.reader import check_schema, literal, read_files
+from agentbus.pipeline.archives.retention import RETENTION
 from agentbus.pipeline.archives.versions import (
     COMPACT,
     CommitConflict,
@@ -66,14 +69,15 @@ def compact(
     *,
     before: str | None = None,
     dry_run: bool = False,
-    grace: float = GRACE,
+    grace: float = RETENTION,
 ) -> Compacted:
     """Rewrite each past day of each kind: sorted, with its typed columns, in a few files.
 
     `before` is the date (`2026-11-20`) whose earlier days are closed; today in UTC unless given.
     Each partition is one commit: killed at any moment, the archive is as before or as after it.
     Rows are counted by stream before the commit; `Unhealthy`, and no change, if they differ.
-    Replaced files are deleted `grace` seconds later, so that who reads them comes to the end.
+    Older versions can be read for `grace` seconds more, at most a day; then replaced files are deleted.
+    An archive of AgentBus 0.1 is converted first.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
     at = place(path) if not isinstance(path, Place) else path
@@ -84,6 +88,7 @@ def compact(
     every = [file for _, files in todo for file in files]
     if dry_run:
         return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
+    log.convert()
     _clean(at)
     done = list(_each(spark, at, todo))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
@@ -193,7 +198,7 @@ def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tu
             streams = {
                 row["stream"]: StreamSpan(row["rows"], row["first"], row["last"]) for row in rows
             }
-            file = replace(
+            file = msgspec.structs.replace(
                 like,
                 path="",
                 rows=sum(row["rows"] for row in rows),
@@ -220,7 +225,7 @@ def _commit(
         for part, (name, file) in enumerate(written):
             path = file_path(file.kind, file.date, state.version + 1, batch, part)
             at.copy(name, at.data(path))
-            made.append(replace(file, path=path))
+            made.append(msgspec.structs.replace(file, path=path))
         try:
             log.commit(state, COMPACT, batch, made, removed=[file.path for file in files])
         except CommitConflict:

@@ -65,11 +65,11 @@ class Directory(Place):
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
-    def listing(self, folder: str) -> Iterator[FileInfo]:
+    def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
         with told("list", self._path(folder)):
-            yield from self._walk(folder)
+            yield from self._walk(folder, after)
 
-    def _walk(self, folder: str) -> Iterator[FileInfo]:
+    def _walk(self, folder: str, after: str) -> Iterator[FileInfo]:
         try:
             found = os.scandir(self._path(folder))
         except FileNotFoundError:
@@ -83,12 +83,14 @@ class Directory(Place):
                 if entry.is_dir():
                     inner.append(name)
                     continue
+                if name <= after:
+                    continue
                 # It may be deleted while others are being listed.
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
                     yield FileInfo(name, stat.st_size, stat.st_mtime)
         for name in inner:
-            yield from self._walk(name)
+            yield from self._walk(name, after)
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -141,7 +143,7 @@ class Directory(Place):
                     raise
 
     def check(self) -> None:
-        top = ("_log", "_data", *(f"_data/{kind}" for kind in _KINDS), *_KINDS)
+        top = ("_log", "_delta_log", "_data", *(f"_data/{kind}" for kind in _KINDS), *_KINDS)
         for folder in map(self._path, top):
             with told("list", folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _no_link(folder)
@@ -150,13 +152,18 @@ class Directory(Place):
                         _no_link(f"{folder}/{name}")
 
     def tidy(self, before: float) -> None:
-        folder = self._path("_log")
-        with told("list", folder):
-            for entry in list(os.scandir(folder)):
+        for folder in ("_log", "_delta_log"):
+            for name, modified in self._half_written(folder):
+                if modified < before:
+                    self.delete(name)
+
+    def _half_written(self, folder: str) -> Iterator[tuple[str, float]]:
+        path = self._path(folder)
+        with told("list", path), contextlib.suppress(FileNotFoundError):
+            for entry in list(os.scandir(path)):
                 if entry.name.startswith(".") and entry.name.endswith(".tmp"):
                     with contextlib.suppress(FileNotFoundError):
-                        if entry.stat().st_mtime < before:
-                            os.unlink(entry.path)
+                        yield f"{folder}/{entry.name}", entry.stat().st_mtime
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else self.root

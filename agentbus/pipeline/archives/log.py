@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
-import re
 import secrets
 import time
 import uuid
@@ -23,33 +22,44 @@ from agentbus.core.errors import (
     Unhealthy,
     UsageError,
 )
+from agentbus.pipeline.archives.delta_log import DeltaLog
+from agentbus.pipeline.archives.log_files import (
+    COMMIT,
+    LAST_STATE,
+    LOG,
+    STATE,
+    commit_bytes,
+    commit_name,
+    interval,
+    landmarks,
+    read_commit,
+    read_state,
+    state_bytes,
+    state_name,
+)
 from agentbus.pipeline.archives.places import Place
+from agentbus.pipeline.archives.retention import RETENTION, LogFiles, disposable, sweep_data
 from agentbus.pipeline.archives.versions import (
+    CONVERT,
     CREATE,
-    DATA,
     EMPTY,
-    REMEMBERED_MS,
+    FORMAT,
     Commit,
     CommitConflict,
     File,
     Position,
     State,
-    as_json,
     fold,
-    from_json,
 )
-from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows import schema, table
 
-STATE_EVERY = 50
-# Seconds for which files that a state replaces are kept, for slow readers and for reading old versions.
+# Seconds for which the log's files are kept at least. A commit on a state that was read longer ago than
+# half of it is checked again afterwards: the files that it builds on may have been deleted meanwhile.
 _KEPT = 86_400.0
-# A commit on a state that was read longer ago is checked again afterwards. Half of the above, so that
-# the files that it builds on cannot have been deleted meanwhile.
-_TRUSTED = 43_200.0
-GRACE = 3600.0
+_TRUSTED = _KEPT / 2
 _SWEEP_EVERY = 600.0
-_COMMIT = re.compile(r"_log/(\d{20})\.json")
-_STATE = re.compile(r"_log/(\d{20})\.state\.json")
+# Commits of others that are followed one by one before the newest state is looked for.
+_FOLLOWED = 100
 
 
 def new_batch() -> str:
@@ -66,6 +76,7 @@ class Log:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._delta = DeltaLog(place)
         self._known: State | None = None
         self._checked = False
         self._swept: float | None = None
@@ -128,11 +139,11 @@ class Log:
 
     def read(self, version: int) -> Commit | None:
         """Return one commit, None if it is not there (yet, or any more)."""
-        name = _commit_name(version)
+        name = commit_name(version)
         data = self.place.read(name)
         if data is None:
             return None
-        commit = from_json(Commit, data, self.place.uri(name))
+        commit = read_commit(data, self.place.uri(name))
         if commit.version != version:
             raise Unhealthy(f"{self.place.uri(name)} says that it is version {commit.version}")
         return commit
@@ -142,7 +153,7 @@ class Log:
         after: list[Commit] = []
         if known is not None and _now() - known.read_at <= _TRUSTED:
             after = self._after(known.version)
-        if known is None or _now() - known.read_at > _TRUSTED or len(after) == STATE_EVERY:
+        if known is None or _now() - known.read_at > _TRUSTED or len(after) == _FOLLOWED:
             known = self._listed()
             if known is None:
                 return None
@@ -151,10 +162,10 @@ class Log:
         self._known = dataclasses.replace(known, read_at=_now())
         return self._known
 
-    def _after(self, version: int, most: int = STATE_EVERY) -> list[Commit]:
-        """Return the commits that came since, by default at most as many as lie between two states."""
+    def _after(self, version: int) -> list[Commit]:
+        """Return the commits that came since, at most `_FOLLOWED` of them."""
         after: list[Commit] = []
-        while len(after) < most:
+        while len(after) < _FOLLOWED:
             commit = self.read(version + len(after) + 1)
             if commit is None:
                 break
@@ -164,14 +175,19 @@ class Log:
     def _listed(self, version: int | None = None) -> State | None:
         """Return the state at a version, or at the newest one that the listing shows."""
         for last_try in (False, False, True):
-            states, numbers = self._numbers()
-            if not states and not numbers:
+            # The whole log need not be listed where something names the newest state.
+            hinted = self._hinted() if version is None and not last_try else None
+            files = self._files(after=hinted or "")
+            states = {v: entry.name for v, entry in files.states.items()}
+            if hinted is not None and (found := STATE.fullmatch(hinted)):
+                states[int(found[1])] = hinted
+            if not states and not files.commits:
                 return None
-            end = max(states[-1:] + numbers[-1:]) if version is None else version
+            end = max([*states, *files.commits]) if version is None else version
             try:
                 start = max((v for v in states if v <= end), default=0)
-                self._check_whole(start, end, set(numbers))
-                return self._from(start, end)
+                self._check_whole(start, end, set(files.commits))
+                return self._from(states.get(start), start, end)
             except _MissingError as error:
                 # It may have been deleted since the listing: then there is a newer state.
                 if last_try:
@@ -181,6 +197,11 @@ class Log:
                     ) from None
         return None
 
+    def _hinted(self) -> str | None:
+        """Return the name of a state that is new, if the log says one."""
+        name = (self.place.read(LAST_STATE) or b"")[:60].decode("ascii", "replace").strip()
+        return name if STATE.fullmatch(name) else None
+
     def _check_whole(self, start: int, end: int, listed: set[int]) -> None:
         """Raise `_MissingError` for the first commit that is not there, before all are read.
 
@@ -188,30 +209,33 @@ class Log:
         """
         for number in range(start + 1, end + 1):
             # A listing beside a writer may lack a commit, and have the next one.
-            if number not in listed and self.place.read(_commit_name(number)) is None:
-                raise _MissingError(_commit_name(number))
+            if number not in listed and self.place.read(commit_name(number)) is None:
+                raise _MissingError(commit_name(number))
 
-    def _from(self, start: int, end: int) -> State:
-        """Return the state at a version from a written one, or from the beginning (0)."""
+    def _from(self, written: str | None, start: int, end: int) -> State:
+        """Return the state at a version from a written one, or from the beginning."""
         state = EMPTY
-        if start:
-            name = _state_name(start)
-            data = self.place.read(name)
+        if written is not None:
+            data = self.place.read(written)
             if data is None:
-                raise _MissingError(name)
-            state = from_json(State, data, self.place.uri(name))
-        names = [_commit_name(number) for number in range(start + 1, end + 1)]
+                raise _MissingError(written)
+            state = read_state(data, self.place.uri(written))
+        names = [commit_name(number) for number in range(start + 1, end + 1)]
         commits = []
         for name, data in zip(names, self.place.read_all(names), strict=True):
             if data is None:
                 raise _MissingError(name)
-            commits.append(from_json(Commit, data, self.place.uri(name)))
+            commits.append(read_commit(data, self.place.uri(name)))
         return fold(state, commits)
 
-    def _numbers(self) -> tuple[list[int], list[int]]:
-        names = [entry.name for entry in self.place.listing("_log")]
-        states = sorted(int(m[1]) for name in names if (m := _STATE.fullmatch(name)))
-        return states, sorted(int(m[1]) for name in names if (m := _COMMIT.fullmatch(name)))
+    def _files(self, after: str = "") -> LogFiles:
+        found = LogFiles()
+        for entry in self.place.listing(LOG, after):
+            if match := COMMIT.fullmatch(entry.name):
+                found.commits[int(match[1])] = entry
+            elif match := STATE.fullmatch(entry.name):
+                found.states[int(match[1])] = entry
+        return found
 
     # -- writing --
 
@@ -230,7 +254,11 @@ class Log:
         The data files must be there, as large as `files` says: they are made to survive a crash
         first. `CommitConflict` if another writer has that version: nothing changed then.
         """
+        # What a new archive is, an old one becomes by a commit that says so.
+        format = FORMAT if operation in (CREATE, CONVERT) else state.format
+        columns = {**state.columns, **table.columns()}
         commit = Commit(
+            format=format,
             version=state.version + 1,
             batch=batch,
             operation=operation,
@@ -242,9 +270,10 @@ class Log:
             files=tuple(files),
             removed=tuple(removed),
             positions=positions or {},
+            columns=columns if format == FORMAT and columns != state.columns else {},
         )
         made = fold(state, [commit])
-        name = _commit_name(commit.version)
+        name = commit_name(commit.version)
         for file in commit.files:
             size = self.place.sync(self.place.data(file.path))
             if size is None and self.place.read(name) is not None:
@@ -256,7 +285,7 @@ class Log:
                     + (" not there" if size is None else f" {size} bytes long, not {file.bytes}"),
                     hint="nothing was committed; try again",
                 )
-        data = as_json(commit)
+        data = commit_bytes(commit)
         # A put whose answer was lost may have been repeated below us, and found its own file.
         won = self.place.create(name, data) or self.place.read(name) == data
         if won and _now() - state.read_at > _TRUSTED and not self._stands(commit):
@@ -265,10 +294,23 @@ class Log:
         if not won:
             raise self._taken(commit.version)
         self._known = made = dataclasses.replace(made, read_at=_now())
-        if made.version % STATE_EVERY == 0:
-            self.place.create(_state_name(made.version), as_json(made))
-            self._tidy_log()
+        if made.format == FORMAT:
+            self._delta.publish(commit, made, self.read)
+        if made.version % interval(made) == 0:
+            self._write(made)
         return made
+
+    def _write(self, state: State) -> None:
+        """Write a state, from which readers begin, and delete what nobody reads from then on."""
+        name = state_name(state)
+        self.place.create(name, state_bytes(state))
+        self.place.replace(LAST_STATE, name.encode())
+        if state.format == FORMAT:
+            self._delta.checkpoint(state)
+            self._delta.tidy(RETENTION, landmarks(state))
+        before = time.time() - _KEPT
+        for name in disposable(self._files(), before, landmarks(state), least=2):
+            self.place.delete(name)
 
     def _taken(self, version: int) -> CommitConflict:
         return CommitConflict(f"version {version} of {self.place} is taken")
@@ -279,14 +321,14 @@ class Log:
         Versions that this writer did not see may have been deleted meanwhile, and with them the one
         whose number it took.
         """
-        states, _ = self._numbers()
-        later = [version for version in states if version >= commit.version]
+        states = self._files().states
+        later = [version for version in sorted(states) if version >= commit.version]
         if not later:
             return True
-        name = _state_name(later[0])
+        name = states[later[0]].name
         data = self.place.read(name)
         if data is not None:
-            state = from_json(State, data, self.place.uri(name))
+            state = read_state(data, self.place.uri(name))
             if commit.version in state.recent:
                 return state.recent[commit.version] == commit.batch
         raise OutcomeUnknown(
@@ -295,56 +337,44 @@ class Log:
             hint="start again: what is in the archive is exact",
         )
 
-    def _tidy_log(self) -> None:
-        """Delete what the last two states replace, once it is a day old."""
-        entries = list(self.place.listing("_log"))
-        states = sorted(int(m[1]) for e in entries if (m := _STATE.fullmatch(e.name)))
-        if len(states) < 2:
-            return
-        before = time.time() - _KEPT
-        # Oldest first, so that a process that is killed here leaves no hole.
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            found = _COMMIT.fullmatch(entry.name) or _STATE.fullmatch(entry.name)
-            if found and int(found[1]) < states[-2] and entry.modified < before:
-                self.place.delete(entry.name)
+    def convert(self) -> State:
+        """Give an archive of AgentBus 0.1 a Delta log and a bounded log, and return its state.
+
+        Its next version says so, which an older AgentBus refuses to read; nothing is read or written
+        twice. An archive that is converted already is left as it is.
+        """
+        while (state := self.open()).format < FORMAT:
+            try:
+                state = self.commit(state, CONVERT, new_batch())
+            except CommitConflict:
+                continue
+            self._write(state)
+        return state
 
     # -- tidying up --
 
-    def settle(self, state: State, *, grace: float = GRACE, sweep: bool | None = None) -> None:
-        """Delete data files that are no longer needed, at most every ten minutes unless `sweep` is true.
+    def settle(self, state: State, *, grace: float = RETENTION, sweep: bool | None = None) -> None:
+        """Complete the Delta log, and delete data files that no version needs that may still be read.
 
         These are the files of failed attempts and, after `grace` seconds (at most a day), files that
-        compaction removed. Idempotent, and safe in several processes.
+        compaction removed. Without `sweep`, they are looked for at the first call, then every ten
+        minutes. Idempotent, and safe in several processes.
         """
-        if not 0 <= grace <= REMEMBERED_MS / 1000:
+        if not 0 <= grace <= RETENTION:
             raise UsageError(f"a grace of {grace:g} s is not between 0 and a day")
+        if state.format == FORMAT and self._delta.lacks(state.version):
+            commit = self.read(state.version)
+            if commit is not None:
+                self._delta.publish(commit, state, self.read)
         if sweep is None:
             sweep = self._swept is None or _now() - self._swept >= _SWEEP_EVERY
         if sweep:
-            self._sweep(state, grace)
+            if grace < RETENTION and state.format == FORMAT:
+                # Other engines must not be offered versions whose files go now.
+                self._delta.checkpoint(state)
+                self._delta.tidy(grace, landmarks(state))
+            sweep_data(self.place, state, grace)
             self._swept = _now()
-
-    def _sweep(self, state: State, grace: float) -> None:
-        self.place.tidy(time.time() - GRACE)
-        before = (time.time() - grace) * 1000
-        folders = [self.place.data(f"kind={kind}") for kind in schema.KINDS]
-        for entry in (entry for folder in folders for entry in self.place.listing(folder)):
-            path = entry.name.removeprefix("_data/")
-            found = DATA.fullmatch(path)
-            # A file of a version that is not committed yet may belong to the next commit.
-            if not found or path in state.files or int(found["version"]) > state.version:
-                continue
-            # An attempt at a version that is taken can never win.
-            if state.removed.get(path, 0) < before:
-                self.place.delete(entry.name)
-
-
-def _commit_name(version: int) -> str:
-    return f"_log/{version:020d}.json"
-
-
-def _state_name(version: int) -> str:
-    return f"_log/{version:020d}.state.json"
 
 
 def _now() -> float:

@@ -74,8 +74,11 @@ class Place(ABC):
         """Return what a file holds, None if it is not there."""
 
     @abstractmethod
-    def listing(self, folder: str) -> Iterator[FileInfo]:
-        """Yield every file in a folder and below; what is half written or hidden is left out."""
+    def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
+        """Yield every file in a folder and below; what is half written or hidden is left out.
+
+        With `after`, only files whose names come after that name.
+        """
 
     @abstractmethod
     def delete(self, name: str) -> None:

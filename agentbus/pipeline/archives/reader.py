@@ -17,8 +17,8 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.versions import File, State
-from agentbus.pipeline.rows import schema
-from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
+from agentbus.pipeline.rows import schema, table
+from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -178,8 +178,8 @@ def columns() -> StructType:
     """Return the columns that `read` gives: the schema's, the typed ones, `date`."""
     from pyspark.sql.types import StructType
 
-    named = (f"`{name}` {type}" for name, type in types().items())
-    return cast("StructType", StructType.fromDDL(", ".join((schema.DDL, *named, "date date"))))
+    named = (f"`{name}` {type}" for name, type in table.columns().items())
+    return cast("StructType", StructType.fromDDL(", ".join(named)))
 
 
 def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -> State:

@@ -6,23 +6,18 @@ JSON in the archive's `_log`; docs/reference/archive.md describes every field.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
 
-import orjson
+import msgspec
 
-from agentbus.core.errors import ConfigError, Refused, Unhealthy
+from agentbus.core.errors import Refused, Unhealthy
 from agentbus.core.timespec import parse_rfc3339
 
-T = TypeVar("T")
-
-FORMAT = 1
-# Fields that JSON has under another name.
-_KEYS = {"from_ms": "from", "to_ms": "to"}
-CREATE, APPEND, COMPACT = "create", "append", "compact"
+# Of a log that was begun by AgentBus 0.1, and of one that has a Delta log beside it.
+OLD, FORMAT = 1, 2
+CREATE, APPEND, COMPACT, CONVERT = "create", "append", "compact", "convert"
 # How long after a commit a state remembers which files it removed, in ms.
 REMEMBERED_MS = 86_400_000
 # The path of a data file: nothing else that a log names is written, read or deleted.
@@ -42,8 +37,7 @@ class CommitConflict(Refused):
     """Raised when another writer committed the version first: plan again from the new state."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSpan:
+class StreamSpan(msgspec.Struct, frozen=True, gc=False):
     """What a file holds of one stream: how many rows, and its first and last id."""
 
     rows: int
@@ -51,8 +45,7 @@ class StreamSpan:
     last: str
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A data file: where it lies, what it holds by stream, from and to when (ms, inclusive).
 
     `typed` names the typed columns that it holds besides the schema's.
@@ -64,13 +57,12 @@ class File:
     rows: int
     bytes: int
     streams: Mapping[str, StreamSpan]
-    from_ms: int
-    to_ms: int
+    from_ms: int = msgspec.field(name="from")
+    to_ms: int = msgspec.field(name="to")
     typed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(msgspec.Struct, frozen=True):
     """How far a stream is archived: `id` is the last one, and `rows + lost == base + added`.
 
     `added` is what the server had ever added to the stream then, `base` what earlier streams of
@@ -84,13 +76,14 @@ class Position:
     lost: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     """One version of an archive: what changed, who did it and when.
 
-    `batch` is part of the names of its files.
+    `batch` is part of the names of its files. `columns` are those of the table, each with its type,
+    where they are not the same as before.
     """
 
+    format: int
     version: int
     batch: str
     operation: str
@@ -102,6 +95,7 @@ class Commit:
     files: tuple[File, ...]
     removed: tuple[str, ...]
     positions: Mapping[str, Position]
+    columns: Mapping[str, str] = {}
 
     @property
     def at_ms(self) -> int:
@@ -113,10 +107,12 @@ class Commit:
 class State:
     """The state of an archive at a version: the result of all commits up to it.
 
-    `files` by path, `positions` by stream, `removed`: path → unix time in ms at which a commit of
-    the last day removed it, `recent`: version → batch of the last commits.
+    `format` is the newest of its commits. `files` by path, `positions` by stream, `removed`: path →
+    unix time in ms at which a commit of the last day removed it, `recent`: version → batch of the last
+    commits, `columns` of the table with their types.
     """
 
+    format: int
     version: int
     archive: str
     project: str
@@ -125,6 +121,7 @@ class State:
     positions: Mapping[str, Position]
     removed: Mapping[str, int]
     recent: Mapping[int, str]
+    columns: Mapping[str, str]
     # When it was known to be the newest: what a writer may rely on for a while.
     read_at: float = field(default=0.0, compare=False)
 
@@ -137,7 +134,7 @@ class State:
         return sum(file.bytes for file in self.files.values())
 
 
-EMPTY = State(0, "", "", 0, {}, {}, {}, {})
+EMPTY = State(0, 0, "", "", 0, {}, {}, {}, {}, {})
 _RECENT = 200
 
 
@@ -146,7 +143,10 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
     files, positions = dict(state.files), dict(state.positions)
     removed, recent = dict(state.removed), dict(state.recent)
     version, newest, archive, project = state.version, state.schema, state.archive, state.project
+    format, columns = state.format, state.columns
+    oldest = min(removed.values(), default=0)
     for commit in commits:
+        at_ms = commit.at_ms
         if commit.version != version + 1:
             raise Unhealthy(f"version {version + 1} of the archive is missing")
         if archive not in ("", commit.archive):
@@ -155,21 +155,26 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
                 hint="do not copy one archive's _log into another's",
             )
         # By the time of each commit, so that the result does not depend on the starting state.
-        forgotten = commit.at_ms - REMEMBERED_MS
-        removed = {path: at for path, at in removed.items() if at > forgotten}
+        forgotten = at_ms - REMEMBERED_MS
+        if removed and oldest <= forgotten:
+            removed = {path: at for path, at in removed.items() if at > forgotten}
+            oldest = min(removed.values(), default=0)
         for path in commit.removed:
             if files.pop(path, None) is None:
                 raise Unhealthy(f"version {commit.version} removes {path}, which is not there")
-            removed[path] = commit.at_ms
+            oldest = min(oldest, at_ms) if removed else at_ms
+            removed[path] = at_ms
         for file in commit.files:
             if file.path in files:
                 raise Unhealthy(f"version {commit.version} adds {file.path} again")
             files[file.path] = file
         positions.update(commit.positions)
         version, archive, project = commit.version, commit.archive, commit.project
-        newest = max(newest, commit.schema)
+        newest, format = max(newest, commit.schema), max(format, commit.format)
+        columns = commit.columns or columns
         recent[version] = commit.batch
     return State(
+        format,
         version,
         archive,
         project,
@@ -178,92 +183,6 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
         positions,
         removed,
         {at: batch for at, batch in recent.items() if at > version - _RECENT},
+        columns,
         state.read_at,
     )
-
-
-# -- as JSON ------------------------------------------------------------------------------------
-
-
-def as_json(value: Commit | State) -> bytes:
-    """Return a commit or a state as it is written."""
-    files = value.files.values() if isinstance(value, State) else value.files
-    out = {name: getattr(value, name) for name in value.__slots__ if name != "read_at"}
-    out = {"format": FORMAT, **out, "files": [_file_out(file) for file in files]}
-    return orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS) + b"\n"
-
-
-def _file_out(file: File) -> dict[str, Any]:
-    out = {_KEYS.get(name, name): getattr(file, name) for name in file.__slots__}
-    if not file.typed:
-        del out["typed"]
-    return out
-
-
-def from_json(kind: type[T], data: bytes, name: str) -> T:
-    """Return the commit or the state that was written; `name` is the file that an error names."""
-    try:
-        found = orjson.loads(data)
-        written = _read(int, found["format"])
-        if written <= FORMAT:
-            if kind is State:
-                found["files"] = {file["path"]: file for file in found["files"]}
-            made: T = _read(kind, found)
-            if isinstance(made, (Commit, State)):
-                _check_paths(made, name)
-            return made
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unhealthy(
-            f"{name} cannot be read: it is not what AgentBus wrote",
-            hint="restore this file from a copy of the archive",
-        ) from error
-    raise ConfigError(
-        f"{name} has the format {written}, and this version of AgentBus knows {FORMAT}",
-        hint="pip install --upgrade agentbus-toolkit",
-    )
-
-
-def _check_paths(read: Commit | State, name: str) -> None:
-    """Raise `Unhealthy` for a path other than those of data files: it may lead out of the archive."""
-    files = read.files.values() if isinstance(read, State) else read.files
-    named = {file.path: (file.kind, file.date) for file in files}
-    for path in (*named, *read.removed):
-        found = DATA.fullmatch(path)
-        if found is None or named.get(path, found.group("kind", "date")) != found.group(
-            "kind", "date"
-        ):
-            raise Unhealthy(
-                f"{name} names the data file {path[:200]!a}, which AgentBus would not write",
-                hint="somebody changed it: restore this file from a copy of the archive",
-            )
-
-
-def _read(kind: Any, found: Any) -> Any:
-    """Return a value of a type, as the classes above annotate it, from what JSON holds.
-
-    Raises `TypeError` for a value of another type; a bool is not a number.
-    """
-    if type(found) is kind:
-        return found
-    outer, inner = get_origin(kind), get_args(kind)
-    if outer is tuple:
-        return tuple(_read(inner[0], each) for each in found)
-    if outer is Mapping:
-        return {inner[0](name): _read(inner[1], each) for name, each in found.items()}
-    if kind in (int, str):
-        raise TypeError
-    return kind(
-        **{name: _read(type, found[key]) for name, key, type in _parts(kind) if key in found}
-    )
-
-
-@functools.cache
-def _parts(kind: Any) -> list[tuple[str, str, Any]]:
-    """Return a class's fields, each with its name in JSON and its type."""
-    types = get_type_hints(kind)
-    # What is not compared is not written.
-    return [
-        (each.name, _KEYS.get(each.name, each.name), types[each.name])
-        for each in fields(kind)
-        if each.compare
-    ]

@@ -21,7 +21,7 @@ _TOP_LEVEL = "pyspark_agentbus"
 def ship(spark: SparkSession) -> None:
     """Send this package to every executor of a cluster, including those that join later.
 
-    Its dependencies (redis, hiredis, orjson, pyarrow) are compiled for a machine: they must be
+    Its dependencies (redis, hiredis, msgspec, orjson, pyarrow) are compiled for a machine: they must be
     installed on the nodes, or come in an environment that is sent along.
     """
     # Executors fetch the file where it lies, for as long as the session runs.

@@ -1,0 +1,160 @@
+"""The files of an archive's log: their names, how they are written, and what is read from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from agentbus.core.errors import ConfigError, Unhealthy
+from agentbus.pipeline.archives.versions import DATA, FORMAT, OLD, Commit, File, Position, State
+
+T = TypeVar("T")
+
+LOG = "_log"
+COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
+STATE = re.compile(rf"{LOG}/(\d{{20}})\.state\.json(?:\.zst)?")
+# Names the newest state, so that readers need not list the log.
+LAST_STATE = f"{LOG}/last_state"
+# Commits between two states, and to how many of an archive's files a commit in between may come.
+_EVERY, _OLD_EVERY, _FILES = 100, 50, 200
+# Of how many states one is kept until its versions are.
+_LANDMARK = 10
+
+
+class _Written(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state as JSON: as in memory, with a list of files."""
+
+    format: int
+    version: int
+    archive: str
+    project: str
+    schema: int
+    files: list[File]
+    positions: dict[str, Position]
+    removed: dict[str, int]
+    recent: dict[int, str]
+    columns: dict[str, str] = {}
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+_COMMITS = msgspec.json.Decoder(Commit)
+_STATES = msgspec.json.Decoder(_Written)
+
+
+def commit_name(version: int) -> str:
+    """Return the name of a version's file."""
+    return f"{LOG}/{version:020d}.json"
+
+
+def state_name(state: State) -> str:
+    """Return the name under which a state is written."""
+    return f"{LOG}/{state.version:020d}.state.json" + ("" if state.format == OLD else ".zst")
+
+
+def interval(state: State) -> int:
+    """Return from how many versions to how many a state is written: more of a large archive."""
+    if state.format == OLD:
+        return _OLD_EVERY
+    every = _EVERY
+    while every * _FILES < len(state.files):
+        every *= 2
+    return every
+
+
+def landmarks(state: State) -> int:
+    """Return of which versions' multiples states are kept for reading old versions."""
+    return _LANDMARK * interval(state)
+
+
+def commit_bytes(commit: Commit) -> bytes:
+    """Return a commit as it is written."""
+    return msgspec.json.encode(commit) + b"\n"
+
+
+def state_bytes(state: State) -> bytes:
+    """Return a state as it is written."""
+    held = {name: getattr(state, name) for name in _Written.__struct_fields__}
+    written = _Written(**held | {"files": list(state.files.values())})
+    data = msgspec.json.encode(written) + b"\n"
+    if state.format == OLD:
+        return data
+    packed: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+    return packed
+
+
+def read_commit(data: bytes, name: str) -> Commit:
+    """Return the commit that a file holds; `name` is the file that an error names."""
+    commit = _decoded(_COMMITS, data, name)
+    _check_paths(commit.files, commit.removed, name)
+    return commit
+
+
+def read_state(data: bytes, name: str) -> State:
+    """Return the state that a file holds; `name` is the file that an error names."""
+    if name.endswith(".zst"):
+        try:
+            data = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+        except OSError as error:
+            raise _unreadable(name) from error
+    written = _decoded(_STATES, data, name)
+    _check_paths(written.files, written.removed, name)
+    held = {field: getattr(written, field) for field in written.__struct_fields__}
+    return State(**held | {"files": {file.path: file for file in written.files}})
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, name: str) -> T:
+    try:
+        found: Any = decoder.decode(data)
+        if found.format <= FORMAT:
+            return found  # type: ignore[no-any-return]
+    except (msgspec.MsgspecError, ValueError) as error:
+        # What is of a newer format may have other fields.
+        if (newer := _format(data)) <= FORMAT:
+            raise _unreadable(name) from error
+    else:
+        newer = found.format
+    raise ConfigError(
+        f"{name} has the format {newer}, and this version of AgentBus knows {FORMAT}",
+        hint="pip install --upgrade agentbus-toolkit",
+    )
+
+
+def _format(data: bytes) -> int:
+    try:
+        return msgspec.json.decode(data, type=_Format).format
+    except (msgspec.MsgspecError, ValueError):
+        return 0
+
+
+def _unreadable(name: str) -> Unhealthy:
+    return Unhealthy(
+        f"{name} cannot be read: it is not what AgentBus wrote",
+        hint="restore this file from a copy of the archive",
+    )
+
+
+def _check_paths(
+    files: Iterable[File], removed: Iterable[str] | Mapping[str, int], name: str
+) -> None:
+    """Raise `Unhealthy` for a path other than those of data files: it may lead out of the archive."""
+    for file in files:
+        found = DATA.fullmatch(file.path)
+        if found is None or found.group("kind", "date") != (file.kind, file.date):
+            raise _foreign(file.path, name)
+    for path in removed:
+        if not DATA.fullmatch(path):
+            raise _foreign(path, name)
+
+
+def _foreign(path: str, name: str) -> Unhealthy:
+    return Unhealthy(
+        f"{name} names the data file {path[:200]!a}, which AgentBus would not write",
+        hint="somebody changed it: restore this file from a copy of the archive",
+    )

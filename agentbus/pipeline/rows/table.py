@@ -1,0 +1,12 @@
+"""The columns of an archive as one table: those of the schema, the typed ones, and the day."""
+
+from __future__ import annotations
+
+from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows.typed_columns import types
+
+
+def columns() -> dict[str, str]:
+    """Return the columns of an archive's rows, each with its type in SQL."""
+    first = dict(part.split(" ", 1) for part in schema.DDL.split(", "))
+    return first | types() | {"date": "date"}
