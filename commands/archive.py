@@ -58,7 +58,8 @@ VERB = Verb(
     " Entries that were trimmed before they were archived are counted in rows of the kind gap. Needs"
     " the extra pipeline. JSON: version, rows, lost, files, bytes, streams, seconds, complete for"
     " each version; for compact partitions, files_before, files_after, rows, bytes_before,"
-    " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing, ok; for status"
+    " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
+    " missing_ids, gone, gone_ids, ok; for status"
     " path, archive, project, version, files, rows, bytes, lag, streams, of which each has stream,"
     " kind, rows, lost, lag, behind, last_id.",
     examples=(
@@ -170,6 +171,7 @@ _VERIFIED: dict[str, Callable[[Verified], str]] = {
     "ADDED": lambda one: _n(one.added),
     "TWICE": lambda one: _n(one.duplicates),
     "MISSING": lambda one: _n(one.missing),
+    "GONE": lambda one: _n(one.gone),
     "": lambda one: "ok" if one.ok else "WRONG",
 }
 _STATUS: dict[str, Callable[[StreamStatus], str]] = {
@@ -235,10 +237,24 @@ def _verify(call: Call, path: str) -> int:
     _format.show(
         call.out, found, _VERIFIED, lambda one: {**_values.fields(one), "ok": one.ok}, left=1
     )
+    for one in found:
+        _tell_differences(call, one)
     wrong = [stream.stream for stream in found if not stream.ok]
     if wrong:
         call.out.warn(f"{len(wrong)} of {len(found)} streams are not archived as they should be")
     return 6 if wrong else 0
+
+
+def _tell_differences(call: Call, found: Verified) -> None:
+    """Name the entries that only the server or only the archive has."""
+    told = (
+        ("entries are not archived as they are on the server", found.missing, found.missing_ids),
+        ("archived entries are not on the server, and not trimmed", found.gone, found.gone_ids),
+    )
+    for what, number, ids in told:
+        if number:
+            more = ", …" if number > len(ids) else ""
+            call.out.warn(f"{word(found.stream)}: {_n(number)} {what}: {', '.join(ids)}{more}")
 
 
 def _status(call: Call, path: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 from agentbus.core.settings import resolve
 from agentbus.errors import EpochMismatch
 from agentbus.pipeline.archives.archiver import Archiver
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.verify import status
+from agentbus.pipeline.archives.verify import status, verify
 
 
 @pytest.fixture
@@ -65,7 +66,8 @@ def restore(mail, ids) -> None:
 
 def archived(path):
     """Return the ids that any reader of Parquet sees, and the fields of gaps."""
-    table = pyarrow.dataset.dataset(path, partitioning="hive").to_table(["id", "kind", "fields"])
+    found = pyarrow.dataset.dataset(archive_files(path), partitioning="hive")
+    table = found.to_table(["id", "kind", "fields"])
     rows = table.to_pylist()
     ids = collections.Counter(row["id"] for row in rows if row["kind"] != "gap")
     return ids, [dict(row["fields"]) for row in rows if row["kind"] == "gap"]
@@ -156,3 +158,47 @@ def test_what_was_found_only_while_it_was_copied_is_not_committed(run, mail, pat
 
     assert Log(place(path)).state().version == 2
     assert sum(archived(path)[0].values()) == 10
+
+
+def test_entries_that_only_the_archive_or_only_the_server_has_are_named(
+    run, mail, spark, settings, path
+):
+    add(mail, numbered(*range(1, 111)))
+    run()
+    restore(mail, [*numbered(*range(1, 81)), "85-0", *numbered(*range(200, 240))])
+    # What was trimmed is not gone, and what lies beyond the archive is not missing.
+    mail("XTRIM", "MAXLEN", 100)
+
+    (found,) = verify(spark, settings, path)
+
+    assert not found.ok
+    assert (found.rows, found.lost, found.added, found.duplicates) == (110, 0, 110, 0)
+    assert (found.gone, found.gone_ids) == (30, tuple(numbered(*range(81, 101))))
+    assert (found.missing, found.missing_ids) == (1, ("85-0",))
+
+
+@pytest.mark.slow
+def test_what_was_noted_when_the_archive_went_on_is_history(run, mail, spark, settings, path):
+    add(mail, numbered(*range(1, 21)))
+    run()
+    restore(mail, numbered(*range(1, 16), *range(30, 36)))
+    run(new_epoch=True)
+    (before,) = verify(spark, settings, path)
+
+    restore(mail, numbered(*range(1, 16), *range(30, 35), 40, 41))
+    (after,) = verify(spark, settings, path)
+
+    assert before.ok
+    assert (after.ok, after.gone, after.gone_ids, after.missing) == (False, 1, ("35-1",), 0)
+
+
+@pytest.mark.slow
+def test_what_was_deleted_by_itself_is_not_gone(run, mail, spark, settings, path):
+    add(mail, numbered(*range(1, 11)))
+    run()
+    mail("XDEL", "7-1", "3-1")
+    add(mail, numbered(20))
+
+    (found,) = verify(spark, settings, path)
+
+    assert found.ok

@@ -118,15 +118,14 @@ class RoundPlanner:
             if what is Epoch.UNSURE:
                 gaps.append(planning.gap(name, None, start, end, head))
             low, joint = start.id, self._joint(state, name, start, head)
-            begins = what is Epoch.BACK and not streams.heals(name)
-            if begins:
+            if what is Epoch.BACK:
                 low = head.last if head.first is None else planning.before(head.first)
             elif joint == low:
                 continue
             found = overlap.overlap(self._reader, self._place, state, name, low, joint)
             lots.append(found.ranges)
             added = start.added + found.settled
-            if begins:
+            if what is Epoch.BACK:
                 rest = planning.counted(self._reader.scope, name, joint, head.last)
                 added = head.added - self._reader.run(rest) - found.rows
                 at = max(self._end(state, name), state.positions[name].id, key=position)

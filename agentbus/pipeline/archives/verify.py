@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import server_time
-from agentbus.core.stream import id_time, position, text
+from agentbus.core.stream import id_time, text
 from agentbus.pipeline.archives.archiver import NOTHING
+from agentbus.pipeline.archives.comparison import Differences, differences
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.schema import COLUMNS, GAP
+from agentbus.pipeline.rows.schema import GAP
 from agentbus.pipeline.source import epochs, planning
-from agentbus.pipeline.source.bound_source import source
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import RangeReader
 from agentbus.store.scope import enter
@@ -23,7 +23,7 @@ from agentbus.store.steps import Batch, ServerReply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from agentbus.core.settings import Settings
     from agentbus.pipeline.archives.versions import State
@@ -145,8 +145,10 @@ class Verified:
     `rows` were counted in the files, `lost` in the rows that stand for gaps; `added` is how many entries
     the stream ever had when it was last archived. `duplicates` are rows beyond the first with an id.
     `missing` entries are on the server, were archived by the log, and are not in the files as they are on
-    the server; nor do they lie in a gap, whose entries a server that went back in time may have again. It
-    is all right if rows + lost = added, and both others are 0.
+    the server; nor do they lie in a gap, whose entries a server that went back in time may have again.
+    `gone` ones are in the files, cannot have been trimmed, and are not on the server; nor did the archive
+    note that it went back there. It is all right if rows + lost = added, and the others are 0.
+    `missing_ids` and `gone_ids` are the first 20 of each.
     """
 
     stream: str
@@ -155,11 +157,15 @@ class Verified:
     added: int
     duplicates: int
     missing: int
+    missing_ids: tuple[str, ...] = ()
+    gone: int = 0
+    gone_ids: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether every entry that was ever added is archived once, or counted as lost."""
-        return self.rows + self.lost == self.added and self.duplicates == 0 and self.missing == 0
+        """Whether every entry that was ever added is archived once, or counted as lost, and none gone."""
+        counted = self.rows + self.lost == self.added
+        return counted and not (self.duplicates or self.missing or self.gone)
 
 
 def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]:
@@ -173,16 +179,13 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
     log.check_project(state, enter(settings)[1].keys.project)
     rows = read(spark, path, version=state.version)
     counted = {row["stream"]: row for row in _counted(rows).collect()}
-    missing = {}
-    if state.positions:
-        missing = {
-            row["stream"]: row["n"] for row in _missing(spark, settings, state, rows).collect()
-        }
+    differing = differences(spark, settings, state, rows)
     found = []
     for name in sorted({*counted, *state.positions}):
         row: Any = counted.get(name)
         at = state.positions.get(name, NOTHING)
         number = row["rows"] if row else 0
+        differs = differing.get(name, Differences())
         found.append(
             Verified(
                 name,
@@ -190,7 +193,10 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
                 (row["lost"] or 0) if row else 0,
                 at.base + at.added,
                 number - (row["ids"] if row else 0),
-                missing.get(name, 0),
+                differs.missing,
+                differs.missing_ids,
+                differs.gone,
+                differs.gone_ids,
             )
         )
     return found
@@ -205,57 +211,3 @@ def _counted(rows: DataFrame) -> DataFrame:
         f.count_distinct(f.when(entry, f.col("id"))).alias("ids"),
         f.sum("lost").alias("lost"),
     )
-
-
-def _missing(spark: SparkSession, settings: Settings, state: State, rows: DataFrame) -> DataFrame:
-    """Return how many of the server's entries that should be archived are not, by stream."""
-    from pyspark.sql import functions as f
-
-    bound = source(settings)
-    spark.dataSource.register(bound)
-    ends = spark.createDataFrame(
-        [(name, position(p.id)) for name, p in state.positions.items()],
-        "stream string, last struct<ms bigint, seq bigint>",
-    )
-    archived = f.struct(f.unix_millis("time").alias("ms"), "seq") <= f.col("last")
-    there = (
-        spark.read.format(bound.name())
-        .load()
-        .where(f.col("kind") != GAP)
-        .join(f.broadcast(ends), "stream")
-    )
-    absent = _marked(there.where(archived)).join(
-        _marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti"
-    )
-    known = (f.col("kind") == GAP) & f.map_contains_key("fields", "after")
-    gaps = rows.where(known).select(
-        f.col("stream").alias("of"),
-        _numbers("id").alias("until"),
-        _numbers(f.element_at("fields", "after")).alias("after"),
-    )
-    counted = (
-        (f.col("stream") == f.col("of"))
-        & (_numbers("id") > f.col("after"))
-        & (_numbers("id") <= f.col("until"))
-    )
-    return absent.join(gaps, counted, "left_anti").groupBy("stream").agg(f.count("*").alias("n"))
-
-
-def _numbers(id: str | Column) -> Column:
-    """Return an id as its two numbers, both of which may be beyond a bigint."""
-    from pyspark.sql import functions as f
-
-    parts = (f.substring_index(id, "-", at).cast("decimal(20)") for at in (1, -1))
-    return f.struct(*(part.alias(name) for part, name in zip(parts, ("ms", "seq"), strict=True)))
-
-
-def _marked(rows: DataFrame) -> DataFrame:
-    """Return each row's stream and id, and a hash of all that it holds."""
-    from pyspark.sql import functions as f
-
-    held: list[Column] = [
-        f.array_sort(f.map_entries("fields")) if name == "fields" else f.col(name)
-        for name in COLUMNS
-        if name != "version"
-    ]
-    return rows.select("stream", "id", f.xxhash64(*held).alias("mark"))

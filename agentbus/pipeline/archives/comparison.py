@@ -1,0 +1,211 @@
+"""Compares an archive, entry by entry, with what the server has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentbus.core.stream import position
+from agentbus.pipeline.archives.reader import LAST_MS
+from agentbus.pipeline.rows.decoding import ARCHIVE_ONLY
+from agentbus.pipeline.rows.schema import COLUMNS, GAP
+from agentbus.pipeline.source import epochs, planning
+from agentbus.pipeline.source.bound_source import source
+from agentbus.pipeline.source.epochs import Epoch
+from agentbus.pipeline.source.planning import Head, ReadPosition
+from agentbus.pipeline.source.range_reader import RangeReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from agentbus.core.settings import Settings
+    from agentbus.pipeline.archives.versions import State
+    from agentbus.store.steps import Op
+
+# How many entries of a stream are named.
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Entries of one stream that only the server has, or only the archive: how many, and the first ids.
+
+    `missing` were archived by the log, and are not in the files as they are on the server. `gone` are in
+    the files, cannot have been trimmed, and are not on the server.
+    """
+
+    missing: int = 0
+    missing_ids: tuple[str, ...] = ()
+    gone: int = 0
+    gone_ids: tuple[str, ...] = ()
+
+
+def differences(
+    spark: SparkSession, settings: Settings, state: State, rows: DataFrame
+) -> dict[str, Differences]:
+    """Return how the streams of a state differ from the server; `rows` are those of its files."""
+    if not state.positions:
+        return {}
+    with RangeReader(settings) as reader:
+        before = reader.run(_look(reader, state))
+        there = _there(spark, settings, state).persist()
+        try:
+            missing = _named(_missing(there, rows))
+            found = _gone(spark, before, there, rows).persist()
+            try:
+                gone = {}
+                if found.count():
+                    # What was trimmed meanwhile is not gone: heads are looked at after the entries.
+                    gone = _named(_since(spark, found, *reader.run(_now(reader, state))))
+            finally:
+                found.unpersist()
+        finally:
+            there.unpersist()
+    none: tuple[int, tuple[str, ...]] = (0, ())
+    return {
+        name: Differences(*missing.get(name, none), *gone.get(name, none))
+        for name in {*missing, *gone}
+    }
+
+
+def _there(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
+    """Return the server's entries, and of each whether it is archived by the log."""
+    from pyspark.sql import functions as f
+
+    bound = source(settings)
+    spark.dataSource.register(bound)
+    entries = _marked(spark.read.format(bound.name()).load().where(f.col("kind") != GAP))
+    ends = {name: at.id for name, at in state.positions.items()}
+    return entries.join(f.broadcast(_ids(spark, ends, "last")), "stream").withColumn(
+        "archived", _numbers("id") <= f.col("last")
+    )
+
+
+def _missing(there: DataFrame, rows: DataFrame) -> DataFrame:
+    """Return what is on the server, should be archived, and is not, or not as it is there."""
+    from pyspark.sql import functions as f
+
+    absent = there.where("archived").join(
+        _marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti"
+    )
+    # Of what was counted as lost, a server that went back in time may have some again.
+    return _outside(absent, rows, lost=True)
+
+
+def _gone(
+    spark: SparkSession, heads: Mapping[str, Head], there: DataFrame, rows: DataFrame
+) -> DataFrame:
+    """Return what is archived, was not trimmed by these heads, and is not on the server."""
+    from pyspark.sql import functions as f
+
+    kept = {name: _kept(head) for name, head in heads.items()}
+    least = min((position(at)[0] for at in kept.values()), default=0)
+    # The time alone is what files can be skipped by.
+    late = rows.where(f.col("time") >= f.timestamp_millis(f.lit(min(least, LAST_MS))))
+    archived = late.where(f.col("kind") != GAP).select("stream", "id")
+    may_be = archived.join(f.broadcast(_ids(spark, kept, "kept")), "stream")
+    absent = may_be.where(_numbers("id") > f.col("kept")).join(
+        there.select("stream", "id"), ["stream", "id"], "left_anti"
+    )
+    # What was noted when the archive went on is history.
+    return _outside(absent.select("stream", "id"), rows, lost=False)
+
+
+def _look(reader: RangeReader, state: State) -> Op[dict[str, Head]]:
+    """Return the heads of the archived streams; not of one that was deleted and has no entry yet."""
+    heads = yield from planning.look(reader.scope, list(state.positions))
+    return {name: head for name, head in heads.items() if head.added}
+
+
+def _now(reader: RangeReader, state: State) -> Op[tuple[dict[str, Head], dict[str, Epoch]]]:
+    """Return what streams are now, and which of them went back in time since they were archived."""
+    positions = {name: ReadPosition(at.id, at.added) for name, at in state.positions.items()}
+    heads = yield from _look(reader, state)
+    _, back = yield from epochs.continued(
+        reader.scope, heads, positions, counts=lambda _name: True, may=lambda _name: True
+    )
+    return heads, back
+
+
+def _since(
+    spark: SparkSession, gone: DataFrame, heads: Mapping[str, Head], back: Mapping[str, Epoch]
+) -> DataFrame:
+    """Return what cannot have been trimmed or deleted by itself, either, by these newer heads."""
+    from pyspark.sql import functions as f
+
+    # Up to the highest id that was deleted by itself, any entry may have been, but not by going back.
+    least = {
+        name: max(_kept(head), _kept(head) if name in back else head.deleted, key=position)
+        for name, head in heads.items()
+    }
+    found = gone.join(f.broadcast(_ids(spark, least, "least")), "stream")
+    return found.where(_numbers("id") > f.col("least"))
+
+
+def _kept(head: Head) -> str:
+    """Return the id after which nothing of a stream was trimmed."""
+    return head.last if head.first is None else planning.before(head.first)
+
+
+def _outside(entries: DataFrame, rows: DataFrame, *, lost: bool) -> DataFrame:
+    """Return the entries that lie in no gap: where some were lost, or where the server went back."""
+    from pyspark.sql import functions as f
+
+    noted = f.map_contains_key("fields", f.lit(ARCHIVE_ONLY))
+    known = (f.col("kind") == GAP) & f.map_contains_key("fields", f.lit("after"))
+    gaps = rows.where(known & (~noted if lost else noted)).select(
+        f.col("stream").alias("of"),
+        _numbers("id").alias("until"),
+        _numbers(f.element_at("fields", "after")).alias("after"),
+    )
+    inside = (
+        (f.col("stream") == f.col("of"))
+        & (_numbers("id") > f.col("after"))
+        & (_numbers("id") <= f.col("until"))
+    )
+    return entries.join(gaps, inside, "left_anti")
+
+
+def _named(entries: DataFrame) -> dict[str, tuple[int, tuple[str, ...]]]:
+    """Return how many entries there are of each stream, and the first ids."""
+    from pyspark.sql import Window, functions as f
+
+    stream = Window.partitionBy("stream")
+    numbered = entries.select(
+        "stream",
+        "id",
+        f.count("*").over(stream).alias("n"),
+        f.row_number().over(stream.orderBy(_numbers("id"))).alias("at"),
+    )
+    found: dict[str, tuple[int, tuple[str, ...]]] = {}
+    for row in numbered.where(f.col("at") <= _NAMED).orderBy("stream", "at").collect():
+        _, ids = found.get(row["stream"], (0, ()))
+        found[row["stream"]] = row["n"], (*ids, row["id"])
+    return found
+
+
+def _ids(spark: SparkSession, ids: Mapping[str, str], name: str) -> DataFrame:
+    """Return an id for each stream, as its two numbers."""
+    frame = spark.createDataFrame(list(ids.items()), "stream string, id string")
+    return frame.select("stream", _numbers("id").alias(name))
+
+
+def _numbers(id: str | Column) -> Column:
+    """Return an id as its two numbers, both of which may be beyond a bigint."""
+    from pyspark.sql import functions as f
+
+    parts = (f.substring_index(id, "-", at).cast("decimal(20)") for at in (1, -1))
+    return f.struct(*(part.alias(name) for part, name in zip(parts, ("ms", "seq"), strict=True)))
+
+
+def _marked(rows: DataFrame) -> DataFrame:
+    """Return each row's stream and id, and a hash of all that it holds."""
+    from pyspark.sql import functions as f
+
+    held: list[Column] = [
+        f.array_sort(f.map_entries("fields")) if name == "fields" else f.col(name)
+        for name in COLUMNS
+        if name != "version"
+    ]
+    return rows.select("stream", "id", f.xxhash64(*held).alias("mark"))
