@@ -69,20 +69,13 @@ class Line:
                 self._drawn.stop()
 
 
-class Countdown(Line):
-    """Shows how much is done, how fast the rest shrinks and how long it takes, during a `with` block.
-
-    `left` returns what is left to do; it is called once a second. `text` says in words what is done.
-    """
+class Ticker(Line):
+    """Shows a text, renewed once a second, during a `with` block."""
 
     def __init__(
-        self,
-        left: Callable[[], int],
-        text: Callable[[int], str],
-        monotonic: Callable[[], float] = time.monotonic,
+        self, text: Callable[[], str], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         super().__init__(monotonic)
-        self._left = left
         self._text = text
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -111,17 +104,8 @@ class Countdown(Line):
             os.write(2, data)
 
     def line(self) -> str:
-        """Return the text of the line, after a look at what is left."""
-        left = self._left()
-        task = self._drawn.tasks[0]
-        if task.total is None:
-            self._drawn.reset(self._task, total=left)
-        self._drawn.update(self._task, completed=(task.total or 0) - left)
-        text = self._text(left)
-        if task.speed:
-            text += f", {number(task.speed)}/s"
-            text += f", about {age(left / task.speed)}" if left > 0 else ""
-        return text
+        """Return the text of the line."""
+        return self._text()
 
     def _run(self) -> None:
         while not self._over.wait(_EVERY):
@@ -130,3 +114,29 @@ class Countdown(Line):
                 with self._lock:
                     if not self._over.is_set() and not self._open_line:
                         self.show(text)
+
+
+class Countdown(Ticker):
+    """Shows how much is done, how fast the rest shrinks and how long it takes.
+
+    `left` returns what is left to do; it is called once a second. `text` says in words what is done.
+    """
+
+    def __init__(
+        self,
+        left: Callable[[], int],
+        text: Callable[[int], str],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(lambda: self._said(left(), text), monotonic)
+
+    def _said(self, left: int, text: Callable[[int], str]) -> str:
+        task = self._drawn.tasks[0]
+        if task.total is None:
+            self._drawn.reset(self._task, total=left)
+        self._drawn.update(self._task, completed=(task.total or 0) - left)
+        said = text(left)
+        if task.speed:
+            said += f", {number(task.speed)}/s"
+            said += f", about {age(left / task.speed)}" if left > 0 else ""
+        return said

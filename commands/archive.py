@@ -16,8 +16,11 @@ from agentbus.core.signals import StopEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark.sql import SparkSession
+
     from agentbus.pipeline.archives.archiver import Progress, Round
     from agentbus.pipeline.archives.verify import StreamStatus, Verified
+    from agentbus.pipeline.archives.versions import State
 
 _ACTIONS = ("compact", "verify", "status", "release")
 _INTERVAL = 5.0
@@ -211,8 +214,8 @@ def _compact(call: Call, path: str) -> None:
     if args.before is not None:
         date(args.before)
     check(path)
-    with _spark.session(call, path) as spark:
-        done = compact(spark, path, before=args.before, dry_run=args.dry_run)
+    with _spark.session(call, path) as spark, _compacting(call, spark) as tell:
+        done = compact(spark, path, before=args.before, dry_run=args.dry_run, on_progress=tell)
     fields = {**_values.fields(done), "dry_run": args.dry_run}
     verb = "would become" if args.dry_run else "became"
     call.out.record(
@@ -230,9 +233,9 @@ def _verify(call: Call, path: str) -> int:
     from agentbus.pipeline.source.range_reader import RangeReader
 
     with RangeReader(call.settings) as reader:
-        check(path, project=reader.scope.keys.project)
+        state = check(path, project=reader.scope.keys.project)
         reader.run(server_time(reader.scope))
-    with _spark.session(call, path) as spark:
+    with _spark.session(call, path) as spark, _verifying(call, spark, state):
         found = verify(spark, call.settings, path)
     _format.show(
         call.out, found, _VERIFIED, lambda one: {**_values.fields(one), "ok": one.ok}, left=1
@@ -304,6 +307,41 @@ def _line(call: Call) -> Iterator[Any]:
             line.show("" if progress is None else _progress_text(progress))
 
         yield show
+
+
+@contextlib.contextmanager
+def _compacting(call: Call, spark: SparkSession) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to call with how many rows are compacted, and of how many; a terminal shows it."""
+    from agentbus.commands._progress import Countdown, wanted
+
+    rows, of = 0, 0
+
+    def tell(done: int, all_rows: int) -> None:
+        nonlocal rows, of
+        rows, of = done, all_rows
+
+    def text(_left: int) -> str:
+        return f"compact: {_n(rows)} of {_n(of)} rows{_at_work(spark)}"
+
+    with Countdown(lambda: of - rows, text) if wanted(call) else contextlib.nullcontext():
+        yield tell
+
+
+def _verifying(
+    call: Call, spark: SparkSession, state: State
+) -> contextlib.AbstractContextManager[object]:
+    """Return what shows on a terminal how far Spark is."""
+    from agentbus.commands._progress import Ticker, wanted
+
+    text = f"verify: {_n(state.rows)} rows in {_format.count(len(state.files), 'file')}"
+    return Ticker(lambda: text + _at_work(spark)) if wanted(call) else contextlib.nullcontext()
+
+
+def _at_work(spark: SparkSession) -> str:
+    from agentbus.pipeline.spark.task_calls import at_work
+
+    done, tasks = at_work(spark)
+    return f", {done} of {tasks} tasks of Spark's" if tasks else ""
 
 
 def _progress_text(progress: Progress) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.pipeline.archives import row, write_archive
 from tests.servers import Shell
+from tests.terminals import Terminal
 
 START = 1_763_600_000_000
 
@@ -97,3 +98,21 @@ def test_a_server_that_is_not_there_is_told(real_shell: Shell, archive):
 
     assert done.returncode == 1
     assert "redis://127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("compact", "--before", "2999-01-01"), "compact: 0 of 21 rows"),
+        (("verify", "--project", "demo"), "verify: 21 rows in 1 file"),
+    ],
+)
+def test_a_terminal_shows_how_far_compact_and_verify_are(real_shell: Shell, archive, words, shown):
+    action, *options = words
+
+    terminal = Terminal(real_shell, "archive", action, archive, *options)
+
+    terminal.read_until(shown)
+    terminal.process.kill()
+    terminal.process.wait()

@@ -55,11 +55,13 @@ def test_closed_days_become_few_files_with_the_same_rows(spark, tmp_path):
     made = [*rows(6), *rows(6, "ch:main"), *rows(2, start=T + DAY)]
     before = write_archive(tmp_path, made, per_commit=2)
     held = content(spark, tmp_path)
+    seen: list[tuple[int, int]] = []
 
-    done = compact(spark, tmp_path, before=AFTER)
+    done = compact(spark, tmp_path, before=AFTER, on_progress=lambda *rows: seen.append(rows))
 
     after = Log(place(tmp_path)).open()
     assert content(spark, tmp_path) == held
+    assert seen == [(0, 12), (6, 12), (12, 12)]
     assert (done.partitions, done.files_before, done.files_after, done.rows) == (2, 6, 2, 12)
     assert done.bytes_before > done.bytes_after > 0
     assert len(after.files) == len(before.files) - 4
@@ -121,9 +123,14 @@ def test_today_is_not_closed(spark, tmp_path):
 def test_a_dry_run_tells_what_would_be_done(spark, tmp_path):
     before = write_archive(tmp_path, rows(6), per_commit=2)
 
-    told = compact(spark, tmp_path, before=AFTER, dry_run=True)
+    seen: list[tuple[int, int]] = []
+
+    told = compact(
+        spark, tmp_path, before=AFTER, dry_run=True, on_progress=lambda *rows: seen.append(rows)
+    )
 
     assert told == Compacted(1, 3, None, 6, before.bytes, None)
+    assert seen == []
     assert Log(place(tmp_path)).open() == before
 
 

@@ -7,7 +7,7 @@ import platform
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,6 +70,7 @@ def compact(
     before: str | None = None,
     dry_run: bool = False,
     grace: float = RETENTION,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Compacted:
     """Rewrite each past day of each kind: sorted, with its typed columns, in a few files.
 
@@ -78,6 +79,7 @@ def compact(
     Rows are counted by stream before the commit; `Unhealthy`, and no change, if they differ.
     Older versions can be read for `grace` seconds more, at most a day; then replaced files are deleted.
     An archive of AgentBus 0.1 is converted first.
+    `on_progress` is called with how many rows are compacted, and how many are to be.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
     at = place(path) if not isinstance(path, Place) else path
@@ -90,7 +92,12 @@ def compact(
         return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
     log.convert()
     _clean(at)
-    done = list(_each(spark, at, todo))
+    tell = on_progress or (lambda _rows, _of: None)
+    tell(0, _rows(every))
+    done = []
+    for each in _each(spark, at, todo):
+        done.append(each)
+        tell(sum(_rows(files) for files, _ in done), _rows(every))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
     newest = log.open()
     at.drop_links(newest.files)

@@ -52,23 +52,32 @@ def _task(name: str, work: bytes) -> Callable[[int], bytes]:
     return run
 
 
+def at_work(spark: SparkSession) -> tuple[int, int]:
+    """Return how many tasks of the stages at work are done, and how many they have; 0 where unknown."""
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        return 0, 0
+    try:
+        tracker = context.statusTracker()
+        stages = [*filter(None, map(tracker.getStageInfo, tracker.getActiveStageIds()))]
+    except Exception:  # noqa: BLE001 (of a JVM that is gone, the job itself tells)
+        return 0, 0
+    return sum(one.numCompletedTasks for one in stages), sum(one.numTasks for one in stages)
+
+
 @contextlib.contextmanager
 def _watched(
     spark: SparkSession, tasks: int, on_share: Callable[[float], None] | None
 ) -> Iterator[None]:
     """Report the share of a job's tasks that are done, twice a second, if Spark has a status tracker."""
-    context = getattr(spark, "_sc", None)
-    if on_share is None or context is None:
+    if on_share is None or getattr(spark, "_sc", None) is None:
         yield
         return
     over = threading.Event()
 
     def look() -> None:
-        tracker = context.statusTracker()
         while not over.wait(_GLANCE):
-            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
-            done = max((stage.numCompletedTasks for stage in stages if stage), default=0)
-            on_share(min(1.0, done / tasks))
+            on_share(min(1.0, at_work(spark)[0] / tasks))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
