@@ -564,3 +564,40 @@ def test_an_archive_that_another_makes_at_this_moment_is_not_taken_for_foreign(l
     log.place.listing = made_meanwhile
 
     assert log.open().project == "shop"
+
+
+@pytest.mark.slow
+def test_ten_thousand_commits_leave_a_small_log_that_is_opened_fast(log, tmp_path, monkeypatch):
+    # Nothing here survives a crash, and there are no data files: what is looked at is the log.
+    monkeypatch.setattr(os, "fsync", lambda _file: None)
+    monkeypatch.setattr(log.place, "sync", lambda _name: 3100)
+    state = log.create("demo")
+    for version in range(2, 10_002):
+        at, batch = T + 5000 * version, new_batch()
+        held = [
+            File(
+                file_path(kind, DATE, version, batch, os.urandom(6).hex()),
+                *(kind, DATE, 200, 3100),
+                {stream: StreamSpan(200, f"{at}-0", f"{at + 4999}-7")},
+                *(at, at + 4999),
+            )
+            for kind, stream in (("queue", "q:mail"), ("channel", "ch:main"))
+        ]
+        moved = {
+            name: Position(f"{at + 4999}-7", 200 * version, 0, 200 * version, 0)
+            for name in ("q:mail", "ch:main")
+        }
+        state = log.commit(state, APPEND, batch, held, positions=moved)
+
+    sizes = [each.stat().st_size for each in (tmp_path / "archive/_log").iterdir()]
+    took = []
+    for _ in range(9):
+        # Of a machine that does nothing else this is the time on the clock.
+        began = time.process_time()
+        found = Log(log.place).open()
+        took.append(time.process_time() - began)
+    assert found == state
+    assert len(found.files) == 20_000
+    print(f"_log: {sum(sizes):,} bytes; opened in {1000 * min(took):.1f} ms")  # noqa: T201
+    assert sum(sizes) < 20_000_000
+    assert min(took) < 0.05

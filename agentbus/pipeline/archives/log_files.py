@@ -10,7 +10,17 @@ import msgspec
 import pyarrow as pa
 
 from agentbus.core.errors import ConfigError, Unhealthy
-from agentbus.pipeline.archives.versions import DATA, FORMAT, OLD, Commit, File, Position, State
+from agentbus.pipeline.archives.versions import (
+    DATA,
+    DATA_FOLDER,
+    DATA_NAME,
+    FORMAT,
+    OLD,
+    Commit,
+    File,
+    Position,
+    State,
+)
 
 T = TypeVar("T")
 
@@ -144,9 +154,14 @@ def _check_paths(
     files: Iterable[File], removed: Iterable[str] | Mapping[str, int], name: str
 ) -> None:
     """Raise `Unhealthy` for a path other than those of data files: it may lead out of the archive."""
+    # There may be ten thousands of files, in a few folders.
+    folders: dict[str, tuple[str, ...] | None] = {}
     for file in files:
-        found = DATA.fullmatch(file.path)
-        if found is None or found.group("kind", "date") != (file.kind, file.date):
+        folder, _, last = file.path.rpartition("/")
+        if folder not in folders:
+            found = DATA_FOLDER.fullmatch(folder)
+            folders[folder] = found and found.group("kind", "date")
+        if folders[folder] != (file.kind, file.date) or not DATA_NAME.fullmatch(last):
             raise _foreign(file.path, name)
     for path in removed:
         if not DATA.fullmatch(path):

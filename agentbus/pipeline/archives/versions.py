@@ -21,11 +21,10 @@ CREATE, APPEND, COMPACT, CONVERT = "create", "append", "compact", "convert"
 # How long after a commit a state remembers which files it removed, in ms.
 REMEMBERED_MS = 86_400_000
 # The path of a data file: nothing else that a log names is written, read or deleted.
-DATA = re.compile(
-    r"kind=(?P<kind>[a-z_]+)/date=(?P<date>\d{4}-\d\d-\d\d)"
-    r"/(?P<version>\d{10})-[0-9a-f]{8}-[A-Za-z0-9_.-]+\.parquet",
-    re.ASCII,
-)
+_FOLDER = r"kind=(?P<kind>[a-z_]+)/date=(?P<date>\d{4}-\d\d-\d\d)"
+_NAME = r"(?P<version>\d{10})-[0-9a-f]{8}-[A-Za-z0-9_.-]+\.parquet"
+DATA_FOLDER, DATA_NAME = re.compile(_FOLDER, re.ASCII), re.compile(_NAME, re.ASCII)
+DATA = re.compile(f"{_FOLDER}/{_NAME}", re.ASCII)
 
 
 def file_path(kind: str, date: str, version: int, batch: str, part: int | str) -> str:

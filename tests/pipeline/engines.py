@@ -1,0 +1,94 @@
+"""Reads an archive with each engine, until told to end, and says what it counted; a process of its own.
+
+Its packages lie in `.venv/engines`, beside those of the tests: pandas must not be found there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+from deltalake import DeltaTable
+
+from agentbus.pipeline import archive_files
+
+Counted = tuple[int, int]
+
+
+def options() -> dict[str, str]:
+    """Return the settings by which deltalake and Polars find a bucket of the tests."""
+    found = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    return found | {"AWS_ALLOW_HTTP": "true"}
+
+
+def by_deltalake(path: str, version: int) -> Counted:
+    rows = DeltaTable(path, version, storage_options=options()).to_pyarrow_table(columns=["seq"])
+    return rows.num_rows, sum(rows["seq"].to_pylist())
+
+
+def by_pyarrow(path: str, version: int) -> Counted:
+    dataset = DeltaTable(path, version, storage_options=options()).to_pyarrow_dataset()
+    return dataset.count_rows(), sum(dataset.to_table(["seq"])["seq"].to_pylist())
+
+
+def by_pandas(path: str, version: int) -> Counted:
+    frame = DeltaTable(path, version, storage_options=options()).to_pandas(columns=["seq"])
+    return len(frame), int(frame["seq"].sum())
+
+
+def by_polars(path: str, version: int) -> Counted:
+    import polars as pl
+
+    frame = pl.scan_delta(path, version=version, storage_options=options())
+    count, sum_ = frame.select(pl.len(), pl.col("seq").sum().alias("sum")).collect().row(0)
+    return count, sum_
+
+
+def by_duckdb(path: str, version: int) -> Counted:
+    import duckdb
+
+    dataset = DeltaTable(path, version, storage_options=options()).to_pyarrow_dataset()
+    [found] = duckdb.from_arrow(dataset).aggregate("count(*), coalesce(sum(seq), 0)").fetchall()
+    return int(found[0]), int(found[1])
+
+
+def by_duckdb_from_files(path: str, version: int) -> Counted:
+    """DuckDB reads a bucket by an extension that it would have to download: a directory alone."""
+    import duckdb
+
+    files = archive_files(path, version=version + 1)
+    if not files:
+        return 0, 0
+    rows = duckdb.read_parquet(files, hive_partitioning=True, union_by_name=True)
+    [found] = rows.aggregate("count(*), sum(seq)").fetchall()
+    return int(found[0]), int(found[1])
+
+
+ENGINES: tuple[Callable[[str, int], Counted], ...] = (
+    *(by_deltalake, by_pyarrow, by_pandas, by_polars, by_duckdb, by_duckdb_from_files),
+)
+
+
+def looks(path: str, versions: Iterator[int]) -> None:
+    for version in versions:
+        for engine in ENGINES:
+            if engine is by_duckdb_from_files and "://" in path:
+                continue
+            said = {"engine": engine.__name__, "version": version, "counted": engine(path, version)}
+            print(json.dumps(said), flush=True)  # noqa: T201
+
+
+def newest(path: str) -> Iterator[int]:
+    """Yield the newest version again and again, until stdin says to end."""
+    os.set_blocking(0, False)
+    while not sys.stdin.buffer.read():
+        yield DeltaTable(path, storage_options=options()).version()
+
+
+if __name__ == "__main__":
+    if sys.argv[2:]:
+        looks(sys.argv[1], iter(map(int, sys.argv[2:])))
+    else:
+        looks(sys.argv[1], newest(sys.argv[1]))

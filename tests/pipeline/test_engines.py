@@ -1,0 +1,91 @@
+"""deltalake, DuckDB, Polars, pandas, pyarrow and Spark count alike at each version of an archive."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from agentbus.core.settings import resolve
+from agentbus.pipeline.archives.archiver import Archiver
+from agentbus.pipeline.archives.compaction import compact
+from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.reader import read
+from tests.pipeline import clusters
+
+# Nightly: `test_delta.py` shows the same of deltalake alone, with writers that need no Spark.
+pytestmark = pytest.mark.slow
+PACKAGES = clusters.ROOT / ".venv" / "engines"
+ROUNDS, EACH = 8, 500
+T = 1_763_640_000_000
+
+
+def start(path: str, *versions: int) -> subprocess.Popen[str]:
+    """Start a process in which each engine but Spark reads an archive."""
+    assert PACKAGES.is_dir(), "no engines in .venv: run scripts/setup test engines"
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.pipeline.engines", path, *map(str, versions)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PACKAGES), str(clusters.ROOT)])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(process: subprocess.Popen[str]) -> list[dict]:
+    """End a process of engines, and return what they counted."""
+    out, _ = process.communicate("end\n", timeout=300)
+    assert process.returncode == 0
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("where", ["directory", "bucket"])
+def test_every_engine_counts_alike_at_each_version_while_archivers_write(
+    spark, valkey, real_url, project, tmp_path, request, where
+):
+    path = str(tmp_path / "bus")
+    if where == "bucket":
+        path = f"{request.getfixturevalue('s3').url}/bus"
+    settings = resolve({"url": real_url, "project": project, "agent": "ada"})
+    log, reading = Log(place(path)), None
+    try:
+        for turn in range(ROUNDS):
+            for n in range(turn * EACH, (turn + 1) * EACH):
+                stream = "dlq:mail:default" if n % 5 == 0 else "q:mail"
+                valkey.ask("XADD", f"{project}:{stream}", f"{T + n}-{n}", "payload", "x")
+            with Archiver(spark, settings, path) as archiver:
+                archiver.run()
+            if reading is None:
+                reading = start(path.replace("s3a://", "s3://"))
+            if turn == ROUNDS // 2:
+                compact(spark, path, before="2026-01-01")
+        compact(spark, path, before="2026-01-01")
+        meanwhile = said(reading)
+    finally:
+        if reading is not None:
+            reading.kill()
+            reading.wait()
+
+    newest = log.open()
+    afterwards = said(start(path.replace("s3a://", "s3://"), *range(newest.version)))
+    expected = {
+        version - 1: by_spark(spark, path, version) for version in range(1, newest.version + 1)
+    }
+    assert expected[newest.version - 1] == (ROUNDS * EACH, sum(range(ROUNDS * EACH)))
+    assert {one["version"] for one in afterwards} == set(expected)
+    assert len({one["version"] for one in meanwhile}) > 1
+    assert len({one["engine"] for one in afterwards}) == (6 if where == "directory" else 5)
+    for one in meanwhile + afterwards:
+        assert tuple(one["counted"]) == expected[one["version"]], one
+
+
+def by_spark(spark, path: str, version: int) -> tuple[int, int]:
+    """Return how many rows Spark counts at a version, and what their numbers add up to."""
+    from pyspark.sql import functions as f
+
+    row = read(spark, path, version=version).agg(f.count("*"), f.sum("seq")).first()
+    return row[0], row[1] or 0
