@@ -114,21 +114,30 @@ def _archive(call: Call, path: str) -> None:
     args = call.args
     _may_begin(call, path)
     stop = StopEvent()
-    with (
-        _spark.session(call, path) as spark,
-        _stopping(stop) if args.continuous else contextlib.nullcontext(),
-        _line(call) as show,
-        Archiver(
-            spark,
-            call.settings,
-            path,
-            wanted=args.streams or ALL,
-            hold=args.hold,
-            new_epoch=args.new_epoch,
-            on_progress=show,
-            warn=call.out.warn,
-        ) as archiver,
-    ):
+    with contextlib.ExitStack() as stack:
+        if args.continuous:
+            stack.enter_context(_stopping(stop))
+        show = stack.enter_context(_line(call))
+
+        def start() -> SparkSession:
+            spark = stack.enter_context(_spark.session(call, path))
+            if args.continuous:
+                # Spark has installed other handlers.
+                stack.enter_context(_stopping(stop))
+            return spark
+
+        archiver = stack.enter_context(
+            Archiver(
+                start,
+                call.settings,
+                path,
+                wanted=args.streams or ALL,
+                hold=args.hold,
+                new_epoch=args.new_epoch,
+                on_progress=show,
+                warn=call.out.warn,
+            )
+        )
         told = 0
 
         def tell(done: Round) -> None:
@@ -148,7 +157,7 @@ def _archive(call: Call, path: str) -> None:
 
 
 def _may_begin(call: Call, path: str) -> None:
-    """Check the path and the server before Spark starts, which takes seconds."""
+    """Check the path and the server before anything is written."""
     from agentbus.admin.metrics_reader import server_time
     from agentbus.core.errors import NotFound
     from agentbus.pipeline.archives.reader import check

@@ -15,6 +15,7 @@ _APART = (
     *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),
     ("restoring",),
     ("resuming",),
+    ("without_spark",),
 )
 # The first one's tests look at one run of the example, in a project of one name; the second's at the syntax
 # trees of all source, the third's at one wheel, the fourth's at one cluster: each process would read, build

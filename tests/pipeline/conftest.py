@@ -16,6 +16,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
+from agentbus.pipeline.spark import session as opening
 from agentbus.pipeline.spark.session import session
 from tests.pipeline import clusters
 from tests.servers import free_port
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each JVM that a test starts compile as those do whose data is small."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", clusters.QUICK)
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where Spark would be started."""
+
+    def opened(*_args: object, **_options: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(opening, "session", opened)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from agentbus.commands._main import run
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
-from agentbus.pipeline.spark import session as opening
 from tests.disks import small_disk
 from tests.pipeline.archives import write_archive
 from tests.pipeline.streams import archived
@@ -53,16 +52,6 @@ def spark_ask(spark, ask, monkeypatch):
     """The same on the tests' own Spark."""
     monkeypatch.setattr(type(spark), "stop", lambda _self: None)
     return ask
-
-
-@pytest.fixture
-def no_spark(monkeypatch):
-    """Fail where Spark would be started."""
-
-    def opened(*_args, **_options):
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(opening, "session", opened)
 
 
 @pytest.fixture

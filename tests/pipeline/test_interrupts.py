@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.spark import java
 from tests.pipeline.streams import archived
 from tests.servers import Server, Shell
 
@@ -38,16 +40,59 @@ def temporary(tmp_path) -> pathlib.Path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_archive_that_is_interrupted_as_spark_starts_ends(
-    real_shell: Shell, tmp_path, temporary, number
+    real_shell: Shell, valkey: Server, project, tmp_path, temporary, number
 ):
     path = tmp_path / "bus"
+    valkey.ask("XADD", f"{project}:q:mail", "1-1", "payload", "1")
     process = real_shell.start("archive", str(path), env={"TMPDIR": str(temporary)})
     begun(process, number)
 
     assert ended(process) == (130, "")
 
-    assert not path.exists()
+    assert Log(place(path)).state().rows == 0
     assert not [each.name for each in temporary.iterdir() if each.name.startswith("agentbus")]
+
+
+def test_that_java_is_killed_as_it_starts_is_a_temporary_failure(
+    real_shell: Shell, valkey: Server, project, tmp_path
+):
+    valkey.ask("XADD", f"{project}:q:mail", "1-1", "payload", "1")
+    program = tmp_path / "java" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    # Spark asks another one first how to start it.
+    program.write_text(
+        "#!/bin/sh\n"
+        """[ "$1" = -version ] && echo 'version "21"' && exit\n"""
+        f'case "$*" in *launcher.Main*) exec {java.find().program} "$@" ;; esac\n'
+        "kill -KILL $$\n"
+    )
+    program.chmod(0o755)
+    home = str(program.parent.parent)
+
+    done = real_shell.run("archive", str(tmp_path / "bus"), "--continuous", env={"JAVA_HOME": home})
+
+    assert done.returncode == 1
+    assert "Java process was killed as it started" in done.stderr
+
+
+@pytest.mark.slow
+def test_that_java_is_killed_in_a_round_is_a_temporary_failure(
+    real_shell: Shell, valkey: Server, project, tmp_path
+):
+    path = tmp_path / "bus"
+    for n in range(40):
+        valkey.ask("XADD", f"{project}:q:mail", f"{n + 1}-1", "payload", "x" * 100_000)
+    process = real_shell.start("archive", str(path), "--continuous")
+    begun_writing(path, process, version=2)
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for child in children.read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+
+    code, err = ended(process)
+
+    assert code == 1, err
+    real_shell.ok("archive", str(path), timeout=240)
+    assert len(archived(str(path))) == 40
 
 
 @pytest.mark.slow
@@ -76,9 +121,9 @@ def test_an_archive_that_is_interrupted_in_the_middle_ends_and_leaves_no_version
     assert not [each.name for each in temporary.iterdir() if each.name.startswith("agentbus")]
 
 
-def begun_writing(path: pathlib.Path, process: subprocess.Popen[str]) -> None:
+def begun_writing(path: pathlib.Path, process: subprocess.Popen[str], *, version: int = 3) -> None:
     """Wait until a version is being written."""
-    while not list((path / "_data").rglob("0000000003-*.parquet")):
+    while not list(path.rglob(f"{version:010d}-*.parquet")):
         assert process.poll() is None, process.communicate()
 
 

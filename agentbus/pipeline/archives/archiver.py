@@ -85,11 +85,14 @@ class Progress:
 
 
 class Archiver:
-    """Archives a project's streams to a path, in rounds."""
+    """Archives a project's streams to a path, in rounds.
+
+    `spark` may be a function that opens a session: it is called once, when there is something to copy.
+    """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | Callable[[], SparkSession],
         settings: Settings,
         path: str,
         *,
@@ -100,7 +103,9 @@ class Archiver:
         on_progress: Callable[[Progress], None] | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self._spark = spark
+        self._start = spark if callable(spark) else lambda: spark
+        self._spark = None if callable(spark) else spark
+        self._starting = False
         self._settings = settings
         self._hold = hold
         self._page = page
@@ -130,14 +135,16 @@ class Archiver:
     ) -> None:
         """Archive what there is now; if `continuous`, go on every `interval` seconds until `stop` is set.
 
-        A continuous archiver survives temporary failures: a restart of the server, a full disk.
+        A continuous archiver survives temporary failures: a restart of the server, a full disk. That Spark
+        does not start ends it.
         """
         stop = stop or StopEvent()
         while not stop.is_set():
             try:
                 done = self.run_once()
             except AgentBusError as error:
-                if not continuous or error.exit_code != 1 or isinstance(error, EpochMismatch):
+                lasting = error.exit_code != 1 or isinstance(error, EpochMismatch)
+                if not continuous or lasting or self._starting:
                     raise
                 self._warn(f"{error}; trying again")
                 done = None
@@ -162,8 +169,14 @@ class Archiver:
             if not plan.changed:
                 self._log.settle(state)
                 return None
+            if self._spark is None:
+                # Planned again afterwards: meanwhile entries come, and others are trimmed.
+                self._starting = True
+                self._spark = self._start()
+                self._starting = False
+                continue
             try:
-                return self._archive(state, plan, began)
+                return self._archive(self._spark, state, plan, began)
             except CommitConflict:
                 self._warn(
                     "another archiver works on this archive, too: its version counts, not mine"
@@ -171,13 +184,13 @@ class Archiver:
 
     # -- copying --
 
-    def _archive(self, state: State, plan: RoundPlan, began: float) -> Round:
+    def _archive(self, spark: SparkSession, state: State, plan: RoundPlan, began: float) -> Round:
         job = CopyJob(
             self._settings, self._place.target, state.version + 1, new_batch(), self._page
         )
         try:
             told = self._progress(plan.entries, began)
-            copied = task_calls.call(self._spark, _COPY, job, plan.lots, told)
+            copied = task_calls.call(spark, _COPY, job, plan.lots, told)
             files = [file for each in copied for file in each]
             found = _found(files)
             self._planner.misfits(plan, found)

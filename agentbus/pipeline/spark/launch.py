@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from pyspark import SparkConf, java_gateway
+from pyspark.errors import PySparkRuntimeError
+
+from agentbus.core.errors import AgentBusError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -23,7 +26,10 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def launch(conf: SparkConf, *, stderr: IO[bytes] | None = None) -> JavaGateway:
-    """Start a JVM by Spark's own script and connect to it. Raises what Spark raises."""
+    """Start a JVM by Spark's own script and connect to it.
+
+    Raises what Spark raises, and `AgentBusError` if the JVM was killed: it may start the next time.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
     def popen(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -36,10 +42,17 @@ def launch(conf: SparkConf, *, stderr: IO[bytes] | None = None) -> JavaGateway:
     try:
         options = {} if stderr is None else {"stderr": stderr}
         return java_gateway.launch_gateway(conf, popen_kwargs=options)  # type: ignore[no-untyped-call]
-    except BaseException:
+    except BaseException as error:
+        ended = [process.poll() for process in started]
         for process in started:
             process.kill()
             process.wait()
+        # By a signal itself, or what the script says of a child that was.
+        if isinstance(error, PySparkRuntimeError) and any(c and not 0 < c < 128 for c in ended):
+            raise AgentBusError(
+                "Spark's Java process was killed as it started",
+                hint="try again; if memory is short, give spark.driver.memory less",
+            ) from error
         raise
     finally:
         setattr(java_gateway, _POPEN, plain)
