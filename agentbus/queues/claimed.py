@@ -18,7 +18,7 @@ _TRACEBACK_KEPT = 8_000
 _ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
 _TELLING = frozenset(("reply_to", "webhook", "notify", "unique"))
 _SETTLED = _TELLING | {"id"}
-_ALONE = _ADMITTED | _SETTLED
+ALONE = _ADMITTED | _SETTLED
 
 
 class NotRun(str):
@@ -101,7 +101,7 @@ class Taken:
         """Whether it is settled by itself, because it needs more than an acknowledgement."""
         # Most have none of the fields: that is one look.
         return self.uncounted is not None or (
-            not _ALONE.isdisjoint(self.meta) and (self.asks or self.asked_first)
+            not ALONE.isdisjoint(self.meta) and (self.asks or self.asked_first)
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core import envelope
@@ -15,7 +16,7 @@ from agentbus.queues.settle import FailedRun
 from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.retry import Backoff
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     Done = dict[str, list[bytes]]
 
 T = TypeVar("T")
+_priority = attrgetter("priority")
 
 # The most results, and their most bytes, in one step.
 _AT_ONCE, _BYTES = 500, 1 << 20
@@ -273,6 +275,14 @@ def _pages(results: list[FinishedRun]) -> Iterator[list[FinishedRun]]:
         page.append(result)
         size += len(result.data)
     yield page
+
+
+def acks(tasks: Sequence[Any]) -> Done:
+    """Return the ids of tasks that need an ack alone, by priority."""
+    found: Done = {}
+    for priority in {*map(_priority, tasks)}:
+        found[priority] = [task.entry_id for task in tasks if task.priority == priority]
+    return found
 
 
 def order(entry_id: bytes) -> tuple[int, int]:

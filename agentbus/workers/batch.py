@@ -95,6 +95,7 @@ class TaskBatch:
         "look_at",
         "order",
         "outcomes",
+        "plain",
         "settled",
     )
 
@@ -109,6 +110,8 @@ class TaskBatch:
         self.held = list(tasks)
         self.left = deque(tasks)
         self.outcomes: list[TaskOutcome | Taken] = []
+        # Whether each of them is a task that needs an ack and nothing else.
+        self.plain = False
         # How many of the outcomes were settled, or are among the done tasks to acknowledge.
         self.settled = 0
         self.done: dict[str, list[bytes]] = {}

@@ -14,12 +14,25 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 
 
+class Halt:
+    """Whether no task may start: the worker stops, or is paused. Read before each task."""
+
+    __slots__ = ("paused", "stopped")
+
+    def __init__(self) -> None:
+        self.stopped = self.paused = False
+
+    def __call__(self) -> bool:
+        return self.stopped or self.paused
+
+
 class Gate:
     """Applies the orders that heartbeats return; two threads use it.
 
     The execution loop calls `enter` before it fetches and `leave` after; the heartbeat thread calls `beat`
     every second and when the bell stream gets an entry. `run` runs an operation, `figures` returns the
     numbers of done, failed and running tasks, `stop` stops the worker, `cancel` stops some of its tasks.
+    `halt` shows others a pause.
     """
 
     def __init__(
@@ -31,6 +44,7 @@ class Gate:
         stopping: Callable[[], bool],
         figures: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
         cancel: Callable[[frozenset[str]], None] = lambda _tasks: None,
+        halt: Halt | None = None,
     ) -> None:
         self.registration = registration
         self.reason: str | None = None
@@ -42,12 +56,16 @@ class Gate:
         self._figures = figures
         self._cancel = cancel
         self._beating = threading.Lock()
-        # Whether the worker is paused.
-        self.held = False
+        self._halt = halt or Halt()
         self._taking = False
         self._said = ""
         # A signal handler may call `put` during `get` in the same thread, which this class allows.
         self._wake: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def held(self) -> bool:
+        """Whether the worker is paused."""
+        return self._halt.paused
 
     @property
     def state(self) -> str:
@@ -68,7 +86,7 @@ class Gate:
             self._said = state
             self.reason = orders.reason
             freed = self.held and not orders.paused
-            self.held = orders.paused
+            self._halt.paused = orders.paused
         if orders.cancelled:
             self._cancel(orders.cancelled)
         if orders.stop and not self.stopping():

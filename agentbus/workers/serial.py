@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import Taken
 from agentbus.queues.ids import STREAMS
+from agentbus.workers.acker import acks
 from agentbus.workers.batch import Executor, KeyOrder, TaskBatch, TaskOutcome
 from agentbus.workers.loop import Loop
 
@@ -290,7 +291,9 @@ class Serial(Loop):
 
     def _concluded(self, batch: TaskBatch) -> dict[str, list[bytes]]:
         """Settle what has run and needs more than an ack, and return the ids to acknowledge."""
-        ids = self._acker.plain(batch.unsettled())
+        outcomes = batch.unsettled()
+        # In this order: an outcome that needs more is added after that was noted.
+        ids = acks(outcomes) if batch.plain else self._acker.plain(outcomes)
         if not batch.done:
             batch.done = ids
             return ids

@@ -10,11 +10,12 @@ from agentbus.workers.executors import Batches, Coroutines, Finish, Inline, is_a
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Container
+    from collections.abc import Container
 
     from agentbus.queues.claimed import Taken
     from agentbus.workers.batch import TaskBatch
     from agentbus.workers.executors import Handler, Wrap
+    from agentbus.workers.pause import Halt
 
 _clock = time.monotonic
 _inline, _coroutine = Inline.one, Coroutines.one
@@ -22,6 +23,8 @@ _inline, _coroutine = Inline.one, Coroutines.one
 
 class TimedInline(Inline):
     """Runs a synchronous handler, and times each attempt."""
+
+    more = True
 
     def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         task.began = began
@@ -72,7 +75,7 @@ def executor(
     handler: Handler,
     *,
     loop: asyncio.AbstractEventLoop | None = None,
-    stopping: Callable[[], bool] = lambda: False,
+    stopping: Halt | None = None,
     cancelled: Container[tuple[str, bytes]] = (),
     timed: bool = False,
 ) -> Inline | Coroutines:

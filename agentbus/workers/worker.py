@@ -36,7 +36,7 @@ from agentbus.workers.heartbeat import Chore, Heartbeat
 from agentbus.workers.idle import Idle, Leave
 from agentbus.workers.metrics import Tally
 from agentbus.workers.middleware import around
-from agentbus.workers.pause import Gate
+from agentbus.workers.pause import Gate, Halt
 from agentbus.workers.pool import Pool
 from agentbus.workers.reclaim import Reclaimer
 from agentbus.workers.registry import WorkerRegistration
@@ -104,7 +104,7 @@ class AnyWorker:
         self.group = names.name("group", group)
         self._runner = LastingRunner(runner)
         self._do = self._runner.run
-        self._stopping = StopEvent()
+        self._stopping, self._halt = StopEvent(), Halt()
         self._drain = Drain(runner, queue, group, drain_timeout, self.stop) if drain else None
         self._consumer = Consumption(
             *(scope, queue, group, self.name),
@@ -132,6 +132,7 @@ class AnyWorker:
             stopping=self._stopping.is_set,
             figures=lambda: (self.done, self.failed, len(self._held())),
             cancel=self._cancel,
+            halt=self._halt,
         )
         self._gate.registration.consumer = self._consumer
         self._consumer.progress.held = self._held
@@ -146,7 +147,7 @@ class AnyWorker:
         alone = executor(
             handler,
             loop=loop,
-            stopping=self._halted,
+            stopping=self._halt,
             cancelled=cancelled,
             timed=policy.record_attempts > 0,
         )
@@ -160,7 +161,7 @@ class AnyWorker:
             in_flight = InFlight(concurrency, most, self._acker)
             self._interrupt = in_flight.cancel
             in_flight.pool = Pool(
-                alone, concurrency, wrap, self._halted, in_flight.report, self._renewal, loop
+                alone, concurrency, wrap, self._halt, in_flight.report, self._renewal, loop
             )
             self._loop = Concurrent(in_flight, *parts, **limits)
         else:
@@ -209,6 +210,7 @@ class AnyWorker:
 
         Idempotent; may be called from any thread and from a signal handler.
         """
+        self._halt.stopped = True
         self._stopping.set()
         self._runner.hurry()
         self._gate.wake()
@@ -314,10 +316,6 @@ class AnyWorker:
         elif self._idle is not None:
             self._gate.open(wait)
         return False
-
-    def _halted(self) -> bool:
-        """Return whether no task may start."""
-        return self._stopping.is_set() or self._gate.held
 
     def _cancel(self, tasks: frozenset[str]) -> None:
         """Stop cancelled tasks: those not started are dropped, and a coroutine is interrupted."""
