@@ -1,0 +1,44 @@
+"""The step of setuptools that writes the linked modules into what is built."""
+
+from __future__ import annotations
+
+import pathlib
+
+from setuptools.command.build_py import build_py
+
+from linker.sources import Sources
+from linker.verbs import VERBS, linked
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+FOLDER = "agentbus/linked"
+
+
+def write(root: pathlib.Path, folder: pathlib.Path) -> None:
+    """Write the linked module of each quick verb."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = Sources(root)
+    for verb in VERBS:
+        (folder / f"{verb}.py").write_text(linked(sources, verb), encoding="utf-8")
+
+
+class BuildPy(build_py):  # type: ignore[misc]
+    """Builds the package; an editable install has no linked modules, which would not follow its sources."""
+
+    def run(self) -> None:
+        """Copy the sources, and link."""
+        super().run()
+        if not self.editable_mode:
+            write(ROOT, pathlib.Path(self.build_lib, FOLDER))
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """Return the files that are written."""
+        made = [str(pathlib.Path(self.build_lib, FOLDER, f"{verb}.py")) for verb in VERBS]
+        outputs: list[str] = super().get_outputs(include_bytecode)
+        return outputs if self.editable_mode else [*outputs, *made]
+
+    def get_source_files(self) -> list[str]:
+        """Return the files that a source distribution needs, with those of this step."""
+        own = [str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.py"))]
+        files: list[str] = super().get_source_files()
+        return [*files, *own]

@@ -1,0 +1,209 @@
+"""Runs one command line by a verb's linked module, and as a checkout does, each in a forked child.
+
+To start an interpreter for each takes ten times as long. Both ways have a home and a server of their own,
+where each must leave the same as the other.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import redis
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What differs between two runs: ids, times, tokens, processes, durations.
+_VARYING = re.compile(
+    r"\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d{10,}(?:\.\d+)?(?:-\d+)?"
+    r"|(?<=_ms\": )[\d.]+|(?<=pid\": )\d+|(?<=for )[\d.]+(?= s)|(?<=ttl\": )[\d.]+"
+)
+_LONGEST = 20
+
+
+class Ran(NamedTuple):
+    """How a command line ended: what it printed, and the lines that it added to the log."""
+
+    code: int
+    out: str
+    err: str
+    log: str
+    # The modules of the package that were imported.
+    modules: list[str]
+
+
+class Way:
+    """A process that forks for each command line, and the home with its server."""
+
+    def __init__(self, home: pathlib.Path, linked: pathlib.Path | None) -> None:
+        self.home = home
+        home.mkdir()
+        self._files = home.with_suffix(".files")
+        self._files.mkdir()
+        words = [sys.executable, "-X", "utf8", __file__, *([str(linked)] if linked else ())]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def run(
+        self,
+        *words: str,
+        environment: Mapping[str, str] = {},
+        cwd: pathlib.Path | None = None,
+        stdin: bytes = b"",
+        stdout: str | None = None,
+    ) -> Ran:
+        """Run one command line; `stdout` is the path of another file, or empty for a closed one."""
+        (self._files / "in").write_bytes(stdin)
+        log = self.home / ".local/state/agentbus/agentbus.log"
+        before = log.read_bytes() if log.exists() else b""
+        given = {
+            name: value.replace("{home}", str(self.home)) for name, value in environment.items()
+        }
+        job = {
+            "words": words,
+            "environment": {"HOME": str(self.home), "LOGNAME": "ada", **given},
+            "cwd": str(cwd or self.home),
+            "files": str(self._files),
+            "stdout": stdout,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{json.dumps(job)}\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        out, err, modules = (self._read(name) for name in ("out", "err", "modules"))
+        after = log.read_bytes() if log.exists() else b""
+        return Ran(code, out, err, self._same(after[len(before) :]), modules.split())
+
+    def server(self) -> redis.Redis:
+        """Return a connection to the server."""
+        path = self.home / ".local/state/agentbus/server/redis.sock"
+        return redis.Redis(unix_socket_path=str(path), protocol=2, driver_info=None)
+
+    def keys(self) -> list[str]:
+        """Return what is on the server, in order, without the records of requests: they soon expire."""
+        with self.server() as server:
+            keys = [key for key in server.scan_iter() if b":once:" not in key]
+            found = [(key, _value(server, key)) for key in keys]
+        return sorted(f"{self._same(key)} {self._same_all(value)}" for key, value in found)
+
+    def close(self) -> None:
+        """End the process and the server."""
+        self.run("server", "stop")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def _read(self, name: str) -> str:
+        return self._same((self._files / name).read_bytes())
+
+    def _same(self, data: bytes) -> str:
+        text = data.decode("utf-8", "backslashreplace").replace(str(self.home), "HOME")
+        return _VARYING.sub("…", text)
+
+    def _same_all(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return self._same(value)
+        if isinstance(value, (list, tuple)):
+            return [self._same_all(one) for one in value]
+        if isinstance(value, dict):
+            return {self._same_all(key): self._same_all(one) for key, one in value.items()}
+        return "…" if isinstance(value, float) else value
+
+
+def _value(server: redis.Redis, key: bytes) -> Any:
+    kind = server.type(key)
+    if kind == b"stream":
+        return server.xrange(key)
+    if kind == b"zset":
+        return server.zrange(key, 0, -1)
+    if kind == b"hash":
+        return server.hgetall(key)
+    # Whether it expires, not when.
+    return kind, server.get(key) if kind == b"string" else None, server.pttl(key) > 0
+
+
+# -- the process --
+
+
+def main(folder: str | None) -> None:
+    """Read jobs from stdin, run each in a child, and print its exit code."""
+    codes = {
+        path.stem: compile(path.read_text(), str(path), "exec")
+        for path in (pathlib.Path(folder).glob("*.py") if folder else ())
+    }
+    if not codes:
+        # Only to save time: nothing of it is left in a module.
+        import agentbus.commands._click
+        import agentbus.commands._main  # noqa: F401
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            try:
+                _run(json.loads(line), codes)
+            finally:
+                os._exit(99)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
+        sys.stdout.flush()
+
+
+def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
+    signal.alarm(_LONGEST)
+    files = job["files"]
+    os.environ.clear()
+    os.environ.update(job["environment"])
+    os.chdir(job["cwd"])
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    out = f"{files}/out"
+    modules = os.open(f"{files}/modules", flags)
+    os.dup2(os.open(f"{files}/in", os.O_RDONLY), 0)
+    os.dup2(os.open(out, flags), 1)
+    os.dup2(os.open(f"{files}/err", flags), 2)
+    if job["stdout"] is not None:
+        os.close(1)
+        if job["stdout"]:
+            assert os.open(job["stdout"], os.O_WRONLY) == 1
+    # Those of the parent have read ahead, and are where jobs come from.
+    sys.stdin = io.StringIO()
+    sys.stdout = None if job["stdout"] is not None else os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+    end = os._exit
+
+    def leave(code: int) -> None:
+        loaded = [name for name in sys.modules if name.partition(".")[0] == "agentbus"]
+        os.write(modules, " ".join(loaded).encode())
+        end(code)
+
+    os._exit = leave
+    words: Sequence[str] = job["words"]
+    sys.argv = ["agentbus", *words]
+    if words and words[0] in codes:
+        exec(codes[words[0]], {"__name__": "__main__"})
+    from agentbus.commands._main import main as run
+
+    run()
+
+
+def ways(place: pathlib.Path, linked: pathlib.Path) -> Iterator[tuple[Way, Way]]:
+    """Yield the two ways: by the linked modules, and as a checkout does."""
+    both = Way(place / "a", linked), Way(place / "b", None)
+    try:
+        yield both
+    finally:
+        for way in both:
+            way.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else None)
