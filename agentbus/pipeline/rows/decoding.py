@@ -7,6 +7,7 @@ cost more than all the rest of archiving.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -47,14 +48,15 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
     entries = [entry for _, page in groups for entry in page]
     columns = _READERS[kind](entries)
     number = len(entries)
-    columns["version"] = pa.repeat(pa.scalar(VERSION, pa.int32()), number)
-    columns["kind"] = pa.repeat(kind, number)
+    columns["version"] = _versions(number)
+    columns["kind"] = _repeated(kind, number)
     columns["stream"] = _each(groups, lambda name: name)
     if "queue" not in columns and kind != CHANNEL:
         columns["queue"] = _each(groups, streams.queue)
     if kind == EVENT:
         columns["topic"] = _each(groups, streams.topic)
-    columns["id"], columns["time"], columns["seq"] = _ids(entries)
+    ends = [page[at][0] for _, page in groups for at in (0, -1)]
+    columns["id"], columns["time"], columns["seq"] = _ids([entry[0] for entry in entries], ends)
     return _record_batch(columns, number)
 
 
@@ -82,12 +84,15 @@ def gap(found: StreamGap) -> pa.RecordBatch:
 # lie there.
 _LAST_MS = 253_402_300_799_999
 _LAST_SEQ = 2**63 - 1
+# Times of fewer digits are before that.
+_MS_DIGITS, _ID_BYTES = 14, 41
+_KEPT = 64
 
 
 def _record_batch(columns: Columns, number: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
-            columns[field.name] if field.name in columns else pa.nulls(number, field.type)
+            columns[field.name] if field.name in columns else _nulls(number, field.type)
             for field in ARROW
         ],
         schema=ARROW,
@@ -101,12 +106,45 @@ def _each(groups: Sequence[tuple[str, Sequence[Entry]]], value: Callable[[str], 
     return pa.concat_arrays([_repeated(value(name), len(page)) for name, page in groups])
 
 
+# Most pages have the same number of entries, and these columns are then the same.
+@functools.lru_cache(_KEPT)
 def _repeated(value: str | None, number: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string()), number)
 
 
-def _ids(entries: Sequence[Entry]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    ids = pa.array([entry[0] for entry in entries], pa.binary()).cast(pa.string())
+@functools.lru_cache(_KEPT)
+def _nulls(number: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(number, kind)
+
+
+@functools.lru_cache(_KEPT)
+def _versions(number: int) -> pa.Array:
+    return pa.repeat(pa.scalar(VERSION, pa.int32()), number)
+
+
+@functools.lru_cache(_KEPT)
+def _no_fields(number: int) -> pa.Array:
+    return _map([0] * (number + 1), [], [])
+
+
+def _ids(ids: Sequence[bytes], ends: Sequence[bytes]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return ids as text, their times and their numbers; `ends` are the first and last of each stream."""
+    found = pa.array(ids, pa.binary())
+    widths = {one.find(b"-") for one in ends}
+    if len(widths) == 1 and 0 < (width := widths.pop()) <= _MS_DIGITS:
+        # As of all in between: they are in order.
+        try:
+            moments, numbers = (
+                pc.binary_slice(found, start, stop).cast(pa.string()).cast(pa.int64())
+                for start, stop in ((0, width), (width + 1, _ID_BYTES))
+            )
+        except pa.ArrowInvalid:
+            return _odd_ids(found.cast(pa.string()))
+        return found.cast(pa.string()), pc.multiply(moments, 1000).cast(_TIME), numbers
+    return _odd_ids(found.cast(pa.string()))
+
+
+def _odd_ids(ids: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     parts = pc.split_pattern(ids, "-")
     milliseconds, sequence = pc.list_element(parts, 0), pc.list_element(parts, 1)
     try:
@@ -134,11 +172,16 @@ def _plain_tasks(flats: Sequence[Sequence[bytes]]) -> Columns | None:
     widths = set(map(len, flats))
     if widths not in ({2}, {4}):
         return None
-    columns: Columns = {"fields": _map([0] * (len(flats) + 1), [], [])}
+    columns: Columns = {"fields": _no_fields(len(flats))}
     for at, field, column in ((0, b"payload", "payload"), (2, AGENT, "agent"))[: widths.pop() // 2]:
         if {flat[at] for flat in flats} != {field}:
             return None
-        columns[column] = _texts([flat[at + 1] for flat in flats])
+        values = [flat[at + 1] for flat in flats]
+        if values.count(values[0]) == len(values) and _is_text(values[0]):
+            # One publisher's.
+            columns[column] = _repeated(values[0].decode(), len(values))
+        else:
+            columns[column] = _texts(values)
     return None if any(column is None for column in columns.values()) else columns
 
 
