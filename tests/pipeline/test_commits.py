@@ -17,6 +17,7 @@ from hypothesis import given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
 from agentbus.pipeline.archives import log as commits, log_files, versions
+from agentbus.pipeline.archives.delta import commit_text
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.log_files import (
@@ -376,6 +377,21 @@ def test_a_log_is_whole_after_each_kill_of_a_committing_process(tmp_path):
         assert len(state.files) == state.version - 1
         for file in state.files.values():
             assert (path / "_data" / file.path).stat().st_size == file.bytes
+        # Its twins in the Delta log are whole, too, but for that of the last version at most.
+        assert twins(path) in (state.version - 1, state.version)
+    log = Log(place(path))
+    log.settle(log.open())
+    assert twins(path) == log.open().version
+
+
+def twins(path):
+    """Return how many commits the Delta log has, each of which is whole, and none is missing."""
+    log = Log(place(path))
+    found = sorted((path / "_delta_log").glob("*.json"))
+    assert [int(each.stem) for each in found] == list(range(len(found)))
+    for version, each in enumerate(found, 1):
+        assert each.read_bytes() == commit_text(log.read(version), log.place.data)
+    return len(found)
 
 
 # -- tidying up ---------------------------------------------------------------------------------
