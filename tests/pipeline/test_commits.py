@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
-from agentbus.pipeline.archives import log as commits, log_files, versions
+from agentbus.pipeline.archives import log as commits, log_files, packs, versions
 from agentbus.pipeline.archives.delta import commit_text
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
@@ -533,6 +533,68 @@ def test_a_large_archive_has_a_state_less_often(monkeypatch):
     large = dataclasses.replace(small, files=files)
 
     assert [log_files.interval(state) for state in (small, large)] == [100, 200]
+
+
+@pytest.fixture
+def packed(log, tmp_path, monkeypatch):
+    """An archive whose commits up to 40 are packed, ten in a file."""
+    often(monkeypatch, 2)
+    monkeypatch.setattr(packs, "_EACH", 10)
+    state = log.create("demo")
+    while state.version < 61:
+        state = add(log, state)
+    return state
+
+
+def test_old_commits_are_packed_and_keep_their_names(packed, log, tmp_path):
+    path = tmp_path / "archive"
+    sizes = {int(p.name[:20]): p.stat().st_size for p in (path / "_log").glob("*[0-9].json")}
+
+    assert sorted(sizes) == list(range(1, 62))
+    assert sorted(version for version, size in sizes.items() if not size) == list(range(1, 51))
+    assert len(list((path / "_log").glob("*.commits.json.zst"))) == 5
+    for version in (1, 5, 10, 11, 39, 50, 55, 61):
+        assert Log(place(path)).state(version).version == version
+        assert len(Log(place(path)).state(version).files) == version - 1
+        assert Log(place(path)).read(version).version == version
+    with pytest.raises(CommitConflict):
+        add(log, Log(place(path)).state(20))
+
+
+def test_packing_that_was_killed_is_completed(log, tmp_path, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    often(monkeypatch, 2)
+    monkeypatch.setattr(packs, "_EACH", 10)
+    state = log.create("demo")
+    while state.version < 19:
+        state = add(log, state)
+    with monkeypatch.context() as once:
+        once.setattr(log.place, "blank", killed)
+        with pytest.raises(KeyboardInterrupt):
+            add(log, state)
+    path = tmp_path / "archive"
+    log = Log(place(path))
+    state = log.open()
+    assert (path / "_log" / f"{10:020d}.commits.json.zst").exists()
+    assert len(log.state(5).files) == 4
+
+    while state.version < 41:
+        state = add(log, state)
+
+    assert not (path / "_log" / f"{5:020d}.json").stat().st_size
+    assert len(Log(place(path)).state(5).files) == 4
+
+
+@pytest.mark.parametrize("content", [None, b"no zstd"])
+def test_a_pack_that_is_lost_is_told_of_its_commits(packed, tmp_path, content):
+    pack = tmp_path / "archive/_log" / f"{10:020d}.commits.json.zst"
+    pack.unlink() if content is None else pack.write_bytes(content)
+
+    assert Log(place(tmp_path / "archive")).open() == packed
+    with pytest.raises(Unhealthy, match=f"{1:020d}.json cannot be read"):
+        Log(place(tmp_path / "archive")).state(5)
 
 
 @pytest.mark.parametrize(

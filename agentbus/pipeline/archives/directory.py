@@ -97,6 +97,16 @@ class Directory(Place):
         with told("delete", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def blank(self, name: str) -> None:
+        path = self._path(name)
+        temporary = _beside(path)
+        # Lost in a crash of the machine, nothing is lost: the file is there, or its end.
+        with told("write", path), contextlib.suppress(FileNotFoundError):
+            modified = os.stat(path).st_mtime
+            with open(temporary, "xb"):
+                os.utime(temporary, (modified, modified))
+            os.replace(temporary, path)
+
     def remove_tree(self, folder: str) -> None:
         path = self._path(folder)
         with told("delete", path):

@@ -37,6 +37,7 @@ from agentbus.pipeline.archives.log_files import (
     state_bytes,
     state_name,
 )
+from agentbus.pipeline.archives.packs import PACK, Packs, pack
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.retention import RETENTION, LogFiles, disposable, sweep_data
 from agentbus.pipeline.archives.versions import (
@@ -77,6 +78,7 @@ class Log:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._delta = DeltaLog(place)
+        self._packs = Packs(place)
         self._known: State | None = None
         self._checked = False
         self._swept: float | None = None
@@ -143,7 +145,7 @@ class Log:
         data = self.place.read(name)
         if data is None:
             return None
-        commit = read_commit(data, self.place.uri(name))
+        commit = self._commit(version, data)
         if commit.version != version:
             raise Unhealthy(f"{self.place.uri(name)} says that it is version {commit.version}")
         return commit
@@ -220,13 +222,18 @@ class Log:
             if data is None:
                 raise _MissingError(written)
             state = read_state(data, self.place.uri(written))
-        names = [commit_name(number) for number in range(start + 1, end + 1)]
+        numbers = range(start + 1, end + 1)
+        names = [commit_name(number) for number in numbers]
         commits = []
-        for name, data in zip(names, self.place.read_all(names), strict=True):
+        for number, data in zip(numbers, self.place.read_all(names), strict=True):
             if data is None:
-                raise _MissingError(name)
-            commits.append(read_commit(data, self.place.uri(name)))
+                raise _MissingError(commit_name(number))
+            commits.append(self._commit(number, data))
         return fold(state, commits)
+
+    def _commit(self, version: int, data: bytes) -> Commit:
+        """Return the commit that a file holds, or that was packed if it is empty."""
+        return read_commit(data or self._packs.read(version), self.place.uri(commit_name(version)))
 
     def _files(self, after: str = "") -> LogFiles:
         found = LogFiles()
@@ -235,6 +242,8 @@ class Log:
                 found.commits[int(match[1])] = entry
             elif match := STATE.fullmatch(entry.name):
                 found.states[int(match[1])] = entry
+            elif match := PACK.fullmatch(entry.name):
+                found.packs[int(match[1])] = entry
         return found
 
     # -- writing --
@@ -308,9 +317,11 @@ class Log:
         if state.format == FORMAT:
             self._delta.checkpoint(state)
             self._delta.tidy(RETENTION, landmarks(state))
-        before = time.time() - _KEPT
-        for name in disposable(self._files(), before, landmarks(state), least=2):
+        files = self._files()
+        for name in disposable(files, time.time() - _KEPT, landmarks(state), least=2):
             self.place.delete(name)
+        if state.format == FORMAT and state.version % landmarks(state) == 0:
+            pack(self.place, files)
 
     def _taken(self, version: int) -> CommitConflict:
         return CommitConflict(f"version {version} of {self.place} is taken")

@@ -85,6 +85,10 @@ class Place(ABC):
         """Delete a file; it may be gone already."""
 
     @abstractmethod
+    def blank(self, name: str) -> None:
+        """Empty a file at once, which stays as old as it is, where that frees space."""
+
+    @abstractmethod
     def sync(self, name: str) -> int | None:
         """Make sure that a file survives a crash and return its size, None if it is not there."""
 

@@ -18,10 +18,11 @@ _ABANDONED = 3600.0
 
 @dataclass(slots=True)
 class LogFiles:
-    """The commits and the states of a log by their versions."""
+    """The commits and the states of a log by their versions, and packs of commits by the last one's."""
 
     commits: dict[int, FileInfo] = field(default_factory=dict)
     states: dict[int, FileInfo] = field(default_factory=dict)
+    packs: dict[int, FileInfo] = field(default_factory=dict)
 
 
 def disposable(
@@ -41,12 +42,11 @@ def disposable(
     oldest = min(young) - 1 if young else max(log.commits, default=0)
     # The state from which the oldest version is read.
     base = max((v for v in states if v <= min(oldest, states[-least])), default=0)
-    for version in sorted({*log.commits, *log.states}):
+    for version in sorted({*log.commits, *log.states, *log.packs}):
         if version < base:
-            if version in log.commits:
-                yield log.commits[version].name
-            if version in log.states:
-                yield log.states[version].name
+            for kind in (log.commits, log.states, log.packs):
+                if version in kind:
+                    yield kind[version].name
     for version in states[:-2]:
         between = version > base and version % landmarks
         if between and (not settled or log.states[version].modified < settled):
