@@ -49,7 +49,7 @@ VERB = Verb(
     ),
     Param(
         "--streams LIST",
-        "Streams: channel,queues,dead-letters,metrics,events,inboxes, or names such as q:mail (all).",
+        "Streams: channel,queues,dead-letters,metrics,events,inboxes,attempts, or names (all).",
     ),
     Param("--hold", "Keep tasks and events from being trimmed before they are archived."),
     Param("--new-epoch", "Continue after the server was restored to an earlier state."),

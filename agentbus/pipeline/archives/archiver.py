@@ -32,7 +32,7 @@ from agentbus.pipeline.archives.versions import (
     State,
 )
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.schema import EVENT, QUEUE
+from agentbus.pipeline.rows.schema import ATTEMPT, EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import ALL, Selection
@@ -40,6 +40,7 @@ from agentbus.pipeline.source.planning import Head
 from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.pipeline.spark import task_calls
 from agentbus.queues import janitor
+from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
     import threading
@@ -54,6 +55,8 @@ INTERVAL = 5.0
 # What a task runs, by name.
 _COPY = "agentbus.pipeline.archives.copying:copy"
 
+# In the place of a queue, who needs the log of attempts.
+_LOG = "~attempts"
 NOTHING = Position(planning.START, 0, 0, 0, 0)
 
 
@@ -164,8 +167,7 @@ class Archiver:
             began = time.monotonic()
             state = self._log.create(self.project)
             plan = self._planner.plan(state)
-            if self._hold:
-                self._keep(state, plan.heads)
+            self._mark(state, plan.heads)
             if not plan.changed:
                 self._log.settle(state)
                 return None
@@ -206,8 +208,7 @@ class Archiver:
             self._discard(job)
             raise
         self._log.settle(made)
-        if self._hold:
-            self._keep(made, plan.heads)
+        self._mark(made, plan.heads)
         lost = sum(found_gap.lost or 0 for found_gap in gaps)
         self._tell(gaps)
         return Round(
@@ -254,18 +255,21 @@ class Archiver:
 
     # -- what must not be trimmed yet --
 
-    def _keep(self, state: State, heads: Mapping[str, Head]) -> None:
-        """Register the first entries of queues and events that must not be trimmed yet."""
+    def _mark(self, state: State, heads: Mapping[str, Head]) -> None:
+        """Register the first entries that must not be trimmed yet, and trim archived attempts."""
         for name in heads:
-            at = state.positions.get(name, NOTHING).id
-            self._reader.run(_hold(self._reader.scope, state, name, following(parts_of(at))))
+            needed = following(parts_of(state.positions.get(name, NOTHING).id))
+            if self._hold:
+                self._reader.run(_hold(self._reader.scope, state, name, needed))
+            if streams.kind(name) == ATTEMPT:
+                self._reader.run(_shed(self._reader.scope, needed))
 
 
 def release(settings: Settings, path: str) -> list[str]:
-    """Allow trimming of the queues and events that were kept for an archive; return their streams."""
+    """Allow trimming of what was kept for an archive; return the names of these streams."""
     log = Log(place(path))
     state = log.state()
-    held = [name for name in state.positions if streams.kind(name) in (QUEUE, EVENT)]
+    held = [name for name in state.positions if streams.kind(name) in (QUEUE, EVENT, ATTEMPT)]
     with RangeReader(settings) as reader:
         log.check_project(state, reader.scope.keys.project)
         for name in held:
@@ -281,6 +285,14 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
         yield from janitor.keep(scope, reader, queue, priority, needed)
     elif (topic := streams.topic(name)) is not None:
         yield from janitor.keep_events(scope, reader, topic, needed)
+    elif streams.kind(name) == ATTEMPT:
+        yield from janitor.keep(scope, reader, _LOG, "normal", needed)
+
+
+def _shed(scope: Scope, needed: str) -> Op[None]:
+    """Trim the attempts that are archived, as far as no other archive needs them."""
+    keys = scope.keys.attempt_log, scope.keys.readers(_LOG)
+    yield Script("shed", keys, (needed,), writes=True)
 
 
 def _found(files: Sequence[File]) -> dict[str, int]:

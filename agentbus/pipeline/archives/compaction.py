@@ -187,6 +187,10 @@ def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tu
         df.withColumn(_FILE, f.col("_metadata.file_name"))
         .groupBy(_FILE, "stream")
         .agg(
+            # An entry may have several attempts.
+            (f.count_distinct("id") if like.kind == schema.ATTEMPT else f.count("*")).alias(
+                "entries"
+            ),
             f.count("*").alias("rows"),
             f.min_by("id", place_in_order).alias("first"),
             f.max_by("id", place_in_order).alias("last"),
@@ -203,7 +207,7 @@ def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tu
         rows = sorted(by_name.get(name.rpartition("/")[2], ()), key=lambda row: row["stream"])
         if rows:
             streams = {
-                row["stream"]: StreamSpan(row["rows"], row["first"], row["last"]) for row in rows
+                row["stream"]: StreamSpan(row["entries"], row["first"], row["last"]) for row in rows
             }
             file = msgspec.structs.replace(
                 like,
@@ -254,6 +258,14 @@ def _check(files: list[File], made: list[File]) -> None:
                 hint="nothing was changed; verify(spark, path) checks the archive",
                 shell_hint="nothing was changed; 'agentbus archive verify' checks the archive",
             )
+    # An entry may have several rows.
+    if _rows(files) != _rows(made):
+        raise Unhealthy(
+            f"the files of {files[0].kind} of {files[0].date} have {_rows(files)} rows by the log, and read"
+            f" were {_rows(made)}",
+            hint="nothing was changed; verify(spark, path) checks the archive",
+            shell_hint="nothing was changed; 'agentbus archive verify' checks the archive",
+        )
 
 
 def _sums(files: list[File]) -> Mapping[str, StreamSpan]:

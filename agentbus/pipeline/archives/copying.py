@@ -209,6 +209,11 @@ class _Output:
         for end, stream in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
             before = self.spans.get(stream)
             first = before.first if before else ids[start].as_py()
-            number = end - start + (before.rows if before else 0)
+            number = before.rows if before else 0
+            if self.kind == schema.ATTEMPT:
+                # An entry has several rows, which come together.
+                number += pc.count_distinct(ids.slice(start, end - start)).as_py()
+            else:
+                number += end - start
             self.spans[stream] = StreamSpan(number, first, ids[end - 1].as_py())
             start = end

@@ -54,7 +54,8 @@ def overlap(
     # Whether the entry before was to be archived, too: nothing lies between the two.
     goes_on = False
     for batch in reader.read([Range(name, low, high)]) if low != high else ():
-        for entry_id in batch.column("id").to_pylist():
+        # An entry may have several rows.
+        for entry_id in dict.fromkeys(batch.column("id").to_pylist()):
             there.add(entry_id)
             known = entry_id in archived
             if known:

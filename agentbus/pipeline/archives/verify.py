@@ -13,7 +13,8 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.schema import GAP
+from agentbus.pipeline.rows.attempts import OF, PLACE
+from agentbus.pipeline.rows.schema import ATTEMPT, GAP
 from agentbus.pipeline.source import epochs, planning
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import RangeReader
@@ -142,8 +143,9 @@ def _oldest(reader: RangeReader, after: Mapping[str, str]) -> Op[dict[str, str]]
 class Verified:
     """What a stream's archive was found to be.
 
-    `rows` were counted in the files, `lost` in the rows that stand for gaps; `added` is how many entries
-    the stream ever had when it was last archived. `duplicates` are rows beyond the first with an id.
+    `rows` are the entries in the files (one of the log of attempts has several rows), `lost` those in the
+    rows that stand for gaps; `added` is how many entries the stream ever had when it was last archived.
+    `duplicates` are rows beyond the first with an id.
     `missing` entries are on the server, were archived by the log, and are not in the files as they are on
     the server; nor do they lie in a gap, whose entries a server that went back in time may have again.
     `gone` ones are in the files, cannot have been trimmed, and are not on the server; nor did the archive
@@ -192,8 +194,8 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
                 number,
                 (row["lost"] or 0) if row else 0,
                 at.base + at.added,
-                number - (row["ids"] if row else 0),
-                differs.missing,
+                row["doubled"] if row else 0,
+                differs.missing + (row["absent"] if row else 0),
                 differs.missing_ids,
                 differs.gone,
                 differs.gone_ids,
@@ -205,9 +207,17 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
 def _counted(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    entry = f.col("kind") != GAP
+    # An entry of the log of attempts has a row for each, of which the first says how many there are.
+    attempt = (f.col("kind") == ATTEMPT) & f.map_contains_key("fields", f.lit(PLACE))
+    place = f.when(attempt, f.element_at("fields", PLACE))
+    number = f.element_at("fields", OF).try_cast("bigint")
+    row = f.col("kind") != GAP
+    entry = row & (~attempt | (place == "0"))
+    wanted = f.sum(f.when(attempt & (place == "0"), number))
+    there = f.count_distinct(f.when(attempt, f.struct("id", place)))
     return rows.groupBy("stream").agg(
         f.count_if(entry).alias("rows"),
-        f.count_distinct(f.when(entry, f.col("id"))).alias("ids"),
+        (f.count_if(row) - f.count_distinct(f.when(row, f.struct("id", place)))).alias("doubled"),
+        (f.coalesce(wanted, f.lit(0)) - there).alias("absent"),
         f.sum("lost").alias("lost"),
     )

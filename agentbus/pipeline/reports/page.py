@@ -31,6 +31,7 @@ _WORDS = {
     schema.METRICS: "entries of metrics",
     schema.EVENT: "events",
     schema.INBOX: "messages to one agent",
+    schema.ATTEMPT: "attempts at tasks",
 }
 
 

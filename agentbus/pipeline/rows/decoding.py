@@ -16,9 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agentbus.core.envelope import AGENT
+from agentbus.core.stream import text
 from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.attempts import spread
 from agentbus.pipeline.rows.schema import (
     ARROW,
+    ATTEMPT,
     CHANNEL,
     DEAD_LETTER,
     EVENT,
@@ -45,8 +48,11 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
     """Return entries of one or several streams of one kind as rows, in the order given."""
     kind = streams.kind(groups[0][0])
     assert kind is not None
+    if kind == ATTEMPT:
+        groups, columns = _attempts(groups)
     entries = [entry for _, page in groups for entry in page]
-    columns = _READERS[kind](entries)
+    if kind != ATTEMPT:
+        columns = _READERS[kind](entries)
     number = len(entries)
     columns["version"] = _versions(number)
     columns["kind"] = _repeated(kind, number)
@@ -276,6 +282,28 @@ def _event(entries: Sequence[Entry]) -> Columns:
     return rows.columns()
 
 
+def _attempts(
+    groups: Sequence[tuple[str, Sequence[Entry]]],
+) -> tuple[Sequence[tuple[str, Sequence[Entry]]], Columns]:
+    """Return the rows of packed attempts, and the entries, each as often as it has rows."""
+    rows = _Rows("queue", "agent", "event")
+    found = []
+    for name, page in groups:
+        repeated: list[Entry] = []
+        for entry in page:
+            named = _named(entry[1])
+            attempts = spread(text(entry[0]), named)
+            if attempts is None:
+                rows.add({}, named)
+                repeated.append(entry)
+                continue
+            for row, fields in attempts:
+                rows.add_text(row, fields)
+                repeated.append(entry)
+        found.append((name, repeated))
+    return found, rows.columns()
+
+
 _READERS: dict[str, Callable[[Sequence[Entry]], Columns]] = {
     CHANNEL: _channel,
     QUEUE: _queue,
@@ -313,6 +341,14 @@ class _Rows:
             self._values.append(
                 decoded if decoded is not None else base64.b64encode(value).decode()
             )
+        self._offsets.append(len(self._keys))
+
+    def add_text(self, row: dict[str, str | None], rest: dict[str, str]) -> None:
+        """Add a row whose other fields are text."""
+        for name, column in self._columns.items():
+            column.append(row.get(name))
+        self._keys += rest
+        self._values += rest.values()
         self._offsets.append(len(self._keys))
 
     def columns(self) -> Columns:

@@ -13,7 +13,9 @@ VERSION = 1
 # that were gone before they were read.
 CHANNEL, QUEUE, DEAD_LETTER, METRICS, GAP = "channel", "queue", "dead_letter", "metrics", "gap"
 EVENT, INBOX = "event", "inbox"
-KINDS = (CHANNEL, QUEUE, DEAD_LETTER, METRICS, EVENT, INBOX, GAP)
+# The one kind of which an entry has several rows.
+ATTEMPT = "attempt"
+KINDS = (CHANNEL, QUEUE, DEAD_LETTER, METRICS, EVENT, INBOX, ATTEMPT, GAP)
 
 FIELDS = pa.map_(pa.string(), pa.string())
 # Spark compares the first batch with this to the letter.

@@ -1,7 +1,7 @@
 """The names and kinds of streams, and the gaps in them.
 
 A stream is named by its key without the project: `ch:main`, `q:mail`, `q:mail:high`,
-`dlq:mail:default`, `metrics`, `ev:orders`, `inbox:reviewer`.
+`dlq:mail:default`, `metrics`, `ev:orders`, `inbox:reviewer`, `attempts`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ import re
 from dataclasses import dataclass
 
 from agentbus.core.names import unescape
-from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, INBOX, METRICS, QUEUE
+from agentbus.pipeline.rows.schema import (
+    ATTEMPT,
+    CHANNEL,
+    DEAD_LETTER,
+    EVENT,
+    INBOX,
+    METRICS,
+    QUEUE,
+)
 from agentbus.queues.ids import PRIORITIES
 
 _FORMS = {
@@ -20,6 +28,7 @@ _FORMS = {
     DEAD_LETTER: re.compile("dlq:[^:]+:[^:]+"),
     EVENT: re.compile("ev:[^:]+"),
     INBOX: re.compile("inbox:[^:]+"),
+    ATTEMPT: re.compile("attempts"),
 }
 
 

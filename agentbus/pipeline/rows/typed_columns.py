@@ -156,6 +156,19 @@ TYPED: dict[str, dict[str, str]] = {
         "reply_to": _text("reply_to"),
         "bytes": _BYTES,
     },
+    schema.ATTEMPT: {
+        "group_": _text("group"),
+        "worker": _text("worker"),
+        "task_id": _text("task_id"),
+        "attempt": _count("attempt"),
+        "priority": _text("priority"),
+        "task": _text("task"),
+        "began": _moment(_text("began")),
+        "waited_ms": _milliseconds("waited_ms"),
+        "took_ms": _milliseconds("took_ms"),
+        "error": _text("error"),
+        "error_kind": _CAUSE,
+    },
     schema.GAP: {},
 }
 
@@ -163,8 +176,8 @@ TYPED: dict[str, dict[str, str]] = {
 # Columns that are not text. Listed, since Spark takes seconds to infer the types.
 _TYPES = {
     **dict.fromkeys(("created_at", "failed_at", "began", "ended"), "timestamp"),
-    **dict.fromkeys(("bytes", "attempts", "outbox_id", *COUNTERS.values()), "bigint"),
-    **dict.fromkeys(("busy_ms", "waited_ms"), "double"),
+    **dict.fromkeys(("bytes", "attempt", "attempts", "outbox_id", *COUNTERS.values()), "bigint"),
+    **dict.fromkeys(("busy_ms", "waited_ms", "took_ms"), "double"),
     **dict.fromkeys(("ran_counts", "waited_counts"), "array<bigint>"),
 }
 

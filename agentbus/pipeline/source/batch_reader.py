@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from agentbus.core.stream import position
 from agentbus.core.timespec import stream_id
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.schema import GAP
+from agentbus.pipeline.rows.schema import ATTEMPT, GAP, METRICS
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import Discovery
@@ -87,7 +87,8 @@ class BatchReader(DataSourceReader):
         return (
             (kind in kinds or GAP in kinds)
             and name in self._only.get("stream", (name,))
-            and queue in self._only.get("queue", (queue,))
+            # Their entries say of which queue they are.
+            and (kind in (METRICS, ATTEMPT) or queue in self._only.get("queue", (queue,)))
         )
 
 

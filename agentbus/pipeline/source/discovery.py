@@ -6,7 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
-from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, INBOX, METRICS, QUEUE
+from agentbus.pipeline.rows.schema import (
+    ATTEMPT,
+    CHANNEL,
+    DEAD_LETTER,
+    EVENT,
+    INBOX,
+    METRICS,
+    QUEUE,
+)
 from agentbus.pipeline.rows.streams import kind
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.scan import members, scan
@@ -28,6 +36,7 @@ _WORDS = {
     "metrics": METRICS,
     "events": EVENT,
     "inboxes": INBOX,
+    "attempts": ATTEMPT,
 }
 ALL = ",".join(_WORDS)
 
@@ -68,6 +77,8 @@ class Selection:
             found.add("ch:main")
         if METRICS in self._kinds:
             found.add("metrics")
+        if ATTEMPT in self._kinds:
+            found.add("attempts")
         return found
 
 
