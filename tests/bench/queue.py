@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -72,6 +72,19 @@ class Stopwatch:
         """Return one line of the table."""
         mine, theirs = f"{self.rate(what):,.0f}", f"{self.rate(base):,.0f}"
         return [what, mine, base, theirs, f"{self.ratio(what, base):.2f}", wanted]
+
+    def rows(self, pairs: Iterable[tuple[str, str, str]]) -> tuple[Row, ...]:
+        """Return each baseline, and after it what was measured against it."""
+        groups: dict[str, list[Row]] = {}
+        for what, base, wanted in pairs:
+            if base not in groups:
+                groups[base] = [Row(base, Spread.of(self.rates[base]), "baseline", group=base)]
+            ours, ratio = Spread.of(self.rates[what]), self.ratio(what, base)
+            wanted = wanted.replace(">=", "≥")
+            groups[base].append(
+                Row(what, ours, ratio=ratio, against=base, wanted=wanted, group=base)
+            )
+        return tuple(row for rows in groups.values() for row in rows)
 
 
 def throughput(clock: Stopwatch, server: Server, tasks: int, rounds: int) -> Iterator[Figure]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, run, table
+from tests.bench._figures import Figure, run, table
 from tests.bench.queue import Stopwatch
 from tests.servers import Server
 
@@ -69,38 +69,24 @@ def task_options(given: argparse.Namespace) -> Iterator[Figure]:
             turn("result", [1] * count, _result)
             turn("step", [1] * (count // 4), _step)
     pairs = [
-        *((f"publish, {what}", "publish, none") for what in (*_OPTIONS, *_KEYED)),
+        *((f"publish, {what}", "publish, none", "") for what in (*_OPTIONS, *_KEYED)),
         *(
-            (f"worker, {what}", "worker, none")
+            (f"worker, {what}", "worker, none", "")
             for what in (*_OPTIONS, *_KEYED, "progress", "result", "step")
         ),
     ]
     table(
         f"tasks a second, {given.rounds} rounds of {count:,}",
         ["", "agentbus", "against", "", "ratio", "wanted"],
-        [clock.line(*pair, "") for pair in pairs],
+        [clock.line(*pair) for pair in pairs],
     )
-    rows: list[Row] = []
-    for base in ("publish, none", "worker, none"):
-        rows.append(Row(base, Spread.of(clock.rates[base]), "baseline", group=base))
-        rows += [
-            Row(
-                what,
-                Spread.of(clock.rates[what]),
-                ratio=clock.ratio(what, base),
-                against=base,
-                group=base,
-            )
-            for what, against in pairs
-            if against == base
-        ]
     yield Figure(
         name="options",
         source="task_options.task_options",
         title="Options of a task",
         measured=f"median of {given.rounds} rounds of {count:,}",
         unit="tasks/s",
-        rows=tuple(rows),
+        rows=clock.rows(pairs),
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, run, table
+from tests.bench._figures import Figure, run, table
 from tests.bench.queue import Stopwatch, few
 from tests.servers import Server
 
@@ -115,26 +115,13 @@ def typed(given: argparse.Namespace) -> Iterator[Figure]:
         ["", "agentbus", "against", "", "ratio", "wanted"],
         [clock.line(*pair) for pair in _PAIRS],
     )
-    rows: list[Row] = []
-    for what, base, wanted in _PAIRS:
-        rows.append(Row(base, Spread.of(clock.rates[base]), "baseline", group=base))
-        rows.append(
-            Row(
-                what,
-                Spread.of(clock.rates[what]),
-                ratio=clock.ratio(what, base),
-                against=base,
-                wanted=wanted.replace(">=", "≥"),
-                group=base,
-            )
-        )
     yield Figure(
         name="typed",
         source="typed.typed",
         title="Typed tasks",
         measured=f"median of {given.rounds} rounds of {count:,}",
         unit="tasks/s",
-        rows=tuple(rows),
+        rows=clock.rows(_PAIRS),
     )
 
 
