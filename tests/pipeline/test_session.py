@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 
+import pyspark
 import pytest
 
 from agentbus.errors import BackendUnavailable, UsageError
@@ -144,4 +145,4 @@ def test_connect_without_its_packages_names_them(tmp_path):
     assert done.stdout.startswith(
         "ConfigError Spark Connect needs packages that are not installed: pandas"
     )
-    assert "pip install 'pyspark[connect]'" in done.stdout
+    assert f"pip install 'pyspark[connect]=={pyspark.__version__}'" in done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 from agentbus.errors import (
@@ -12,6 +14,7 @@ from agentbus.errors import (
     NotFound,
     UsageError,
 )
+from agentbus.pipeline.spark import home
 from agentbus.pipeline.spark.errors import told
 
 
@@ -105,6 +108,16 @@ def test_the_line_that_matters_is_found_in_a_report(text, kind, said):
     found = told(RuntimeError(text))
 
     assert (type(found), found.message) == (kind, said)
+
+
+def test_a_hint_names_the_version_of_the_jars_that_are_lacking():
+    (jar,) = pathlib.Path(home.installed(), "jars").glob("hadoop-client-runtime-*.jar")
+    version = jar.stem.removeprefix("hadoop-client-runtime-")
+
+    found = told(RuntimeError("Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"))
+
+    assert found.hint is not None
+    assert found.hint.endswith(f"org.apache.hadoop:hadoop-aws:{version}")
 
 
 def test_an_error_of_ours_is_left_alone():

@@ -18,6 +18,7 @@ from agentbus.core.errors import (
     Unhealthy,
     UsageError,
 )
+from agentbus.pipeline.spark import home
 
 _OURS = {
     name: found
@@ -51,11 +52,9 @@ _SIGNS: dict[str, Callable[[], AgentBusError]] = {
         "no space is left on the device that Spark writes to",
         hint="make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
     ),
-    "S3AFileSystem not found": partial(
-        ConfigError,
+    "S3AFileSystem not found": lambda: ConfigError(
         "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
-        hint="give spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, the version of Spark's own"
-        " Hadoop",
+        hint=f"give spark.jars.packages=org.apache.hadoop:hadoop-aws:{home.hadoop()}",
     ),
     "JAVA_GATEWAY_EXITED": partial(
         ConfigError, "Spark did not start", hint="log level `debug` shows all that it said"

@@ -28,6 +28,12 @@ def version() -> str:
     return str(pyspark.__version__)
 
 
+def hadoop() -> str:
+    """Return the version of that Spark's Hadoop, of which its other jars must be; `VERSION` if unknown."""
+    named = pathlib.Path(installed(), "jars").glob("hadoop-client-api-*.jar")
+    return next((jar.stem.rpartition("-")[2] for jar in named), "VERSION")
+
+
 def path() -> str:
     """Return a SPARK_HOME in the user's cache, the same for all processes."""
     # The name says what the links lead to, so those that exist are right.

@@ -122,7 +122,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
         )
     # Looked for first, since PySpark ends the process where it misses one in a program of `python -c`.
     missing = [each for each in _CONNECT_NEEDS if importlib.util.find_spec(each) is None]
-    hint = "pip install 'pyspark[connect]'"
+    hint = f"pip install 'pyspark[connect]=={home.version()}'"
     if missing:
         raise ConfigError(
             f"Spark Connect needs packages that are not installed: {', '.join(missing)}", hint=hint
