@@ -90,7 +90,7 @@ class Bucket(Place):
             self._client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
 
     def blank(self, name: str) -> None:
-        """Do nothing: a small object takes no more than it holds, and a request costs more."""
+        """Do nothing: an object takes no more room than it holds."""
 
     def sync(self, name: str) -> int | None:
         found = self._asked("head_object", name)

@@ -20,8 +20,11 @@ _EACH = 1000
 def pack(place: Place, files: LogFiles) -> None:
     """Pack each whole thousand of a log's commits but the last two, which are read one by one.
 
-    Killed at any moment, it leaves every commit readable; repeated, it completes what it began.
+    Killed at any moment, it leaves every commit readable; repeated, it completes what it began. In a
+    bucket nothing is packed: an object takes no more room than it holds, and each request costs.
     """
+    if place.target.scheme != "file":
+        return
     newest = max(files.commits, default=0)
     single: dict[int, list[int]] = defaultdict(list)
     for version, entry in files.commits.items():
