@@ -33,7 +33,7 @@ from tests.servers import Server
 NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
     *("typed", "task_options", "attempts", "processes"),
-    *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "reports"),
+    *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "sink", "reports"),
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
@@ -59,6 +59,7 @@ _TITLES = {
     "events": "Events",
     "pipeline": "The archiver",
     "replay": "Replay",
+    "sink": "The Spark sink",
     "reports": "Reports",
 }
 _PACKAGES = {
