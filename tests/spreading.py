@@ -9,7 +9,7 @@ TOGETHER = "tests/pipeline/"
 # Of the pipeline's tests these files need no session in their own process. Those of a line run one after
 # the other: they share servers, or start so much that all at once would only wait for each other.
 _APART = (
-    ("cluster", "cluster_pipeline", "archive_crash", "torture_archive", "session"),
+    ("cluster", "cluster_pipeline", "archive_crash", "torture_archive", "session", "sink_crash"),
     ("places", "delta"),
     *((name,) for name in ("cli_replay", "commits", "copying", "decoding", "interrupts", "java")),
     *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),

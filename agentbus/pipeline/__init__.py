@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.verify import status as status, verify as verify
     from agentbus.pipeline.replays.replay import replay as replay
     from agentbus.pipeline.source.data_source import AgentBusSource as AgentBusSource
+    from agentbus.pipeline.source.progress import query_lag as query_lag
     from agentbus.pipeline.spark.session import session as session
 
 # Checked here, before any module of the pipeline imports what is missing.
@@ -30,6 +31,7 @@ for _needed in ("pyspark", "pyarrow"):
 _HOMES = {
     "session": "agentbus.pipeline.spark.session",
     "AgentBusSource": "agentbus.pipeline.source.data_source",
+    "query_lag": "agentbus.pipeline.source.progress",
     "Archiver": "agentbus.pipeline.archives.archiver",
     "archive": "agentbus.pipeline.archives.archiver",
     "compact": "agentbus.pipeline.archives.compaction",

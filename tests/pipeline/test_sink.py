@@ -44,7 +44,7 @@ def save(real_url, project):
 
 
 @pytest.fixture
-def written(real_url, project):
+def written(registered, real_url, project):
     """Return a function that writes rows as one of Spark's tasks does, without Spark."""
     settings = resolve({"url": real_url, "project": project, "agent": "ada"})
 
@@ -298,7 +298,7 @@ def test_a_row_that_cannot_be_a_task_is_named_with_its_column(written, ddl, row,
         ("key STRING, value STRING, tags STRING", {"notes": "true"}, "the column 'tags' for notes"),
     ],
 )
-def test_options_and_columns_are_checked_before_anything_is_written(ddl, options, said):
+def test_options_and_columns_are_checked_before_anything_is_written(registered, ddl, options, said):
     settings = resolve({"project": "p"})
 
     with pytest.raises(UsageError) as raised:

@@ -8,5 +8,9 @@ from agentbus.pipeline.rows.typed_columns import types
 
 def columns() -> dict[str, str]:
     """Return the columns of an archive's rows, each with its type in SQL."""
-    first = dict(part.split(" ", 1) for part in schema.DDL.split(", "))
-    return first | types() | {"date": "date"}
+    return of_streams() | types() | {"date": "date"}
+
+
+def of_streams() -> dict[str, str]:
+    """Return the columns of the rows of streams, each with its type in SQL."""
+    return dict(part.split(" ", 1) for part in schema.DDL.split(", "))

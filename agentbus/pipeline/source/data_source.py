@@ -18,14 +18,19 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
 )
 
+from agentbus.core.errors import UsageError
+from agentbus.pipeline.rows import table
 from agentbus.pipeline.rows.schema import DDL
 from agentbus.pipeline.sink.sink_options import sink
 from agentbus.pipeline.sink.sink_writer import SinkWriter, StreamSinkWriter
+from agentbus.pipeline.source.archive_reader import ArchiveReader, FilteringArchiveReader
 from agentbus.pipeline.source.batch_reader import BatchReader, FilteringReader
 from agentbus.pipeline.source.growing_reader import GrowingReader
-from agentbus.pipeline.source.options import Options
+from agentbus.pipeline.source.options import ArchiveOptions, Options, is_archive
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import StructType
 
     from agentbus.core.settings import Settings
@@ -49,16 +54,32 @@ class AgentBusSource(DataSource):
         return "agentbus"
 
     def schema(self) -> str:
-        self._read_options()
-        return DDL
+        """Return the columns of rows: an archive has more of them."""
+        if not is_archive(self.options):
+            self._read_options()
+            return DDL
+        ArchiveOptions(self.options).opened()
+        return ", ".join(f"`{name}` {kind}" for name, kind in table.columns().items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the entries that exist now."""
+        """Return a reader of the entries that exist now, on the server or in an archive."""
         # Spark refuses a reader that takes filters in a session where that is switched off.
-        return (FilteringReader if _filters_come() else BatchReader)(self._read_options())
+        filters = _filters_come()
+        if is_archive(self.options):
+            _refuse_other(schema, table.columns())
+            archive = FilteringArchiveReader if filters else ArchiveReader
+            return archive(ArchiveOptions(self.options))
+        _refuse_other(schema, table.of_streams())
+        return (FilteringReader if filters else BatchReader)(self._read_options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader of the entries that exist, and of new ones."""
+        if is_archive(self.options):
+            raise UsageError(
+                "readStream takes no path: an archive is read at rest",
+                hint="use read for an archive, and load() without a path for the server's streams",
+            )
+        _refuse_other(schema, table.of_streams())
         return GrowingReader(self._read_options())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -71,6 +92,16 @@ class AgentBusSource(DataSource):
 
     def _read_options(self) -> Options:
         return Options(self.options, self.bound_to)
+
+
+def _refuse_other(given: StructType, own: Mapping[str, str]) -> None:
+    """Raise `UsageError` for another schema than the source's."""
+    # A type is not parsed here: that takes a session, which Spark's Python processes lack.
+    if [(field.name, field.dataType.simpleString()) for field in given.fields] != [*own.items()]:
+        raise UsageError(
+            "the source agentbus has its own schema, and takes no other",
+            hint="leave out schema(…); choose columns by select, and read a payload by from_json",
+        )
 
 
 def _filters_come() -> bool:

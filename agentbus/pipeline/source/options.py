@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from agentbus.admin.metrics_reader import server_time
-from agentbus.core.errors import ConfigError, UsageError
+from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import resolve
+from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.reader import check_schema
 from agentbus.pipeline.source.discovery import ALL, Selection
 from agentbus.pipeline.source.range_reader import PAGE
 from agentbus.queues.rerun import point
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agentbus.core.settings import Settings
+    from agentbus.pipeline.archives.versions import State
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -23,24 +28,18 @@ _KNOWN = (
     *("url", "project", "streams", "from", "to"),
     *("partitionRows", "pageRows", "maxRowsPerTrigger"),
 )
+_OF_ARCHIVES = ("path", "version", "from", "to", "streams", "partitionRows")
 # Spark's own, which it hands to every source.
-_SPARKS = ("path", "header")
+_SPARKS = ("header",)
 PARTITION = 100_000
+_LOAD = "load takes the path of an archive, or nothing, to read the server's streams: name those by streams"
 
 
 class Options:
     """The options of a source, and the settings that they resolve to on the driver."""
 
     def __init__(self, given: Mapping[str, str], settings: Settings | None = None) -> None:
-        values = {
-            name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS
-        }
-        unknown = sorted(set(values) - {name.lower() for name in _KNOWN})
-        if unknown:
-            raise UsageError(
-                f"the source agentbus has no option {unknown[0][:60]!a}",
-                hint=f"it has {', '.join(_KNOWN)}",
-            )
+        values = _known(given, _KNOWN, "the source agentbus")
         self.settings = settings or resolved(values)
         self.selection = Selection(values.get("streams", ALL))
         self.partition_rows = number(values, "partitionRows") or PARTITION
@@ -64,6 +63,54 @@ class Options:
         low = None if self._from is None else point(self._from, "", now)
         high = None if self._to is None else point(self._to, "", now, last=True)
         return low, high
+
+
+class ArchiveOptions:
+    """The options of a read of an archive: `from` and `to` are ids, inclusive."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        values = _known(given, _OF_ARCHIVES, "the source agentbus, for an archive,")
+        try:
+            self.place = place(values["path"])
+        except UsageError as error:
+            raise UsageError(error.message, hint=_LOAD) from error
+        self.version = number(values, "version")
+        self.selection = Selection(values.get("streams", ALL))
+        self.partition_rows = number(values, "partitionRows") or PARTITION
+        now = time.time()
+        self.low, self.high = (
+            None if name not in values else point(values[name], "", now, last=name == "to")
+            for name in ("from", "to")
+        )
+
+    def opened(self) -> tuple[Log, State]:
+        """Return the archive's log, and its state at the version. Raises `NotFound`, `UsageError`."""
+        log = Log(self.place)
+        try:
+            log.open()
+        except (NotFound, UsageError) as error:
+            raise type(error)(error.message, hint=_LOAD) from error
+        state = log.state(self.version)
+        check_schema(self.place, state)
+        return log, state
+
+
+def is_archive(given: Mapping[str, str]) -> bool:
+    """Tell whether the options name an archive."""
+    return any(name.lower() in ("path", "paths") for name in given)
+
+
+def _known(given: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:
+    """Return options by their names in lower case. Raises `UsageError` for one that is unknown."""
+    values = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
+    if "paths" in values:
+        raise UsageError("several paths are given to load", hint="read each archive by itself")
+    unknown = sorted(set(values) - {name.lower() for name in known})
+    if unknown:
+        raise UsageError(
+            f"{what} has no option {unknown[0][:60]!a}", hint=f"it has {', '.join(known)}"
+        )
+    return values
 
 
 def resolved(values: Mapping[str, str], **more: str | None) -> Settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.core.stream import position, text
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+
+T = TypeVar("T")
 
 START = "0-0"
 # Entries that one script call examines: about 15 ms of the server's time.
@@ -227,11 +229,11 @@ def _weight(reply: Any, low: int, high: int) -> float:
     return len(reply) * (high - first) / max(last - first, 1)
 
 
-def packed(ranges: Iterable[tuple[Range, int]], size: int) -> list[list[Range]]:
-    """Group ranges by their (estimated) sizes into lots of about `size` entries."""
-    lots: list[list[Range]] = []
+def packed(parts: Iterable[tuple[T, int]], size: int) -> list[list[T]]:
+    """Group ranges or files by their (estimated) sizes into lots of about `size` entries."""
+    lots: list[list[T]] = []
     room = 0
-    for part, entries in ranges:
+    for part, entries in parts:
         if entries > room or not lots:
             lots.append([])
             room = size

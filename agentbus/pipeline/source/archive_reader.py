@@ -1,0 +1,148 @@
+"""Reads an archive for Spark without Spark's own file systems: a bucket needs no jars of Hadoop's."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from agentbus.core.stream import position
+from agentbus.pipeline.archives.reader import LAST_MS, IdRange, chosen_files
+from agentbus.pipeline.replays.reading import ArchiveFile, WantedRows
+from agentbus.pipeline.rows import schema, table
+from agentbus.pipeline.source import planning
+from agentbus.pipeline.source.narrowing import Narrowing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from agentbus.pipeline.archives.places import ArchiveTarget
+    from agentbus.pipeline.archives.versions import File
+    from agentbus.pipeline.source.options import ArchiveOptions
+
+# Rows of one batch: with 200 bytes each some megabytes.
+_BATCH = 10_000
+_TYPES = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+    "array<bigint>": pa.list_(pa.field("element", pa.int64())),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePart:
+    """A file of an archive, and which rows of it are wanted; it travels to a task."""
+
+    path: str
+    kind: str
+    date: str
+    streams: tuple[str, ...]
+    typed: tuple[str, ...]
+
+
+class ArchiveLot(InputPartition):
+    """The work of one task: files to read, and the range of ids."""
+
+    def __init__(self, target: ArchiveTarget, span: IdRange, parts: Sequence[ArchivePart]) -> None:
+        super().__init__(None)
+        self.target = target
+        self.span = span
+        self.parts = parts
+
+
+class ArchiveReader(DataSourceReader):
+    """A reader of an archive's rows at one version."""
+
+    def __init__(self, options: ArchiveOptions) -> None:
+        self._options = options
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        """Choose files by the log, and group them by their rows."""
+        options, narrowing = self._options, self._narrowing
+        log, state = options.opened()
+        low, high = narrowing.bounds(options.low, options.high)
+        span = IdRange(
+            None if low is None else position(low), None if high is None else _after(high)
+        )
+        kinds = [kind for kind in schema.KINDS if narrowing.wants_kind(kind)]
+        parts = [(self._part(file), file.rows) for file in chosen_files(log, state, span, kinds)]
+        lots = planning.packed(
+            ((part, rows) for part, rows in parts if part.streams), options.partition_rows
+        )
+        return [ArchiveLot(options.place.target, span, lot) for lot in lots]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some files."""
+        # Spark makes a partition of None if there is nothing to read.
+        if not isinstance(partition, ArchiveLot):
+            return
+        system = partition.target.filesystem()
+        for part in partition.parts:
+            wanted = WantedRows(part.streams, partition.span)
+            with contextlib.closing(ArchiveFile(partition.target, part.path, system)) as file:
+                for rows in file.read(_stored(part), range(file.groups), _BATCH):
+                    kept = wanted.among(rows)[1]
+                    if kept.num_rows:
+                        yield _whole(kept, part)
+
+    def _part(self, file: File) -> ArchivePart:
+        names = (
+            name
+            for name in file.streams
+            if name in self._options.selection and self._narrowing.wants(name)
+        )
+        return ArchivePart(file.path, file.kind, file.date, tuple(names), file.typed)
+
+
+class FilteringArchiveReader(ArchiveReader):
+    """A reader of an archive that takes filters, if Spark's session allows that."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Read less if a filter allows it; Spark applies all filters again."""
+        self._narrowing.take(filters)
+        return filters
+
+
+def _after(entry_id: str) -> tuple[int, int]:
+    milliseconds, sequence = position(entry_id)
+    # No id that a clock made comes near.
+    return min(milliseconds, LAST_MS), sequence + 1
+
+
+@functools.cache
+def _expected() -> pa.Schema:
+    """Return the columns of an archive, to the letter as Spark expects them."""
+    own = schema.ARROW
+    return pa.schema(
+        (name, own.field(name).type if name in own.names else _TYPES[kind])
+        for name, kind in table.columns().items()
+    )
+
+
+def _stored(part: ArchivePart) -> list[str]:
+    """Return the columns that are in a file: its kind is in its path."""
+    return [*(name for name in schema.COLUMNS if name != "kind"), *part.typed]
+
+
+def _whole(rows: pa.RecordBatch, part: ArchivePart) -> pa.RecordBatch:
+    """Return rows with all columns of an archive."""
+    fixed = {"kind": part.kind, "date": datetime.date.fromisoformat(part.date)}
+    arrays = []
+    for field in _expected():
+        if field.name in fixed:
+            arrays.append(pa.repeat(pa.scalar(fixed[field.name], field.type), rows.num_rows))
+        elif field.name in rows.schema.names:
+            found = rows.column(field.name)
+            arrays.append(found if found.type == field.type else found.cast(field.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_expected())

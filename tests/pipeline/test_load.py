@@ -1,0 +1,160 @@
+"""`load(PATH)` reads an archive by the source itself; what load and schema cannot be is refused."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+import agentbus
+from agentbus.core.errors import NotFound, UsageError
+from agentbus.pipeline import query_lag, read
+from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.source.archive_reader import ArchiveReader
+from agentbus.pipeline.source.data_source import AgentBusSource
+from agentbus.pipeline.source.options import ArchiveOptions
+from tests.pipeline.archives import row, table, write_archive
+from tests.tiers import nightly
+
+ROWS = [
+    *(row("q:mail", f"{1_763_600_000_000 + n}-1", payload=str(n)) for n in range(8)),
+    row("q:other", "1763600000002-1", payload="9"),
+    row("ch:main", "1763600086400-1", agent="ada"),
+]
+
+
+@pytest.fixture(scope="module")
+def registered(spark, plain_plans):
+    spark.dataSource.register(AgentBusSource)
+    return spark
+
+
+@pytest.fixture
+def archived(tmp_path):
+    path = tmp_path / "archive"
+    write_archive(str(path), table(ROWS), "shop")
+    return str(path)
+
+
+def load(spark, path, **options):
+    return spark.read.format("agentbus").options(**options).load(path)
+
+
+def test_an_archive_is_loaded_as_read_gives_it(registered, archived):
+    frame, other = load(registered, archived, partitionRows="3"), read(registered, archived)
+
+    assert frame.schema == other.schema
+    assert frame.rdd.getNumPartitions() > 1
+    assert sorted(map(str, frame.collect())) == sorted(map(str, other.collect()))
+
+
+@pytest.mark.parametrize(
+    ("condition", "number"),
+    [
+        ("queue = 'mail' and time >= timestamp_millis(1763600000006)", 2),
+        nightly("kind = 'channel'", 1),
+        nightly("stream in ('q:other', 'ch:main')", 2),
+        nightly("id = '1763600000003-1'", 1),
+        nightly("payload = '9'", 1),
+        nightly("kind = 'gap'", 0),
+    ],
+)
+def test_filters_leave_the_same_rows_of_an_archive(registered, archived, condition, number):
+    assert load(registered, archived).where(condition).count() == number
+
+
+def test_a_bucket_is_loaded_without_hadoop(registered, s3):
+    # Spark itself knows no file system of this name, whatever its jars.
+    path = f"s3://{s3.bucket}/archive"
+    write_archive(path, table(ROWS), "shop")
+
+    assert load(registered, path).where("kind = 'queue'").count() == 9
+
+
+def test_the_lag_of_a_query_is_what_it_has_not_read_yet(registered, real_url, project, tmp_path):
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        bus.queue("mail").publish_many(range(30))
+
+    query = (
+        registered.readStream.format("agentbus")
+        .options(url=real_url, project=project, maxRowsPerTrigger="20")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    assert list(map(query_lag, query.recentProgress))[:2] == [{"q:mail": 10}, {}]
+
+
+# -- what a task reads, without Spark --
+
+
+def read_by_a_task(path, **options):
+    reader = ArchiveReader(ArchiveOptions({"path": path, **options}))
+    batches = [batch for lot in reader.partitions() for batch in reader.read(lot)]
+    return [row["id"] for batch in batches for row in batch.to_pylist()]
+
+
+def test_options_choose_rows_of_an_archive(archived):
+    chosen = {"from": "1763600000006-1", "to": "1763600000007-1", "streams": "queues"}
+
+    assert sorted(read_by_a_task(archived, **chosen)) == ["1763600000006-1", "1763600000007-1"]
+
+
+def test_an_archive_is_loaded_at_a_version(archived):
+    before = Log(place(archived)).open().version
+    write_archive(archived, table([row("q:mail", "1763600000009-1")]), "shop")
+
+    assert len(read_by_a_task(archived, version=str(before))) == len(ROWS)
+    assert len(read_by_a_task(archived)) == len(ROWS) + 1
+
+
+# -- what is refused --
+
+
+@pytest.mark.parametrize(
+    ("path", "error"), [("none", NotFound), ("http://example.com/x", UsageError)]
+)
+def test_a_path_without_an_archive_is_refused_and_says_what_load_takes(tmp_path, path, error):
+    path = path if "://" in path else str(tmp_path / path)
+
+    with pytest.raises(error) as raised:
+        AgentBusSource({"path": path}).schema()
+
+    assert raised.value.hint.startswith("load takes the path of an archive, or nothing")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"paths": "[]"}, "several paths are given"),
+        ({"path": "/x", "url": "redis://x"}, "for an archive, has no option 'url'"),
+        ({"version": "3"}, "has no option 'version'"),
+    ],
+)
+def test_options_that_do_not_fit_what_is_read_are_refused(options, said):
+    with pytest.raises(UsageError) as raised:
+        AgentBusSource(options).schema()
+
+    assert said in raised.value.message
+
+
+def test_an_archive_is_no_stream_of_batches(archived):
+    with pytest.raises(UsageError, match="an archive is read at rest"):
+        AgentBusSource({"path": archived}).streamReader(StructType())
+
+
+def test_another_schema_is_refused_and_says_what_to_do(archived):
+    schema = StructType().add("payload", "string")
+
+    for make in (
+        lambda: AgentBusSource({}).reader(schema),
+        lambda: AgentBusSource({}).streamReader(schema),
+        lambda: AgentBusSource({"path": archived}).reader(schema),
+    ):
+        with pytest.raises(UsageError) as raised:
+            make()
+        assert "leave out schema(…)" in raised.value.hint
