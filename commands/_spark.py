@@ -28,6 +28,8 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+# Fewer rows than this are worked on faster than plans for them are compiled.
+_FEW = 200_000
 PARAMS = (
     Param(
         "--master URL", "Spark cluster, as spark://HOST:PORT (default: all cores of this machine)."
@@ -45,12 +47,18 @@ PARAMS = (
 
 
 @contextlib.contextmanager
-def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
-    """Open Spark as the options say, and convert its errors to ours."""
+def session(
+    call: Call, path: str | None = None, *, rows: int | None = None
+) -> Iterator[SparkSession]:
+    """Open Spark as the options say, and convert its errors to ours.
+
+    `rows` is how many it will work on, if that is known: a session for few is set up otherwise.
+    """
     with extra():
         from agentbus.pipeline.spark import errors, reach
-        from agentbus.pipeline.spark.session import session as open_session
+        from agentbus.pipeline.spark.session import FEW_ROWS, is_local, session as open_session
     args = call.args
+    few = rows is not None and rows < _FEW and args.remote is None and is_local(args.master)
     # Spark's processes find the server by the environment, since options appear in plans.
     handed = {"AGENTBUS_PROJECT": call.settings.project}
     if call.settings.url is not None:
@@ -62,7 +70,7 @@ def session(call: Call, path: str | None = None) -> Iterator[SparkSession]:
         spark = open_session(
             args.master,
             remote=args.remote,
-            conf=dict(args.conf),
+            conf={**(FEW_ROWS if few else {}), **dict(args.conf)},
             log_level="info" if args.verbose else "off",
         )
         _note(signal.SIGINT, heard)

@@ -73,7 +73,7 @@ def run(call: Call) -> None:
                 _live(call, spark, steps)
             return
         if entries:
-            found = _report(call, names, steps)
+            found = _report(call, names, entries, steps)
         else:
             found = running.run(names, None, table=args.table, alone=args.csv)
     if found.summary.lost and not args.html:
@@ -96,13 +96,13 @@ def run(call: Call) -> None:
         _text(out, found, project, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
 
 
-def _report(call: Call, names: Sequence[str], steps: _Steps) -> Outcome:
+def _report(call: Call, names: Sequence[str], entries: int, steps: _Steps) -> Outcome:
     from agentbus.pipeline.archives.reader import read
     from agentbus.pipeline.reports import running
 
     args = call.args
     steps.say("starting Spark")
-    with _spark.session(call, args.path) as spark:
+    with _spark.session(call, args.path, rows=entries) as spark:
         rows = read(spark, args.path, since=args.since, until=args.until, marked=True)
         return running.run(names, rows, table=args.table, alone=args.csv, tell=steps.step)
 

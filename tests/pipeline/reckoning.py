@@ -51,12 +51,8 @@ def counts(text: str | None) -> list[int]:
 
 
 def written(payload: str | None) -> int:
-    """The bytes of a payload; of a text without JSON's quotes and escapes."""
-    try:
-        found = json.loads(payload or "0")
-    except ValueError:
-        found = None
-    return len((found if isinstance(found, str) else payload or "").encode())
+    """The bytes of a payload, as it is written."""
+    return len((payload or "").encode())
 
 
 def ratio(part: float, of: float) -> float | None:

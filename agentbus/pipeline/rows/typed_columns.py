@@ -94,13 +94,7 @@ def _buckets(field: str) -> str:
 
 # What of an error names its cause: an exception's class, or what is said up to a colon.
 _CAUSE = r"nullif(left(trim(substring_index(substring_index(fields['error'], '\n', 1), ':', 1)), 80), '')"
-# Text counts without JSON's quotes and escapes. Only one with a backslash has escapes, and is parsed.
-_BYTES = (
-    r"cast(case when payload not like '\"%\"' then octet_length(payload)"
-    r" when contains(payload, '\\')"
-    r" then coalesce(octet_length(get_json_object(payload, '$')), octet_length(payload))"
-    r" else octet_length(payload) - 2 end as bigint)"
-)
+_BYTES = "cast(octet_length(payload) as bigint)"
 
 # Kind -> column -> what it is in SQL over the columns of the schema. A column has one type in all kinds.
 TYPED: dict[str, dict[str, str]] = {

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pathlib
 import tempfile
 from typing import Any
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession, Window, functions
 
 from agentbus.core import settings
 from agentbus.core.errors import ConfigError
+from agentbus.pipeline.reports import NAMES, running
+from agentbus.pipeline.rows import schema
 from agentbus.pipeline.spark import classes, home, java
 from agentbus.pipeline.spark.errors import told
-from agentbus.pipeline.spark.session import session
+from agentbus.pipeline.spark.session import FEW_ROWS, session
 
 # A JVM that lives for a minute does not pay for a better compiler.
 _QUICK = "-XX:TieredStopAtLevel=1"
@@ -43,6 +47,7 @@ def prepare(found: java.Java) -> pathlib.Path:
         spark = session(conf={"spark.driver.extraJavaOptions": written})
         try:
             _work(spark, os.path.join(beside, "rows"))
+            _report(spark, os.path.join(beside, "entries"))
         except PySparkException as error:
             raise told(error) from error
         spark.stop()
@@ -82,3 +87,20 @@ def _work(spark: SparkSession, path: str) -> None:
     both = kept.withColumn("rank", rank).join(figures, ["name", "day"], "left").cache()
     both.orderBy("name", "rank").limit(5).collect()
     both.select(functions.explode("fields"), "id").groupBy("key").sum("id").toArrow()
+
+
+def _report(spark: SparkSession, path: str) -> None:
+    """Report on an entry of each kind."""
+    now = datetime.datetime.now(datetime.UTC)
+    entries: list[dict[str, Any]] = [
+        {"stream": "q:a", "kind": kind, "id": "1-0", "time": now, "seq": 0, "queue": "a"}
+        for kind in schema.KINDS
+    ]
+    table = pa.Table.from_pylist(entries, schema=schema.ARROW)
+    spark.createDataFrame(table).write.partitionBy("kind").parquet(path)
+    rows = spark.read.schema(schema.DDL).parquet(path)
+    running.run(list(NAMES), rows)
+    for name, value in FEW_ROWS.items():
+        if spark.conf.isModifiable(name):
+            spark.conf.set(name, value)
+    running.run(list(NAMES), rows)

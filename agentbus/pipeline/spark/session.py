@@ -53,6 +53,15 @@ _LOCALLY = {
     # Percentiles by a few hundred names need not be sorted first.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2000",
 }
+# For a session that works on few rows on this machine: most of its time would go into compiling, of plans
+# to Java and of Java to machine code.
+FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+}
 # What suits a JVM that lives for a minute. HotSpot's own figures are those of servers: of a run of all
 # reports more than a third of the CPU's time went into compiling. And code of more than 8,000 bytes, which
 # Spark generates for wide rows, it does not compile at all.
