@@ -105,6 +105,7 @@ _MODES = (
             " between doubles",
             "ids_as_text": "goes on after the greatest id that its files hold, as text",
             "restart_at_end": "goes on with what is new when it is started again",
+            "counts_alone": "takes a stream that went back and has grown past its old count for a new one",
         },
         from_module("agentbus.torture.archive.workload"),
         needs=("pyspark", "pyarrow"),

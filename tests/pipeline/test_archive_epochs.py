@@ -129,6 +129,7 @@ def test_a_shorter_stream_may_be_gone_on_with_at_once(run, mail, settings, path)
     assert sum(archived(path)[0].values()) == 10
 
 
+@pytest.mark.slow
 def test_a_stream_that_may_have_gone_back_has_an_unknown_loss(run, mail, path):
     add(mail, numbered(*range(1, 101)))
     run()

@@ -24,6 +24,7 @@ def test_what_was_acknowledged_is_archived_once_and_replayed_once_whoever_is_kil
     assert not verdict.violations
     assert not verdict.too_few
     assert verdict.figures["replayed"] > 0
+    assert verdict.faults["failover"] == 1
 
 
 @pytest.mark.slow

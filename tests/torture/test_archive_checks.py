@@ -87,6 +87,7 @@ FAULTS = [
     ("lost", {"rows": [ROWS[0], ROWS[2]], "holes": [Hole("q:a", 1, "2-1", "9-0")]}),
     ("lost", {"rows": [ROWS[0], ROWS[2]], "holes": [Hole("q:b", 1, "0-0", "9-0")]}),
     ("lost", {"rows": [ROWS[0]], "server": [], "holes": [Hole("q:a", 1, "1-1", "11-0")]}),
+    ("falsely_lost", {"holes": [Hole("q:a", 3, "0-0", "9-0")]}),
     ("lost_though_held", {"holes": [Hole("q:mail", 1, "0-0", "9-0")]}),
     ("doubled", {"rows": [*ROWS, ROWS[0]]}),
     ("doubled", {"rows": [*ROWS, row(0, "q:a 11-1")]}),

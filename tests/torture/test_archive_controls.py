@@ -12,6 +12,7 @@ FOUND = {
     "append_then_checkpoint": {"doubled"},
     "ids_as_text": {"doubled"},
     "restart_at_end": {"lost"},
+    "counts_alone": {"falsely_lost"},
 }
 
 

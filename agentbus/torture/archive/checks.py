@@ -130,6 +130,24 @@ def lost(evidence: ArchiveEvidence) -> list[str]:
     return wrong + [_said(row.name) for row in evidence.server if row.name not in there]
 
 
+def falsely_lost(evidence: ArchiveEvidence) -> list[str]:
+    """Queues that count more entries as lost than there can have been that are not archived."""
+    there = {row.name for row in evidence.rows}
+    told = acknowledged(evidence.entries)
+    missing = collections.Counter(stream for stream, _ in told.keys() - there)
+    # An entry that nobody acknowledged may be in any stream.
+    unsure = len(asked(evidence.entries) - set(told.values()))
+    counted = collections.Counter[str]()
+    for hole in evidence.holes:
+        counted[hole.stream] += hole.lost
+    return [
+        f"{stream}: {number} counted, {missing[stream]} not archived"
+        for stream, number in counted.items()
+        # Others have entries that no writer knows of.
+        if stream.startswith("q:") and number > missing[stream] + unsure
+    ]
+
+
 def lost_though_held(evidence: ArchiveEvidence) -> list[Hole]:
     """Gaps in a stream that was held for the archive."""
     return [hole for hole in evidence.holes if hole.stream == HELD]
@@ -226,7 +244,7 @@ def replay_out_of_order(evidence: ArchiveEvidence) -> list[str]:
 
 
 CHECKS = (
-    *(lost, lost_though_held, doubled, invented, changed, miscounted),
+    *(lost, falsely_lost, lost_though_held, doubled, invented, changed, miscounted),
     *(replayed_twice, replay_lost, replay_invented, replay_out_of_order),
 )
 

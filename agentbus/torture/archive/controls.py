@@ -6,12 +6,14 @@ import json
 import os
 import pathlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from agentbus.core.keys import Keys
 from agentbus.torture.archive.reading import archived
-from agentbus.torture.archive.writing import CHANNEL
+from agentbus.torture.archive.writing import CHANNEL, WRITE
 from agentbus.torture.assignment import Allowance, Assignment
+from agentbus.torture.history import INVOKE, OK, HistoryEntry
 from agentbus.torture.plain import plain_client
 
 # How they go wrong, beside the one that saves the ids after it has written.
@@ -79,7 +81,7 @@ class NaiveArchiver:
             ids = json.loads(self._saved.read_bytes())
         return ids
 
-    def _save(self, ids: dict[str, str]) -> None:
+    def _save(self, ids: Mapping[str, Any]) -> None:
         fresh = self._saved.with_suffix(".new")
         with fresh.open("w") as file:
             file.write(json.dumps(ids))
@@ -101,6 +103,13 @@ class NaiveArchiver:
             # Half-written files are not tried here.
             rows = pa.Table.from_batches([batch([(name, flat)])])
             pyarrow.parquet.write_to_dataset(rows, self._path, partition_cols=["kind"])
+
+
+def meant(entry: HistoryEntry) -> bool:
+    """Tell whether an entry of a history asks for something, or is about streams that they archive."""
+    if (entry.op, entry.phase) != (WRITE, OK):
+        return entry.phase == INVOKE
+    return all(name.rpartition(" ")[0] in STREAMS for name in entry.of["ids"])
 
 
 def main(told: Assignment, _limit: Allowance) -> None:

@@ -54,8 +54,9 @@ def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
         for one in batch.to_pylist():
             fields = dict(one["fields"] or ())
             if one["kind"] == "gap":
-                hole = Hole(one["stream"], one["lost"], fields["after"], one["id"])
-                holes.append(hole)
+                # Where the server went back in time, nothing is counted.
+                if "archive_only" not in fields:
+                    holes.append(Hole(one["stream"], one["lost"], fields["after"], one["id"]))
                 continue
             fields |= _own(one)
             mark = mark_of(one["stream"], fields)

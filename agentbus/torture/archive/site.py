@@ -19,7 +19,7 @@ from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import FREEZE, KILL, Client, Fault, Steps, lasting
 from agentbus.torture.server import DisposableServer
-from agentbus.torture.site import through
+from agentbus.torture.site import Upstream, through
 from agentbus.torture.workload import Workload
 
 ARCHIVER, WRITER, REPLAYER = "archiver", "writer", "replayer"
@@ -122,8 +122,13 @@ class ArchiveSite(Workload):
         """Return the command line that verifies the archive."""
         return ["archive", "verify", str(self.path), "--json"]
 
-    def commands(self, name: str, lines: Sequence[Sequence[str]]) -> Client:
-        """Start a process that runs these command lines; it is replaced if the last one fails."""
+    def commands(
+        self, name: str, lines: Sequence[Sequence[str]], upstream: Upstream | None = None
+    ) -> Client:
+        """Start a process that runs these command lines; it is replaced if the last one fails.
+
+        `upstream` is where its server is, if that is not the site's.
+        """
 
         def words(client: Client) -> Sequence[str]:
             url = through(client.proxies[0], self.trial.url)
@@ -133,7 +138,7 @@ class ArchiveSite(Workload):
             said, scratch = str(self.said(name)), str(self._scratch)
             return self.assign(client, command.__name__, lines=whole, said=said, scratch=scratch)
 
-        return self.hire(name, words)
+        return self.hire(name, words, None if upstream is None else [upstream])
 
     def said(self, name: str) -> pathlib.Path:
         """Return the file with a process's stdout."""

@@ -13,9 +13,25 @@ from typing import Any
 import redis
 
 from agentbus.core.errors import AgentBusError, EpochMismatch
-from agentbus.torture.archive import command, controls, site, writing
-from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence, replayable
-from agentbus.torture.archive.reading import archived, counted
+from agentbus.torture.archive import command, controls, counting, site, writing
+from agentbus.torture.archive.checks import (
+    ArchivedRow,
+    ArchiveEvidence,
+    Hole,
+    falsely_lost,
+    lost,
+    miscounted,
+    replayable,
+)
+from agentbus.torture.archive.failover import (
+    FAILOVER,
+    LOST,
+    MORE,
+    LateReplica,
+    OutgrownArchive,
+    add,
+)
+from agentbus.torture.archive.reading import Look, archived, counted
 from agentbus.torture.archive.site import (
     AGAIN,
     ARCHIVER,
@@ -24,11 +40,11 @@ from agentbus.torture.archive.site import (
     WRITER,
     ArchiveSite,
 )
-from agentbus.torture.history import DIES, INVOKE, OK, HistoryEntry
+from agentbus.torture.history import DIES, HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import KILL, Client, Fault
 from agentbus.torture.server import DisposableServer
-from agentbus.torture.verdict import Verdict
+from agentbus.torture.verdict import Verdict, found_by
 from agentbus.torture.workload import server_of
 
 _WRITERS = 3
@@ -38,7 +54,7 @@ _WRITING = 0.7
 _GLANCE = 0.1
 _REPLAY_GAP, _REPLAY_LEAST = 0.3, 6.0
 _REPLAYED = ("q:again", "q:again:high", "q:again:low")
-_RESTORED = "restored"
+_RESTORED, _BEFORE, _PROMOTED = "restored", "before_failover", "promoted"
 # How many bytes before the replay's are cut off the server's log, again and again, until it is behind the
 # archive.
 _TAIL = 20_000
@@ -50,7 +66,9 @@ _ENOUGH = 20_000
 
 def torture(trial: Trial) -> Iterator[Verdict]:
     """Torture archivers and a replay, and judge the archive."""
-    made = ControlledArchive if trial.control else ArchiveRun
+    made: type[ArchiveSite] = ArchiveRun
+    if trial.control is not None:
+        made = OutgrownArchive if trial.control == counting.COUNTS_ALONE else ControlledArchive
     with contextlib.ExitStack() as stack:
         # The restore at the end cuts one log.
         server = stack.enter_context(server_of(trial, "--auto-aof-rewrite-percentage", "0"))
@@ -81,6 +99,8 @@ class ArchiveRun(ArchiveSite):
         replayed = self.look.replayed(_REPLAYED)
         if self.server is not None and self.trial.minutes >= 1:
             self._restore(self.server, self.server.written - written + _TAIL, evidence.rows)
+        if self.server is not None:
+            self._fail_over(self.server, evidence)
         self._figures["replayed"] = len(replayed)
         # Compactions that failed.
         self.ended += [
@@ -209,9 +229,10 @@ class ArchiveRun(ArchiveSite):
         said = (self.errors / _RESTORED).read_text(errors="replace")
         if codes[:2] != [1, 0] or "went back in time" not in said:
             self._went_on.append(f"archive, archive --new-epoch ended with {codes}: {said[-500:]}")
-        there = collections.Counter(row.name for row in archived(self.path)[0])
+        after, _ = archived(self.path)
+        there = {row.name for row in after}
         self._went_on += [f"lost: {row.name}" for row in rows if row.name not in there]
-        self._went_on += [f"doubled: {name}" for name, number in there.items() if number > 1]
+        self._went_on += _doubled(after)
 
     def _behind(self) -> bool:
         from agentbus.pipeline.archives.verify import status
@@ -221,6 +242,67 @@ class ArchiveRun(ArchiveSite):
         except EpochMismatch:
             return True
         return False
+
+    # -- failed over --
+
+    def _fail_over(self, server: DisposableServer, evidence: ArchiveEvidence) -> None:
+        """Fail over to a replica that lacks what was archived last, and has grown past it since."""
+        self.wanted[FAILOVER] = 1
+        once = ["archive", str(self.path), "--json"]
+        again = [*once, "--new-epoch"]
+        with LateReplica(self.place / "replica", server) as replica:
+            self.step("a replica follows", replica.follows)
+            replica.lag()
+            add(server.url, self.project, LOST)
+            client = self.commands(_BEFORE, [once, command.DONE])
+            self.step("the replica lags", lambda: client.done)
+            before, holes = archived(self.path)
+            server.kill()
+            replica.promote()
+            self.faults[FAILOVER] = 1
+            add(replica.server.url, self.project, MORE)
+            lines = [once, self.verify(), again, self.verify(), once, command.DONE]
+            client = self.commands(_PROMOTED, lines, replica.server.socket)
+            self.step("the replica was promoted", lambda: client.done)
+            log, _ = counted(self.path)
+            there = Look(replica.server.url, self.project).rows(log)
+        self._judge_failover(
+            evidence._replace(entries=self.reader.entries), before, holes, there, log
+        )
+
+    def _judge_failover(
+        self,
+        evidence: ArchiveEvidence,
+        before: Sequence[ArchivedRow],
+        holes: Sequence[Hole],
+        there: Sequence[ArchivedRow],
+        log: Mapping[str, tuple[int, int]],
+    ) -> None:
+        wrong = self.problems["wrong_after_a_failover"] = []
+        codes, said = self._codes[_PROMOTED], (self.errors / _PROMOTED).read_text(errors="replace")
+        if [*self._codes[_BEFORE], *codes] != [0, 1, 6, 0, 0, 0] or "went back in time" not in said:
+            wrong.append(
+                f"archive, verify, archive --new-epoch, … ended with {codes}: {said[-500:]}"
+            )
+        lines = self.said(_PROMOTED).read_text().splitlines()
+        gone = sum(json.loads(line)["gone"] for line in lines if '"gone"' in line)
+        if gone != LOST * len(controls.STREAMS):
+            wrong.append(f"verify names {gone} entries that are gone")
+        rows, found = archived(self.path)
+        # What was archived before is on either of the two.
+        seen = {row.name: row for row in (*before, *there)}
+        after = evidence._replace(rows=rows, holes=found, log=log, server=list(seen.values()))
+        checks = (lost, miscounted, falsely_lost)
+        wrong += [f"{name}: {first}" for name, first in found_by(after, checks).items()]
+        wrong += _doubled(rows)
+        if sum(hole.lost for hole in found) != sum(hole.lost for hole in holes):
+            wrong.append("the failover was counted as a loss")
+
+
+def _doubled(rows: Sequence[ArchivedRow]) -> list[str]:
+    """Return what is archived twice under one id; a replayed entry has its token under another one."""
+    names = collections.Counter(row.name for row in rows)
+    return [f"doubled: {name}" for name, number in names.items() if number > 1]
 
 
 class ControlledArchive(ArchiveSite):
@@ -239,7 +321,7 @@ class ControlledArchive(ArchiveSite):
         self.step("its writer ends", lambda: writer.done)
         self.step("it comes to an end", self._at_end)
         # It is not meant to archive other streams.
-        known = [x for x in self.reader.entries if x.phase == INVOKE or _meant(x)]
+        known = list(filter(controls.meant, self.reader.entries))
         return ArchiveEvidence(known, archived(self.path)[0])
 
     def figures(self, evidence: ArchiveEvidence) -> dict[str, Any]:
@@ -263,9 +345,3 @@ class ControlledArchive(ArchiveSite):
         saved = self.path / controls.SAVED
         ends = {name: self.look.last(name) or controls.BEGIN for name in controls.STREAMS}
         return saved.exists() and json.loads(saved.read_bytes()) == ends
-
-
-def _meant(entry: HistoryEntry) -> bool:
-    if (entry.op, entry.phase) != (writing.WRITE, OK):
-        return False
-    return all(name.rpartition(" ")[0] in controls.STREAMS for name in entry.of["ids"])
