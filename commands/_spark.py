@@ -55,9 +55,11 @@ def session(
     `rows` is how many it will work on, if that is known: a session for few is set up otherwise.
     """
     with extra():
-        from agentbus.pipeline.spark import errors, reach
+        from agentbus.pipeline.spark import errors, quiet, reach
         from agentbus.pipeline.spark.session import FEW_ROWS, is_local, session as open_session
     args = call.args
+    if not args.verbose:
+        quiet.hush_warnings()
     few = rows is not None and rows < _FEW and args.remote is None and is_local(args.master)
     # Spark's processes find the server by the environment, since options appear in plans.
     handed = {"AGENTBUS_PROJECT": call.settings.project}

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import socket
+import warnings
 
 import pyspark
 import pytest
 
 from agentbus.errors import BackendUnavailable, UsageError
+from agentbus.pipeline.spark import quiet
 from agentbus.pipeline.spark.session import java_options, session
 from tests.pipeline import clusters
 
@@ -146,3 +148,13 @@ def test_connect_without_its_packages_names_them(tmp_path):
         "ConfigError Spark Connect needs packages that are not installed: pandas"
     )
     assert f"pip install 'pyspark[connect]=={pyspark.__version__}'" in done.stdout
+
+
+def test_a_warning_of_a_package_below_does_not_reach_a_user_of_the_command_line():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        quiet.hush_warnings()
+        for module in ("pyspark.sql.udf", "pandas", "pysparkling", "mine"):
+            warnings.warn_explicit(module, UserWarning, "file.py", 1, module=module)
+
+    assert [str(one.message) for one in seen] == ["pysparkling", "mine"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 
 from pyspark import SparkContext
 
 # Loggers that write to stderr by themselves, as JSON, what the exception says as well.
 _TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
+# Modules whose warnings concern their callers' code, which is ours: that pandas is too new, or that a
+# function was not transpiled since the JVM is gone.
+_THEIRS = r"(pyspark|py4j|pandas|numpy|pyarrow)(\.|$)"
 
 
 def hush() -> None:
@@ -19,6 +23,11 @@ def hush() -> None:
     # py4j logs a lost JVM on the root logger.
     if _not_py4j not in root.filters:
         root.addFilter(_not_py4j)
+
+
+def hush_warnings() -> None:
+    """Ignore what PySpark and the packages below it warn of, in a process whose user calls none of them."""
+    warnings.filterwarnings("ignore", module=_THEIRS)
 
 
 def hush_ending(context: SparkContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,10 @@ def call(
         return []
 
     # A row for each task, and a function of it: this runs on every kind of cluster, Spark Connect too.
-    task = udf(_task(name, pickle.dumps((job, list(lots)))), "binary", useArrow=False)
+    with warnings.catch_warnings():
+        # Of a JVM that is gone PySpark warns here, and raises below.
+        warnings.simplefilter("ignore")
+        task = udf(_task(name, pickle.dumps((job, list(lots)))), "binary", useArrow=False)
     frame = spark.range(0, len(lots), 1, len(lots)).select(task.asNondeterministic()("id"))
     with _watched(spark, len(lots), on_share):
         return [pickle.loads(bytes(row[0])) for row in frame.collect()]  # noqa: S301 (our own tasks')
