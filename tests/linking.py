@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import posix
 import re
 import signal
 import subprocess
@@ -35,7 +36,7 @@ class Ran(NamedTuple):
     out: str
     err: str
     log: str
-    # The modules of the package that were imported.
+    # The modules of the package that were imported, and `os`.
     modules: list[str]
 
 
@@ -181,14 +182,18 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
     end = os._exit
 
     def leave(code: int) -> None:
-        loaded = [name for name in sys.modules if name.partition(".")[0] == "agentbus"]
+        loaded = [
+            name for name in sys.modules if name.partition(".")[0] == "agentbus" or name == "os"
+        ]
         os.write(modules, " ".join(loaded).encode())
         end(code)
 
-    os._exit = leave
+    os._exit = posix._exit = leave
     words: Sequence[str] = job["words"]
     sys.argv = ["agentbus", *words]
     if words and words[0] in codes:
+        # As where Python was started without `site`.
+        del sys.modules["os"], sys.modules["stat"]
         exec(codes[words[0]], {"__name__": "__main__"})
     from agentbus.commands._main import main as run
 

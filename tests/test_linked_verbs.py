@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.tiers import nightly, sampled
 
 sys.path.append(str(ROOT / "scripts"))
 
-from linker import verbs
+from linker import runtime, verbs
 from linker.build import write
 
 QUICK = sorted(verbs.VERBS)
@@ -262,6 +263,30 @@ def test_any_command_line_in_any_environment_does_the_same(
     pair.compare()
 
 
+# -- what is at hand before `os` is imported --
+
+_paths = st.text("ab/.\0é", max_size=8) | st.sampled_from(["", "/", "//", "/etc/", "/etc/passwd"])
+
+
+@given(path=_paths, parts=st.lists(_paths, max_size=3))
+def test_paths_without_os_are_those_of_os(path, parts):
+    system = runtime._system()
+
+    assert system.path.join(path, *parts) == os.path.join(path, *parts)
+    for name in ("dirname", "isabs", "isdir", "lexists", "basename", "normpath"):
+        assert getattr(system.path, name)(path) == getattr(os.path, name)(path)
+    assert system.fsencode(path) == os.fsencode(path)
+
+
+def test_the_rest_without_os_is_that_of_os():
+    system = runtime._system()
+
+    assert dict(system.environ) == dict(os.environ)
+    assert system.devnull == os.devnull
+    assert system.getcwd is os.getcwd
+    assert system.makedirs is os.makedirs
+
+
 # -- the linker --
 
 
@@ -292,4 +317,4 @@ def test_what_plain_calls_do_not_reach_is_left_out(linked, verb):
 
     assert '"""' not in text
     assert "import agentbus" not in text
-    assert len(text.splitlines()) < 2_100
+    assert len(text.splitlines()) < 2_400

@@ -204,14 +204,113 @@ def test_the_installed_command_shows_its_version(installed, command, tmp_path):
     )
 
 
-@COMMANDS
-def test_the_installed_command_is_a_script_of_a_few_lines(installed, command):
+def test_the_installed_commands_are_scripts_of_a_few_lines(installed):
     # What a packaging tool writes for an entry point takes half as long as a whole verb.
-    text = (installed / command).read_text()
+    first, second = ((installed / name).read_text() for name in ("agentbus", "agentbus-toolkit"))
 
-    assert len(text.splitlines()) < 20
-    assert text.startswith(f"#!{installed}/python")
-    assert "import re" not in text
+    assert first.startswith("#!/bin/sh\n")
+    assert second.startswith(f"#!{installed}/python")
+    assert max(len(text.splitlines()) for text in (first, second)) < 50
+    assert "import re" not in first + second
+    (quick,) = re.findall(r"^  (\w+(?: \| \w+)+)\) exec .*-S", first, re.MULTILINE)
+    assert quick.split(" | ") == sorted(VERBS)
+
+
+def link_to(installed: pathlib.Path, place: pathlib.Path) -> pathlib.Path:
+    """A link to a link, as pipx and uv leave one in a directory of commands."""
+    (place / "between").symlink_to(installed / "agentbus")
+    (place / "agentbus").symlink_to("between")
+    return place / "agentbus"
+
+
+def outside(installed: pathlib.Path, place: pathlib.Path) -> pathlib.Path:
+    """Both commands in a directory without an interpreter, as `pip install --user` leaves them."""
+    (place / "bin").mkdir()
+    for name in ("agentbus", "agentbus-toolkit"):
+        shutil.copy2(installed / name, place / "bin")
+    return place / "bin/agentbus"
+
+
+def itself(installed: pathlib.Path, _: pathlib.Path) -> pathlib.Path:
+    return installed / "agentbus"
+
+
+@pytest.mark.parametrize("way", [itself, link_to, outside])
+def test_the_command_works_wherever_it_is_found(installed, tmp_path, way):
+    program = way(installed, tmp_path)
+    try:
+        for _ in range(2):
+            # Quick verbs; one with an option that takes more modules, and one that fails.
+            run(program, "speak", "hi there", home=tmp_path)
+            assert '"message": "hi there"' in run(program, "overhear", "--json", home=tmp_path)
+            done = subprocess.run(
+                [str(program), "recall", "none"],
+                env={"HOME": str(tmp_path), "PATH": os.defpath},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (done.returncode, done.stdout) == (5, "")
+            assert done.stderr == "agentbus: there is no note 'none'\nhint: see 'agentbus list'\n"
+    finally:
+        run(program, "server", "stop", home=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["at a path with blanks", "for a user"])
+def test_the_command_works_however_it_is_installed(wheel, tmp_path, how):
+    base = tmp_path / "a place"
+    python, words, environment = sys.executable, ["--no-deps", "--no-index", str(wheel)], {}
+    if how == "for a user":
+        python = str(pathlib.Path(sys.base_prefix, "bin/python3"))
+        words.insert(0, "--user")
+        environment = {"PYTHONUSERBASE": str(base)}
+    else:
+        venv.create(base, with_pip=False, symlinks=True)
+        words = ["--python", str(base / "bin/python"), "install", *words]
+    install = words if "install" in words else ["install", *words]
+    subprocess.run(
+        [python, "-m", "pip", "--quiet", *install],
+        env={
+            "HOME": str(tmp_path),
+            "PATH": os.defpath,
+            "PIP_BREAK_SYSTEM_PACKAGES": "1",
+            **environment,
+        },
+        check=True,
+    )
+    (packages,) = (base / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    programs = base / "bin"
+    for words in (["speak", "hi there"], ["overhear", "--json"], ["server", "stop"]):
+        done = subprocess.run(
+            [str(programs / "agentbus"), *words],
+            env={"HOME": str(tmp_path), "PATH": os.defpath, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("variable", ["PYTHONPATH", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE"])
+def test_what_is_set_for_python_acts_on_quick_verbs_too(installed, tmp_path, variable):
+    (tmp_path / "agentbus").mkdir()
+    (tmp_path / "agentbus/__init__.py").write_text("raise SystemExit('another package')")
+    value = str(tmp_path) if variable == "PYTHONPATH" else "0" if variable == "PYTHONUTF8" else "1"
+    done = subprocess.run(
+        [str(installed / "agentbus"), "speak", "é"],
+        env={"HOME": str(tmp_path), "PATH": os.defpath, variable: value, "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    if variable == "PYTHONPATH":
+        assert (done.returncode, done.stderr) == (1, "another package\n")
+    else:
+        assert done.returncode == 0, done.stderr
+        run(installed / "agentbus", "server", "stop", home=tmp_path)
 
 
 def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(

@@ -12,6 +12,9 @@ from linker.sources import Alias, LinkError, Module, Sources
 # Given to a class that was linked without some of its methods (see runtime.py).
 _COMPLETE = "__getattr__ = _complete"
 
+# What runtime.py has.
+AT_HAND = frozenset(("builtins", "os", "stat", "sys"))
+
 Name = tuple[str, str]
 
 
@@ -63,7 +66,9 @@ class Linker:
         while self._tests:
             self._fill(*self._tests.pop())
         order = {name: place for place, name in enumerate(self._in_order())}
-        found: list[ast.stmt] = [ast.Import([ast.alias(name)]) for name in sorted(self._imports)]
+        found: list[ast.stmt] = [
+            ast.Import([ast.alias(name)]) for name in sorted(self._imports - AT_HAND)
+        ]
         for key in sorted(self._reached, key=lambda key: (order[key[0]], key[1])):
             statements = self._reached[key]
             if key in self._methods:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from linker.formatted import as_calls
 from linker.sources import Alias, LinkError, Module, Sources, aliases, is_for_types, is_text
 
 # What a name of a scope is: a local, or what an import binds that is linked.
@@ -148,6 +149,10 @@ class Rewriter(ast.NodeTransformer):
         if node.type is not None:
             node.type = self._types(node.type)
         return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
+        self.generic_visit(node)
+        return as_calls(node)
 
     def visit_Global(self, node: ast.Global) -> ast.Global:
         raise self._wrong(node, "a global variable is assigned")
@@ -303,7 +308,7 @@ def _copied(value: Any) -> Any:
         return [_copied(one) for one in value]
     if not isinstance(value, ast.AST):
         return value
-    made = type(value)()
+    made = type(value).__new__(type(value))
     vars(made).update((key, _copied(one)) for key, one in vars(value).items())
     return made
 

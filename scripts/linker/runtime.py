@@ -45,4 +45,74 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
     return linked
 
 
+def _find(name: str, path: Any = None, target: Any = None) -> Any:
+    """Find a module that is installed, where Python was started without `site`, which knows the places."""
+    import site
+
+    sys.meta_path.remove(_find)  # type: ignore[arg-type]
+    site.main()
+    found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+    return next(filter(None, found), None)
+
+
+def _system() -> Any:
+    """Return what linked code uses of `os`, whose import takes a tenth of a verb; the rest is imported."""
+    import posix
+    from _stat import S_ISDIR
+
+    coding = sys.getfilesystemencoding()
+
+    def text(data: bytes) -> str:
+        return data.decode(coding, "surrogateescape")
+
+    def join(path: str, *parts: str) -> str:
+        for part in parts:
+            if part[:1] == "/" or not path:
+                path = part
+            else:
+                path += part if path[-1] == "/" else f"/{part}"
+        return path
+
+    def dirname(path: str) -> str:
+        head = path[: path.rfind("/") + 1]
+        return head.rstrip("/") or head
+
+    def lexists(path: str) -> bool:
+        try:
+            posix.lstat(path)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def isdir(path: str) -> bool:
+        try:
+            return S_ISDIR(posix.stat(path).st_mode)
+        except (OSError, ValueError):
+            return False
+
+    found, path = type(sys)("os"), type(sys)("posixpath")
+    vars(found).update(vars(posix))
+    vars(found).update(
+        environ={text(name): text(value) for name, value in posix.environ.items()},
+        devnull="/dev/null",
+        fsencode=lambda name: name.encode(coding, sys.getfilesystemencodeerrors()),
+        path=path,
+        __getattr__=lambda name: getattr(__import__("os"), name),
+    )
+    vars(path).update(
+        join=join,
+        dirname=dirname,
+        isdir=isdir,
+        lexists=lexists,
+        isabs=lambda name: name[:1] == "/",
+        __getattr__=lambda name: getattr(__import__("os").path, name),
+    )
+    return found
+
+
 _make: Any = builtins.__build_class__
+if sys.flags.no_site:
+    _find.find_spec = _find  # type: ignore[attr-defined]
+    sys.meta_path.append(_find)  # type: ignore[arg-type]
+os: Any = sys.modules.get("os") or _system()
+stat: Any = sys.modules.get("stat") or __import__("_stat")
