@@ -429,13 +429,13 @@ def test_publishing_races_with_the_end_of_what_is_waited_for(connect: Connect) -
 DIES = """
 import os, signal, sys
 import agentbus
-from agentbus.queues import consumer, settle
+from agentbus.queues import consumer, settle, turns
 
 def dies(_scope):
     os.kill(os.getpid(), signal.SIGKILL)
     yield
 
-consumer.passed_on = settle.passed_on = dies
+consumer.passed_on = settle.passed_on = turns.passed_on = dies
 
 def handler(delivery):
     if delivery.payload == "bad":
