@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The package that has them takes long to import.
 NAMES = (
-    *("activity", "conversations", "tasks", "flags", "lag", "slowest", "anomalies"),
+    *("activity", "conversations", "tasks", "attempts", "flags", "lag", "slowest", "anomalies"),
     "all",
 )
 VERB = Verb(
@@ -36,9 +36,9 @@ VERB = Verb(
     Param("--table T", "Only this table of the report."),
     Param("--live", "Report on the bus as it changes, until interrupted."),
     *_spark.PARAMS,
-    text="NAME is activity, conversations, tasks, flags, lag, slowest, anomalies, or all. Without --html"
-    " or --csv the first rows of each table are shown. All times are UTC. Exit 5 if there is no archive."
-    " JSON: report, table, and the table's columns.",
+    text="NAME is activity, conversations, tasks, attempts, flags, lag, slowest, anomalies, or all."
+    " Without --html or --csv the first rows of each table are shown. All times are UTC. Exit 5 if there is"
+    " no archive. JSON: report, table, and the table's columns.",
     examples=(
         "agentbus report all /var/bus --html page.html",
         "agentbus report flags /var/bus --since 7d",

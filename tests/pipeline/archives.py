@@ -45,6 +45,7 @@ def row(stream: str, id: str, **columns: Any) -> dict[str, Any]:
         "dlq": "dead_letter",
         "metrics": "metrics",
         "ev": "event",
+        "attempts": "attempt",
     }[stream.partition(":")[0]]
     epoch = datetime.datetime.fromtimestamp(0, datetime.UTC)
     made["time"] = epoch + datetime.timedelta(milliseconds=int(ms))

@@ -13,7 +13,7 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.attempts import OF, PLACE
+from agentbus.pipeline.rows.attempt_rows import OF, PLACE
 from agentbus.pipeline.rows.schema import ATTEMPT, GAP
 from agentbus.pipeline.source import epochs, planning
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection

@@ -17,6 +17,7 @@ NAMES = {
     "activity": "who said and published how much, and when",
     "conversations": "who answers whom, and how fast",
     "tasks": "what became of the tasks, how long they waited and ran",
+    "attempts": "which attempts at tasks were slow, by which workers, with which errors",
     "flags": "how long flags were held, and who contended for them",
     "lag": "how far consumers were behind, and which workers vanished",
     "slowest": "which queues, workers and causes cost the most time",

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from agentbus.core.envelope import AGENT
 from agentbus.core.stream import text
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.attempts import spread
+from agentbus.pipeline.rows.attempt_rows import spread
 from agentbus.pipeline.rows.schema import (
     ARROW,
     ATTEMPT,
