@@ -18,6 +18,7 @@ from agentbus.pipeline.sink.queue_slices import Spot
 from agentbus.pipeline.sink.sink_options import sink
 from agentbus.pipeline.source.data_source import AgentBusSource
 from agentbus.pipeline.spark.errors import told
+from tests.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +203,24 @@ def test_messages_and_delayed_tasks_are_not_repeated_either(written, valkey, pro
 
     assert valkey.ask("XLEN", f"{project}:ch:main") == 1
     assert valkey.ask("ZCARD", f"{project}:delayed:mail") == 2
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_rows_whose_answers_are_lost_are_written_once(registered, valkey, project, keys):
+    ddl, rows = "payload STRING", [(str(n),) for n in range(3000)]
+    if keys:
+        ddl, rows = "payload STRING, key STRING", [(text, f"k{text}") for (text,) in rows]
+    schema = StructType.fromDDL(ddl)
+
+    with Proxy(valkey.socket) as proxy:
+        proxy.loses_every = 3
+        settings = resolve({"url": proxy.url, "project": project})
+        asked = sink({"queue": "mail"}, schema, settings, overwrite=False)
+        table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows])
+        sink_writer._write(asked, Spot(asked.run, 0, 0, 60), iter(table.to_batches()))
+        assert proxy.batches > 6
+
+    assert payloads(valkey, project) == list(range(3000))
 
 
 # -- a full queue --

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ class SinkWriter(DataSourceArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-        return _write(self._sink, _spot(self._sink, None), iterator)
+        return _write(self._sink, _spot(self._sink), iterator)
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
@@ -57,18 +58,22 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
-        context = TaskContext.get()
-        query = context and context.getLocalProperty(_QUERY)
-        return _write(self._sink, _spot(self._sink, query or None), iterator)
+        return _write(self._sink, _spot_in_query(), iterator)
 
 
-def _spot(sink: Sink, query: str | None) -> Spot:
+def _spot(sink: Sink) -> Spot:
     context = TaskContext.get()
-    partition = context.partitionId() if context else 0
-    if query is None:
-        return Spot(sink.run, 0, partition, SAVE_KEPT)
+    return Spot(sink.run, 0, context.partitionId() if context else 0, SAVE_KEPT)
+
+
+def _spot_in_query() -> Spot:
+    context = TaskContext.get()
     assert context is not None
-    return Spot(query, int(context.getLocalProperty(_BATCH) or 0), partition, QUERY_KEPT)
+    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+    if query and batch:
+        return Spot(query, int(batch), context.partitionId(), QUERY_KEPT)
+    # Without batches (a continuous trigger), nothing distinguishes a repeated slice from a new one.
+    return Spot(secrets.token_hex(8), 0, context.partitionId(), SAVE_KEPT)
 
 
 def _write(sink: Sink, spot: Spot, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
