@@ -1,0 +1,90 @@
+"""The units of systemd and the manifests of Kubernetes are well-formed, and call what there is."""
+
+from __future__ import annotations
+
+import configparser
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from agentbus.commands._declare import parse
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "docs/examples"
+UNITS = sorted((EXAMPLES / "systemd").iterdir())
+MANIFESTS = sorted((EXAMPLES / "kubernetes").iterdir())
+
+
+def unit(path: pathlib.Path) -> configparser.ConfigParser:
+    found = configparser.ConfigParser(interpolation=None, strict=True)
+    found.optionxform = str
+    found.read_string(path.read_text())
+    return found
+
+
+def containers(manifest):
+    spec = manifest["spec"]
+    while "containers" not in spec:
+        spec = spec["jobTemplate"]["spec"] if "jobTemplate" in spec else spec["template"]["spec"]
+    return spec["containers"]
+
+
+@pytest.mark.parametrize("path", [p for p in UNITS if p.suffix == ".service"], ids=lambda p: p.name)
+def test_a_unit_calls_what_there_is_and_is_not_restarted_where_it_would_fail_again(path):
+    service = unit(path)["Service"]
+
+    program, *words = shlex.split(service["ExecStart"])
+
+    assert program == "%h/.local/bin/agentbus"
+    assert parse(words) is not None
+    if "--continuous" in words:
+        assert service["RestartPreventExitStatus"].split() == ["2", "4"]
+        assert service["Restart"] == "on-failure"
+
+
+def test_each_timer_has_its_service():
+    timers = [path for path in UNITS if path.suffix == ".timer"]
+
+    assert [path.stem for path in timers] == ["agentbus-compact", "agentbus-report"]
+    for path in timers:
+        assert path.with_suffix(".service") in UNITS
+        assert unit(path)["Timer"]["OnCalendar"].endswith(" UTC")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
+    for path in UNITS:
+        # The program of a user is not on this machine.
+        text = path.read_text().replace("%h/.local/bin/agentbus", "/bin/true")
+        (tmp_path / path.name).write_text(text)
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *sorted(map(str, tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    mine = [line for line in done.stderr.splitlines() if "agentbus-" in line]
+    assert mine == []
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
+def test_a_manifest_calls_what_there_is_and_mounts_what_it_names(path):
+    manifest = yaml.safe_load(path.read_text())
+
+    assert (manifest["apiVersion"], manifest["kind"]) == (
+        ("apps/v1", "Deployment") if path.stem == "archive" else ("batch/v1", "CronJob")
+    )
+    (container,) = containers(manifest)
+    assert parse(container["args"]) is not None
+    assert container["volumeMounts"] == [{"name": "bus", "mountPath": "/data"}]
+    if manifest["kind"] == "CronJob":
+        job = manifest["spec"]["jobTemplate"]["spec"]
+        (rule,) = job["podFailurePolicy"]["rules"]
+        assert rule["onExitCodes"]["values"] == [2, 4]
+        # Kubernetes takes such a policy with this alone.
+        assert job["template"]["spec"]["restartPolicy"] == "Never"
