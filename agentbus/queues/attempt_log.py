@@ -56,8 +56,9 @@ class AttemptLog:
 
     def ended(self, tasks: Iterable[Taken]) -> None:
         """Remember tasks that are done until they are acknowledged by their ids; thread-safe."""
+        ended = self._ended
         for task in tasks:
-            self._ended[task.priority][task.entry_id] = task
+            ended[task.priority][task.entry_id] = task
 
     def of_done(self, done: Mapping[str, Sequence[bytes]]) -> tuple[Arg, ...]:
         """Return the words for tasks that are acknowledged by their ids, in the order of priorities."""

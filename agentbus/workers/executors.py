@@ -96,6 +96,8 @@ class Inline(_Executor):
 
     # Whether `one` does more than what is done for most tasks without it.
     more = False
+    # Whether it times each attempt.
+    timed = False
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
         """Run the handler for each task, until stopped."""
@@ -103,6 +105,7 @@ class Inline(_Executor):
         left, take, add = batch.left, batch.left.popleft, batch.outcomes.append
         halt, one, clock, handler = self._stopping, self.one, time.monotonic, self._handler
         cancelled, set_current, slow = self._cancelled, current.set, self._traced or self.more
+        timed = self.timed
         if batch.order is not None:
             one, slow = partial(self._in_order, batch.order), True
         batch.plain = not slow
@@ -126,6 +129,8 @@ class Inline(_Executor):
                 # As `one` does it, for most tasks: here each call counts.
                 delivery = wrap(task)
                 set_current(delivery)
+                if timed:
+                    task.began = now
                 try:
                     result = handler(delivery)
                     if result is not None and isawaitable(result):
@@ -134,9 +139,13 @@ class Inline(_Executor):
                     outcome = self._failed(task, delivery, now, error)
                 else:
                     if result is None and not delivery.settled:
+                        if timed:
+                            task.took = clock() - now
                         add(task)
                         continue
                     outcome = _ended(TaskOutcome(task, result), delivery, now)
+                if timed:
+                    task.took = clock() - now
                 batch.plain = False
                 add(outcome)
         finally:

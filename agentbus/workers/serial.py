@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import Taken
@@ -293,6 +293,8 @@ class Serial(Loop):
         """Settle what has run and needs more than an ack, and return the ids to acknowledge."""
         outcomes = batch.unsettled()
         # In this order: an outcome that needs more is added after that was noted.
+        if batch.plain and self._consumer.log is not None:
+            self._consumer.log.ended(cast("list[Taken]", outcomes))
         ids = acks(outcomes) if batch.plain else self._acker.plain(outcomes)
         if not batch.done:
             batch.done = ids

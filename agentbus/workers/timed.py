@@ -24,7 +24,7 @@ _inline, _coroutine = Inline.one, Coroutines.one
 class TimedInline(Inline):
     """Runs a synchronous handler, and times each attempt."""
 
-    more = True
+    timed = True
 
     def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         task.began = began
