@@ -141,6 +141,9 @@ class Inline(_Executor):
                     if result is None and not delivery.settled:
                         if timed:
                             task.took = clock() - now
+                        if task.uncounted is not None:
+                            # The handler ran a durable step, which is removed at the task's end.
+                            batch.plain = False  # type: ignore[unreachable]
                         add(task)
                         continue
                     outcome = _ended(TaskOutcome(task, result), delivery, now)

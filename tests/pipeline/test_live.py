@@ -69,8 +69,8 @@ def test_a_window_is_told_again_when_it_has_changed(stream):
         for batch in told
     ]
     assert figures == [
-        {("queue", 0): (2, 4, 0), ("queue", 1): (1, 2, 0)},
-        {("queue", 0): (3, 6, 0), ("gap", 1): (0, 0, 7), ("metrics", 1): (1, 0, 0)},
+        {("queue", 0): (2, 8, 0), ("queue", 1): (1, 4, 0)},
+        {("queue", 0): (3, 12, 0), ("gap", 1): (0, 0, 7), ("metrics", 1): (1, 0, 0)},
     ]
     (work,) = [r for r in told[1] if r["kind"] == "metrics"]
     assert (work["processed"], work["dead"], work["agent"]) == (3, 0, "a")
