@@ -52,7 +52,7 @@ _HANDLERS: dict[str, tuple[Callable[[Any], None], str]] = {
 def throughput(server: Server, tasks: int, rounds: int) -> Iterator[Figure]:
     """The worker packs one entry for each batch that it acknowledges, and sends both together.
 
-    Each attempt is timed, which costs two looks at the clock; the entry takes no request of its own.
+    Each attempt is timed, which costs two looks at the clock; the entry needs no request besides the ack.
     """
     rows: list[Row] = []
     lines = []

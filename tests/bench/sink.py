@@ -78,8 +78,8 @@ def by_hand(server: Server, path: str, *, keyed: bool) -> None:
 def sinks(given: argparse.Namespace) -> Iterator[Figure]:
     """Rows go in slices of up to 500, each one step that is not repeated when Spark runs a task again.
 
-    A row with a key is one task for as long as the window lasts, whoever writes it. The loop with keys
-    loses a row for which it was killed after it took the key.
+    A row with a key is one task for as long as the window lasts, in whichever batch it is written.
+    The loop with keys loses a row for which it was killed after it took the key.
     """
     from agentbus.pipeline import session
 
