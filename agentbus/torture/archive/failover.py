@@ -8,6 +8,7 @@ import pathlib
 from typing import Any, Self
 
 from agentbus.core.keys import Keys
+from agentbus.core.stream import position, text
 from agentbus.torture.archive import counting, writing
 from agentbus.torture.archive.checks import ArchivedRow, ArchiveEvidence
 from agentbus.torture.archive.controls import STREAMS, meant
@@ -68,14 +69,25 @@ def _replication(server: DisposableServer) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def add(url: str, project: str, number: int) -> None:
-    """Add entries to each stream of which nothing is trimmed, past all proxies."""
+def add(url: str, project: str, number: int, *, later: bool = False) -> None:
+    """Add entries to each stream of which nothing is trimmed, past all proxies.
+
+    With `later` their ids are of a later millisecond than the last one: where a clock was set back, the ids
+    of a lost end would be given to others, and nothing could tell these apart.
+    """
     keys = Keys(project)
     with plain_client(url, _WITHIN) as raw:
         pipeline: Any = raw.pipeline(transaction=False)
-        for n in range(number):
-            for stream in STREAMS:
-                pipeline.xadd(keys.stream(stream), _fields(stream, n))
+        for stream in STREAMS:
+            key = keys.stream(stream)
+            entry_id = "*"
+            if later:
+                seconds, micros = raw.time()
+                ((last, _),) = raw.xrevrange(key, count=1)
+                now = seconds * 1000 + micros // 1000
+                entry_id = f"{max(now, position(text(last))[0] + 1)}-*"
+            for n in range(number):
+                pipeline.xadd(key, _fields(stream, n), id=entry_id)
         pipeline.execute()
 
 
@@ -106,7 +118,7 @@ class OutgrownArchive(ArchiveSite):
             replica.promote()
             self.faults[FAILOVER] = 1
             look = Look(replica.server.url, self.project)
-            add(replica.server.url, self.project, MORE)
+            add(replica.server.url, self.project, MORE, later=True)
             self._archive("later", look, replica.server)
             there = look.rows(STREAMS)
         known = {row.name: row for row in (*before, *there)}

@@ -260,7 +260,7 @@ class ArchiveRun(ArchiveSite):
             server.kill()
             replica.promote()
             self.faults[FAILOVER] = 1
-            add(replica.server.url, self.project, MORE)
+            add(replica.server.url, self.project, MORE, later=True)
             lines = [once, self.verify(), again, self.verify(), once, command.DONE]
             client = self.commands(_PROMOTED, lines, replica.server.socket)
             self.step("the replica was promoted", lambda: client.done)
