@@ -24,6 +24,7 @@ from agentbus.pipeline.replays.slices import Slice, Slicer, Stream
 from agentbus.pipeline.replays.survey import survey
 from agentbus.pipeline.replays.writer import ReplayTask, ReplayWriter
 from agentbus.pipeline.rows.schema import FIELDS
+from agentbus.pipeline.source.connection import ServerConnection
 from agentbus.store import resp
 from agentbus.store.scope import enter
 from tests.pipeline.archives import write_archive
@@ -144,6 +145,19 @@ def test_a_slice_is_not_published_before_the_one_that_it_follows(place):
 
     assert send(place, second) == [b"behind"]
     assert place.payloads() == []
+
+
+def test_a_slice_whose_server_went_back_says_so(place):
+    _, second = sliced(place, rows("q:a", range(1000)))
+
+    with (
+        ServerConnection(place.planter()._task.settings) as server,
+        pytest.raises(errors.NotFound, match=r"up to 499-0: it went back in time") as caught,
+    ):
+        server.run(writer.publish(second, "run:t", 1.0), patience=1.0)
+
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("run it again")
 
 
 def test_streams_have_cursors_of_their_own(place):

@@ -219,6 +219,13 @@ def publish(
                 f"the queue {part.to.queue!r} had no room for {patience:g} s",
                 hint="start workers, or raise its bound; the replay goes on when it is run again",
             )
+    if state == "behind":
+        # Its task has had the answer that the row before is published.
+        raise NotFound(
+            f"the server no longer knows that {part.stream} was published up to {part.after}: it"
+            " went back in time (restored from a backup, or failed over to a late replica)",
+            hint="run it again: it goes on where the server is now",
+        )
     if state != "done":
         raise NotFound(
             "the record of this replay was removed while it ran",
