@@ -8,6 +8,7 @@ import pathlib
 import threading
 
 import pyarrow.compute as pc
+import pyarrow.dataset
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -96,6 +97,15 @@ def test_each_version_is_one_of_a_delta_table_before_and_after_compaction(each):
     found = table(at)
     assert (found.version(), found.metadata().name) == (compacted.version - 1, "demo")
     assert found.metadata().partition_columns == ["kind", "date"]
+
+
+def test_plain_parquet_readers_find_nothing_in_the_directory_and_too_much_by_a_glob(tmp_path):
+    state = write_archive(tmp_path, numbered(6), per_commit=3)
+    commit_rows(Log(place(tmp_path)), state, numbered(6), COMPACT, removed=list(state.files))
+
+    assert pyarrow.dataset.dataset(tmp_path).count_rows() == 0
+    assert pyarrow.dataset.dataset(list(map(str, tmp_path.rglob("*.parquet")))).count_rows() == 12
+    assert table(place(tmp_path)).to_pyarrow_dataset().count_rows() == 6
 
 
 def test_files_with_typed_columns_and_without_are_one_table(tmp_path):

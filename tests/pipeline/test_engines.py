@@ -16,17 +16,19 @@ from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from tests.pipeline import clusters
+from tests.pipeline.archives import row, write_archive
 
 # Nightly: `test_delta.py` shows the same of deltalake alone, with writers that need no Spark.
 pytestmark = pytest.mark.slow
 PACKAGES = clusters.ROOT / ".venv" / "engines"
-ROUNDS, EACH = 8, 500
+ROUNDS, EACH, ENGINES = 8, 500, 8
 T = 1_763_640_000_000
 
 
 def start(path: str, *versions: int) -> subprocess.Popen[str]:
     """Start a process in which each engine but Spark reads an archive."""
-    assert PACKAGES.is_dir(), "no engines in .venv: run scripts/setup test engines"
+    wanted = PACKAGES / "duckdb_extension_delta"
+    assert wanted.is_dir(), f"remove {PACKAGES} if it is there, and run scripts/setup test engines"
     return subprocess.Popen(
         [sys.executable, "-m", "tests.pipeline.engines", path, *map(str, versions)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(PACKAGES), str(clusters.ROOT)])},
@@ -78,9 +80,24 @@ def test_every_engine_counts_alike_at_each_version_while_archivers_write(
     assert expected[newest.version - 1] == (ROUNDS * EACH, sum(range(ROUNDS * EACH)))
     assert {one["version"] for one in afterwards} == set(expected)
     assert len({one["version"] for one in meanwhile}) > 1
-    assert len({one["engine"] for one in afterwards}) == (6 if where == "directory" else 5)
+    assert len({one["engine"] for one in afterwards}) == ENGINES
     for one in meanwhile + afterwards:
-        assert tuple(one["counted"]) == expected[one["version"]], one
+        assert one.get("counted") == list(expected[one["version"]]), one
+
+
+@pytest.mark.parametrize("where", ["directory", "bucket"])
+def test_polars_alone_wants_pyarrow_where_a_path_has_to_be_escaped(tmp_path, request, where):
+    path = str(tmp_path / "in Köln")
+    if where == "bucket":
+        path = f"{request.getfixturevalue('s3').url}/in Köln"
+    write_archive(path, [row("q:mail", f"{T + n}-{n}") for n in range(4)])
+
+    found = {one["engine"]: one for one in said(start(path.replace("s3a://", "s3://"), 1))}
+
+    assert len(found) == ENGINES
+    # Once Polars reads it, docs/how-to/read-an-archive.md need not advise against it any more.
+    assert "in%20K%C3%B6ln" in found.pop("by_polars")["missing"]
+    assert {tuple(one["counted"]) for one in found.values()} == {(4, 6)}
 
 
 def by_spark(spark, path: str, version: int) -> tuple[int, int]:
