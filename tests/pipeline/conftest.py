@@ -6,8 +6,9 @@ All tests that need the session run in one process of a run that is spread over 
 
 from __future__ import annotations
 
+import pathlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
+from agentbus.core.settings import Settings, resolve
+from agentbus.pipeline.archives.archiver import Archiver, Round
 from agentbus.pipeline.spark import session as opening
 from agentbus.pipeline.spark.session import session
 from tests.pipeline import clusters
@@ -35,6 +38,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have each JVM that a test starts compile as those do whose data is small."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", clusters.QUICK)
+
+
+@pytest.fixture
+def settings(real_url: str, project: str) -> Settings:
+    """The settings of an agent on the run's real server."""
+    return resolve({"url": real_url, "project": project, "agent": "ada"})
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> str:
+    """Where an archive may be written."""
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
+def run(spark: SparkSession, settings: Settings, path: str) -> Callable[..., list[Round]]:
+    """Return a function that archives what there is now, and returns the rounds."""
+
+    def _run(**options: Any) -> list[Round]:
+        rounds: list[Round] = []
+        with Archiver(spark, settings, path, **options) as archiver:
+            archiver.run(on_round=rounds.append)
+        return rounds
+
+    return _run
 
 
 @pytest.fixture

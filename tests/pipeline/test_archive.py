@@ -26,16 +26,6 @@ DAY = 86_400_000
 
 
 @pytest.fixture
-def settings(real_url, project):
-    return resolve({"url": real_url, "project": project, "agent": "ada"})
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "archive")
-
-
-@pytest.fixture
 def bus(settings):
     with agentbus.connect(settings.url, project=settings.project, agent="ada") as opened:
         yield opened
@@ -50,19 +40,6 @@ def fill(valkey, project):
             valkey.ask("XADD", f"{project}:{stream}", entry_id, "payload", f'"{entry_id}"')
 
     return _fill
-
-
-@pytest.fixture
-def run(spark, settings, path):
-    """Return a function that archives what there is now, and returns the rounds."""
-
-    def _run(**options):
-        rounds: list = []
-        with Archiver(spark, settings, path, **options) as archiver:
-            archiver.run(on_round=rounds.append)
-        return rounds
-
-    return _run
 
 
 def numbered(count, start=1):

@@ -7,9 +7,7 @@ import collections
 import pyarrow.dataset
 import pytest
 
-from agentbus.core.settings import resolve
 from agentbus.errors import EpochMismatch
-from agentbus.pipeline.archives.archiver import Archiver
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
@@ -17,26 +15,9 @@ from agentbus.pipeline.archives.verify import status, verify
 
 
 @pytest.fixture
-def settings(real_url, project):
-    return resolve({"url": real_url, "project": project, "agent": "ada"})
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "archive")
-
-
-@pytest.fixture
-def run(spark, settings, path):
+def run(run):
     """Return a function that archives what there is now, and returns the rows and the losses."""
-
-    def _run(**options):
-        rounds: list = []
-        with Archiver(spark, settings, path, **options) as archiver:
-            archiver.run(on_round=rounds.append)
-        return [(done.rows, done.lost) for done in rounds]
-
-    return _run
+    return lambda **options: [(done.rows, done.lost) for done in run(**options)]
 
 
 @pytest.fixture

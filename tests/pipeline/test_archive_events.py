@@ -10,11 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 import agentbus
-from agentbus.core.settings import resolve
 from agentbus.errors import UsageError
 from agentbus.events import Ledger, Relay, send_event
 from agentbus.pipeline.archives import verify as verifying
-from agentbus.pipeline.archives.archiver import Archiver, release
+from agentbus.pipeline.archives.archiver import release
 from agentbus.pipeline.archives.compaction import compact
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.reader import read
@@ -24,29 +23,6 @@ from tests.events.shop import pass_by, register
 
 NAME = "shop:orders"
 STREAM = "ev:shop%3Aorders"
-
-
-@pytest.fixture
-def settings(real_url, project):
-    return resolve({"url": real_url, "project": project, "agent": "ada"})
-
-
-@pytest.fixture
-def path(tmp_path):
-    return str(tmp_path / "archive")
-
-
-@pytest.fixture
-def run(spark, settings, path):
-    """Return a function that archives what there is now, and returns the rounds."""
-
-    def _run(**options):
-        rounds: list = []
-        with Archiver(spark, settings, path, **options) as archiver:
-            archiver.run(on_round=rounds.append)
-        return rounds
-
-    return _run
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import agentbus
-from agentbus.core.settings import Settings, resolve
+from agentbus.core.settings import Settings
 from agentbus.pipeline.archives.archiver import archive, release
 from agentbus.pipeline.archives.compaction import compact
 from agentbus.pipeline.archives.reader import read
@@ -23,11 +23,6 @@ from agentbus.queues.retry import Backoff
 from agentbus.store.steps import Command, one_step
 
 TASKS = 40
-
-
-@pytest.fixture
-def settings(real_url: str, project: str) -> Settings:
-    return resolve({"url": real_url, "project": project, "agent": "ada"})
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from agentbus.commands._main import run
-from agentbus.core.settings import resolve
 from agentbus.errors import NotFound
 from agentbus.pipeline.archives.archiver import Archiver
 from agentbus.pipeline.archives.compaction import compact
@@ -21,11 +20,6 @@ from tests.pipeline import clusters
 
 DAY = 86_400_000
 SECRETS = (clusters.S3_SECRET, clusters.S3_KEY)
-
-
-@pytest.fixture
-def settings(real_url, project):
-    return resolve({"url": real_url, "project": project, "agent": "ada"})
 
 
 @pytest.fixture
