@@ -55,6 +55,23 @@ def _find(name: str, path: Any = None, target: Any = None) -> Any:
     return next(filter(None, found), None)
 
 
+def _load_socket() -> None:
+    """Load `_socket` from the folder of Python's own extensions, without listing those before it."""
+    import _frozen_importlib as importer
+    import _frozen_importlib_external as files
+    import _imp
+
+    for place in sys.path:
+        if place.endswith("lib-dynload"):
+            path = f"{place}/_socket{_imp.extension_suffixes()[0]}"
+            loader = files.ExtensionFileLoader("_socket", path)
+            try:
+                importer._load(importer.ModuleSpec("_socket", loader, origin=path))  # type: ignore[attr-defined]
+            except ImportError:
+                # It is elsewhere: imported as usual.
+                return
+
+
 def _system() -> Any:
     """Return what linked code uses of `os`, whose import takes a tenth of a verb; the rest is imported."""
     import posix
@@ -116,3 +133,5 @@ if sys.flags.no_site:
     sys.meta_path.append(_find)  # type: ignore[arg-type]
 os: Any = sys.modules.get("os") or _system()
 stat: Any = sys.modules.get("stat") or __import__("_stat")
+if "_socket" not in (*sys.builtin_module_names, *sys.modules):
+    _load_socket()

@@ -28,11 +28,18 @@ _ALL = (
 # What no plain call of a quick verb needs: mistakes, failures, and settings that few have.
 _LATE = (
     *("commands._main._as_json", "commands._main._no_settings"),
+    *("commands._message.fields", "commands._values.with_old", "commands.overhear._catch_up"),
     *("core.agent_name._of_job", "core.agent_name._user_name"),
-    *("core.names._bad_name", "core.names._bad_payload", "core.oplog._escaped"),
+    *("core.json_text.to_json", "core.names._bad_name", "core.names._bad_payload"),
+    *("core.names._shown", "core.oplog._escaped", "core.settings._between"),
+    *("core.timespec._days", "core.timespec._minutes", "core.timespec.parse_rfc3339"),
+    *("core.timespec.preceding", "core.timespec.since", "core.timespec.stream_id"),
     *("store.driver.rest", "store.driver.run", "store.operation.MISREAD", "store.resp.source"),
+    *("store.operation.misread",),
     *("coordination.announce._held", "coordination.announce._not_held"),
-    *("coordination.announce.over",),
+    *("coordination.announce.over", "coordination.notes.newest", "coordination.notes.notes"),
+    *("coordination.overhear.catch_up", "coordination.overhear.skipped"),
+    "coordination.recall.missing",
 )
 _DECLARE, _RESP = f"{PACKAGE}.commands._declare", f"{PACKAGE}.store.resp"
 _DIGESTS = "store/lua/digests.txt"
