@@ -72,6 +72,20 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
     assert mine == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
+def test_kubernetes_knows_every_field_of_a_manifest(path):
+    schemas = pytest.importorskip(
+        "kubernetes_validate", reason="the dependency group 'manifests' has it"
+    )
+    manifest = yaml.safe_load(path.read_text())
+
+    for version in ("1.31", schemas.latest_version()):
+        schemas.validate(manifest, version, strict=True)
+        with pytest.raises(schemas.ValidationError):
+            schemas.validate(manifest | {"specs": {}}, version, strict=True)
+
+
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
 def test_a_manifest_calls_what_there_is_and_mounts_what_it_names(path):
     manifest = yaml.safe_load(path.read_text())
