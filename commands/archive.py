@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from agentbus.pipeline.archives.archiver import Progress, Round
+    from agentbus.pipeline.archives.compaction import Compacted
     from agentbus.pipeline.archives.verify import StreamStatus, Verified
     from agentbus.pipeline.archives.versions import State
 
@@ -61,7 +62,7 @@ VERB = Verb(
     " Entries that were trimmed before they were archived are counted in rows of the kind gap. Needs"
     " the extra pipeline. JSON: version, rows, lost, files, bytes, streams, seconds, complete for"
     " each version; for compact partitions, files_before, files_after, rows, bytes_before,"
-    " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
+    " bytes_after, converted, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
     " missing_ids, gone, gone_ids, ok; for status"
     " path, archive, project, version, files, rows, bytes, lag, streams, of which each has stream,"
     " kind, rows, lost, lag, behind, last_id.",
@@ -223,16 +224,36 @@ def _compact(call: Call, path: str) -> None:
     if args.before is not None:
         date(args.before)
     check(path)
-    with _spark.session(call, path) as spark, _compacting(call, spark) as tell:
-        done = compact(spark, path, before=args.before, dry_run=args.dry_run, on_progress=tell)
+    rows, of = 0, 0
+
+    def tell(done: int, all_rows: int) -> None:
+        nonlocal rows, of
+        rows, of = done, all_rows
+
+    with contextlib.ExitStack() as stack:
+
+        def start() -> SparkSession:
+            spark = stack.enter_context(_spark.session(call, path))
+            stack.enter_context(_compacting(call, spark, lambda: (rows, of)))
+            return spark
+
+        done = compact(start, path, before=args.before, dry_run=args.dry_run, on_progress=tell)
     fields = {**_values.fields(done), "dry_run": args.dry_run}
-    verb = "would become" if args.dry_run else "became"
-    call.out.record(
-        fields,
-        f"{done.partitions} days of streams: {_n(done.files_before)} files {verb}"
-        f" {_n(done.files_after)}, {_n(done.rows)} rows,"
-        f" {_n(done.bytes_before)} bytes {verb} {_n(done.bytes_after)}",
-    )
+    call.out.record(fields, _compacted(done, dry_run=args.dry_run))
+
+
+def _compacted(done: Compacted, *, dry_run: bool) -> str:
+    said = []
+    if done.converted:
+        said.append(f"{'would be' if dry_run else 'was'} converted to a Delta table")
+    verb = "would become" if dry_run else "became"
+    if done.partitions:
+        said.append(
+            f"{done.partitions} days of streams: {_n(done.files_before)} files {verb}"
+            f" {_n(done.files_after)}, {_n(done.rows)} rows,"
+            f" {_n(done.bytes_before)} bytes {verb} {_n(done.bytes_after)}"
+        )
+    return "; ".join(said or ["nothing to compact"])
 
 
 def _verify(call: Call, path: str) -> int:
@@ -318,22 +339,21 @@ def _line(call: Call) -> Iterator[Any]:
         yield show
 
 
-@contextlib.contextmanager
-def _compacting(call: Call, spark: SparkSession) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to call with how many rows are compacted, and of how many; a terminal shows it."""
+def _compacting(
+    call: Call, spark: SparkSession, rows: Callable[[], tuple[int, int]]
+) -> contextlib.AbstractContextManager[object]:
+    """Return what shows on a terminal how many rows are compacted, and of how many."""
     from agentbus.commands._progress import Countdown, wanted
 
-    rows, of = 0, 0
-
-    def tell(done: int, all_rows: int) -> None:
-        nonlocal rows, of
-        rows, of = done, all_rows
+    def left() -> int:
+        done, of = rows()
+        return of - done
 
     def text(_left: int) -> str:
-        return f"compact: {_n(rows)} of {_n(of)} rows{_at_work(spark)}"
+        done, of = rows()
+        return f"compact: {_n(done)} of {_n(of)} rows{_at_work(spark)}"
 
-    with Countdown(lambda: of - rows, text) if wanted(call) else contextlib.nullcontext():
-        yield tell
+    return Countdown(left, text) if wanted(call) else contextlib.nullcontext()
 
 
 def _verifying(

@@ -24,6 +24,7 @@ from agentbus.pipeline.archives.reader import check_schema, literal, read_files
 from agentbus.pipeline.archives.retention import RETENTION
 from agentbus.pipeline.archives.versions import (
     COMPACT,
+    FORMAT,
     CommitConflict,
     File,
     State,
@@ -52,7 +53,7 @@ _FILE = "agentbus_file"
 class Compacted:
     """What was compacted, or would be: partitions (kind and date), files, rows and bytes.
 
-    With `dry_run` what comes after is unknown, and None.
+    With `dry_run` what comes after is unknown, and None. `converted`: the archive was one of AgentBus 0.1.
     """
 
     partitions: int
@@ -61,10 +62,11 @@ class Compacted:
     rows: int
     bytes_before: int
     bytes_after: int | None
+    converted: bool = False
 
 
 def compact(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     path: str | os.PathLike[str] | Place,
     *,
     before: str | None = None,
@@ -79,6 +81,7 @@ def compact(
     Rows are counted by stream before the commit; `Unhealthy`, and no change, if they differ.
     Older versions can be read for `grace` seconds more, at most a day; then replaced files are deleted.
     An archive of AgentBus 0.1 is converted first.
+    `spark` may be a function that opens a session: it is called once, if there is something to compact.
     `on_progress` is called with how many rows are compacted, and how many are to be.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
@@ -88,21 +91,27 @@ def compact(
     check_schema(at, state)
     todo = list(_todo(state, limit))
     every = [file for _, files in todo for file in files]
+    old_format = state.format < FORMAT
     if dry_run:
-        return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
+        return Compacted(
+            *(len(todo), len(every), None, _rows(every), _bytes(every), None, old_format)
+        )
     log.convert()
     _clean(at)
-    tell = on_progress or (lambda _rows, _of: None)
-    tell(0, _rows(every))
-    done = []
-    for each in _each(spark, at, todo):
-        done.append(each)
-        tell(sum(_rows(files) for files, _ in done), _rows(every))
+    done: list[tuple[list[File], list[File]]] = []
+    if todo:
+        tell = on_progress or (lambda _rows, _of: None)
+        tell(0, _rows(every))
+        for each in _each(spark() if callable(spark) else spark, at, todo):
+            done.append(each)
+            tell(sum(_rows(files) for files, _ in done), _rows(every))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
     newest = log.open()
     at.drop_links(newest.files)
     log.settle(newest, grace=grace, sweep=True)
-    return Compacted(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new))
+    return Compacted(
+        *(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new), old_format)
+    )
 
 
 def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
