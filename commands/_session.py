@@ -28,14 +28,21 @@ def _is_first() -> bool:
     folder = os.path.join(state_directory(), "told")
     path = os.path.join(folder, str(os.getsid(0)))
     try:
-        make_private(folder)
+        try:
+            _create(path)
+        except FileNotFoundError:
+            make_private(folder)
+            _create(path)
         _prune(folder)
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return False
     except OSError:
         return True
     return True
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 def _prune(folder: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import agentbus
@@ -87,6 +89,20 @@ def test_replacing_a_note_without_tags_leaves_it_none(bus):
 
     assert bus.recall("plan").tags == ()
     assert bus.notes(["old"]) == []
+
+
+def test_a_note_is_written_in_one_request_while_its_tags_stay(own_server: Server):
+    def written(tags: list[str]) -> int:
+        own_server.ask("CONFIG", "RESETSTAT")
+        bus.jot("plan", "build", tags=tags)
+        stats = own_server.ask("INFO", "commandstats").decode()
+        return int(re.search(r"cmdstat_evalsha:calls=(\d+)", stats)[1])
+
+    with agentbus.connect(own_server.url, agent="ada") as bus:
+        bus.jot("plan", "think", tags=["a", "b"])
+
+        assert [written(tags) for tags in (["a", "b"], ["b"], [], [])] == [1, 2, 2, 1]
+        assert bus.list_(tag="a") == bus.list_(tag="b") == []
 
 
 def test_if_absent_writes_a_new_note(bus):

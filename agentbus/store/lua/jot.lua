@@ -3,14 +3,15 @@
 -- KEYS: jot, jots, channel, agents, topics, once slot, then the zsets of its new tags and of its old ones
 -- ARGV: title, value, author, tags joined by ',', the tags that the caller expects, 1 to keep an
 --       existing note, bound, token, message, how many of the tag keys are new tags; the rest are old ones
--- Returns: {'written', unix time, entry id}, {'exists'}, or {'tags', its present tags} if they differ
+-- Returns: {'written', unix time, entry id}, {'exists'}, or {'tags', its present tags} if they are neither
+--       the expected nor the new ones
 --@include once
 --@include say
 local before = already(KEYS[6], ARGV[8])
 if before then return before end
 local has = redis.call('HGET', KEYS[1], 'tags') or ''
 if ARGV[6] == '1' and redis.call('EXISTS', KEYS[1]) == 1 then return { 'exists' } end
-if has ~= ARGV[5] then return { 'tags', has } end
+if has ~= ARGV[5] and has ~= ARGV[4] then return { 'tags', has } end
 for i = 7, #KEYS do
   local kind = redis.call('TYPE', KEYS[i])['ok']
   if kind ~= 'zset' and kind ~= 'none' then
