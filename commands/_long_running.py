@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _signals
+from agentbus.commands import _signals, _waiting
 from agentbus.commands._output import to_stderr
 from agentbus.core import oplog
 
@@ -128,7 +128,7 @@ def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) 
         told.append(number)
         if len(told) == _TWICE:
             to_stderr("agentbus: ended at once; what was not committed has not happened\n")
-            _signals.leave(128 + number, "ended at once by a second signal")
+            _waiting.leave(128 + number, "ended at once by a second signal")
         stop()
 
     # Not in the main thread: a signal handler that interrupts it inside a lock of an event would deadlock.

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import NoReturn, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T", bound=Callable[[int, object], object])
 
-# What is to be logged before the process is left at once.
-_last_words: list[Callable[[int, str], None]] = []
 ENDING = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def leaving(last: Callable[[int, str], None]) -> Iterator[None]:
-    """Have `leave` call a function with the exit code and the outcome."""
-    _last_words.append(last)
-    try:
-        yield
-    finally:
-        _last_words.remove(last)
-
-
-def leave(code: int, outcome: str) -> NoReturn:
-    """End this process at once, after the outcome was logged."""
-    for last in _last_words:
-        last(code, outcome)
-    os._exit(code)
 
 
 @contextlib.contextmanager

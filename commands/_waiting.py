@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
+# The package `signal` makes enumerations of what is in here, which takes a fifth of a quick verb.
+import _signal  # type: ignore[import-not-found]
 import gc
 import os
-import signal
-
-from agentbus.commands import _signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
     from agentbus.commands._declare import Call, Verb
 
+    Last = Callable[[int, str], None]
 
-@contextlib.contextmanager
-def noted(last: Callable[[int, str], None]) -> Iterator[None]:
-    """Call `last` with the exit code and the outcome if SIGTERM or SIGHUP ends this process at once.
+_NAMES = {_signal.SIGTERM: "SIGTERM", _signal.SIGHUP: "SIGHUP"}
+# What is to be logged before the process is left at once.
+_last_words: list[Last] = []
 
-    A handler that the verb installs itself takes precedence.
+
+def leave(code: int, outcome: str) -> NoReturn:
+    """End this process at once, after the outcome was logged."""
+    for last in _last_words:
+        last(code, outcome)
+    os._exit(code)
+
+
+class LastWords:
+    """Calls `last` with the exit code and the outcome if a signal, or `leave`, ends this process at once.
+
+    The signals are SIGTERM and SIGHUP. A handler that the verb installs itself takes precedence.
     """
 
-    def act(number: int, _frame: object) -> None:
-        last(128 + number, f"ended by {signal.Signals(number).name}")
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
+    def __init__(self, last: Last) -> None:
+        self._last = last
+        self._numbers: list[int] = []
 
-    numbers = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is signal.SIG_DFL
-    ]
-    hearing = _signals.heard(act, *numbers) if numbers else contextlib.nullcontext()
-    with hearing, _signals.leaving(last):
-        yield
+    def __enter__(self) -> None:
+        for number in _NAMES:
+            if _signal.getsignal(number) == _signal.SIG_DFL:
+                self._numbers.append(number)
+                _signal.signal(number, self._act)
+        _last_words.append(self._last)
+
+    def __exit__(self, *_: object) -> None:
+        _last_words.remove(self._last)
+        for number in self._numbers:
+            _signal.signal(number, _signal.SIG_DFL)
+
+    def _act(self, number: int, _frame: object) -> None:
+        self._last(128 + number, f"ended by {_NAMES[number]}")
+        _signal.signal(number, _signal.SIG_DFL)
+        _signal.raise_signal(number)
 
 
 def run(
@@ -49,20 +66,25 @@ def run(
     waits: bool,
 ) -> int:
     """Call a verb, and log when it begins to wait, or what it asks the server; return its exit code."""
-    settings, values = call.settings, vars(call.args)
-    with contextlib.ExitStack() as stack:
-        if waits:
-            # A quick verb ends before garbage matters (see scripts/agentbus); what is imported is none.
-            gc.freeze()
-            gc.enable()
-            values["pid"] = os.getpid()
-            # Verbs put the two ways to name flags together when they run.
-            named = [*values.get("names", ()), *filter(None, [values.get("name")])]
-            flags = named + values["flag"] if isinstance(values.get("flag"), list) else named
-            log(values | ({"flag": flags} if flags else {}), None, 0, "began")
-            stack.enter_context(noted(lambda code, outcome: log(values, began, code, outcome)))
-        if settings.log_level == "debug":
-            from agentbus.commands import _debug
+    if not waits:
+        return _called(verb, module, call)
+    values = vars(call.args)
+    # A quick verb ends before garbage matters (see scripts/agentbus); what is imported is none.
+    gc.freeze()
+    gc.enable()
+    values["pid"] = os.getpid()
+    # Verbs put the two ways to name flags together when they run.
+    named = [*values.get("names", ()), *filter(None, [values.get("name")])]
+    flags = named + values["flag"] if isinstance(values.get("flag"), list) else named
+    with LastWords(lambda code, outcome: log(values, began, code, outcome)):
+        log(values | ({"flag": flags} if flags else {}), None, 0, "began")
+        return _called(verb, module, call)
 
-            stack.enter_context(_debug.debugged(verb.name, settings))
+
+def _called(verb: Verb, module: Any, call: Call) -> int:
+    if call.settings.log_level != "debug":
+        return int(module.run(call) or 0)
+    from agentbus.commands import _debug
+
+    with _debug.debugged(verb.name, call.settings):
         return int(module.run(call) or 0)

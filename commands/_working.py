@@ -9,7 +9,7 @@ import sys
 import threading
 from importlib import import_module
 
-from agentbus.commands import _signals
+from agentbus.commands import _signals, _waiting
 from agentbus.commands._output import to_stderr
 from agentbus.commands.pause import named
 from agentbus.core.errors import TimedOut, UsageError
@@ -114,4 +114,4 @@ def loaded(path: str, what: str) -> Any:
 def _leave(code: int = 1) -> None:
     # A Python function cannot be interrupted from outside; its task is not acknowledged.
     to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
-    _signals.leave(code, "the handler did not end in time")
+    _waiting.leave(code, "the handler did not end in time")
