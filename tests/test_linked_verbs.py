@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, strategies as st
 
+import agentbus
+from agentbus.agents import clients
 from agentbus.commands._declare import GLOBAL, module
+from agentbus.core import client_session
 from tests import linking
+from tests.hooks import RECORDED
 from tests.linking import ROOT, Ran, Way
 from tests.profiles import share
 from tests.repositories import make_repository
 from tests.test_command_line import pieces, words
+from tests.test_hook_clients import sent
 from tests.tiers import nightly, sampled
 
 sys.path.append(str(ROOT / "scripts"))
@@ -66,6 +75,16 @@ class Pair:
         assert found._replace(modules=[]) == wanted._replace(modules=[])
         return found
 
+    @contextlib.contextmanager
+    def meanwhile(self, act: Callable[[Way], None]) -> Iterator[None]:
+        """Do something on each way while a command line runs."""
+        threads = [threading.Thread(target=act, args=(way,)) for way in self.ways]
+        for thread in threads:
+            thread.start()
+        yield
+        for thread in threads:
+            thread.join()
+
     def ask(self, *command: str) -> None:
         """Send a command to both servers."""
         for way in self.ways:
@@ -91,7 +110,11 @@ PLAIN = [
     ["announce", "building"],
     ["announce", "building", "--ttl", "60"],
     ["satisfy", "building", "--note=done"],
+    ["await", "building"],
+    ["await", "building", "--delete", "--timeout", "5"],
+    ["hook", "claude", "PostToolUse"],
 ]
+EVENT = json.dumps({"session_id": "0a1b", "tool_name": "Bash"}).encode()
 ENVIRONMENTS = [
     pytest.param({}, True, id="none"),
     pytest.param({"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "build-1"}, False, id="names"),
@@ -105,10 +128,70 @@ def test_plain_calls_do_the_same_and_load_nothing_else(both, repository, inside,
     pair = Pair(both, environment=environment, cwd=repository if inside else None)
 
     # The first time, the server may not know the scripts.
-    ran = [pair.run(*line) for line in (*PLAIN, *PLAIN)]
+    ran = [pair.run(*line, stdin=EVENT) for line in (*PLAIN, *PLAIN)]
 
     assert [one.code for one in ran] == [0] * len(ran)
     assert [one.modules for one in ran[len(PLAIN) :]] == [[]] * len(PLAIN)
+    pair.compare()
+
+
+def test_a_flag_that_is_satisfied_meanwhile_is_awaited_in_the_same_way(both):
+    pair = Pair(both, environment={"AGENTBUS_AGENT": "a", "AGENTBUS_PROJECT": "p"})
+    # The first time, the server may not know the scripts.
+    for _ in range(2):
+        pair.run("announce", "building", "--agent", "b")
+        with pair.meanwhile(_satisfied):
+            done = pair.run("await", "building", "testing", "--any")
+
+    assert (done.code, done.modules) == (0, [])
+    assert done.out == "building satisfied by b at …\n"
+    pair.compare()
+
+
+def _satisfied(way: Way) -> None:
+    with way.server() as server:
+        while not any(one["cmd"] == "xread" for one in server.client_list()):
+            pass
+        path = server.get_connection_kwargs()["path"]
+    with agentbus.connect(f"unix://{path}", project="p", agent="b") as bus:
+        bus.satisfy("building")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGHUP), nightly(signal.SIGINT)])
+def test_a_signal_ends_a_wait_in_the_same_way(both, number):
+    pair = Pair(both)
+
+    def end(way: Way) -> None:
+        log = way.home / ".local/state/agentbus/agentbus.log"
+        while "began" not in (line := log.read_text().splitlines()[-1]):
+            pass
+        os.kill(json.loads(line)["pid"], number)
+
+    with pair.meanwhile(end):
+        done = pair.run("await", "building")
+
+    assert done.code == (130 if number == signal.SIGINT else -number)
+    assert "interrupted" in done.log or "ended by" in done.log
+
+
+HOOKS = [path for path in sorted(RECORDED.glob("*/*.json")) if "Wake" not in path.name]
+
+
+@pytest.mark.parametrize("path", sampled(HOOKS, every=12), ids=lambda path: path.stem)
+def test_an_event_of_each_client_is_answered_in_the_same_way(both, path):
+    client, event = sent(path)
+    data = path.read_bytes()
+    agent = client_session.name(client, clients.load(client).session(json.loads(data)))
+    pair = Pair(both, environment={"AGENTBUS_PROJECT": "p"}, stdin=data)
+
+    quiet = [pair.run("hook", client, event) for _ in range(2)][-1]
+    for way in both:
+        # It says how long ago the agent was seen, which may differ.
+        way.run("tell", agent, "ready?", "--agent", "b", environment=pair.options["environment"])
+    told = pair.run("hook", client, event)
+
+    assert quiet.out == "" or clients.load(client).EVENTS[event] == "start"
+    assert (quiet.code, told.code) == (0, 0)
     pair.compare()
 
 
@@ -153,9 +236,20 @@ def test_refusals_and_mistakes_are_the_same(both):
             ["overhear", "--follow", "--timeout", "0.05"],
             ["overhear", "--catch-up"],
             ["overhear", "--reset"],
+            ["await", "none", "--timeout", "0.05"],
+            ["await", "none", "taken", "--any", "--delete", "--json", "--log-level=debug"],
+            ["await", "taken", "--until", "announced", "--fresh"],
+            ["await", "--timeout", "never"],
+            ["hook"],
+            ["hook", "claude", "PostToolUse", "--tools"],
+            ["hook", "claude", "PostToolUse", "--json"],
+            ["hook", "emacs", "PostToolUse"],
         )
     }
 
+    pair.run("fail", "taken", "--force")
+    assert pair.run("await", "taken").code == 8
+    assert codes["await none --timeout 0.05"] == 3
     assert codes["announce taken"] == 4
     assert codes["recall none"] == 5
     assert codes["speak "] == 2
@@ -163,18 +257,21 @@ def test_refusals_and_mistakes_are_the_same(both):
 
 
 def test_what_a_server_answers_otherwise_is_handled_in_the_same_way(both):
-    pair = Pair(both, environment={"AGENTBUS_AGENT": "a", "AGENTBUS_DEADLINE": "0.3"})
+    pair = Pair(both, environment={"AGENTBUS_AGENT": "a"})
     for line in PLAIN:
         pair.ask("SCRIPT", "FLUSH")
-        assert pair.run(*line).code == 0
+        assert pair.run(*line, stdin=EVENT).code == 0
     # The main stream, a cursor, a note and a flag of another kind than theirs.
     for key in ("ch:main", "last:a", "jot:how", "flag:building"):
         pair.ask("DEL", f"agentbus:{key}")
         pair.ask("SET" if key != "last:a" else "SADD", f"agentbus:{key}", "spoilt")
-    codes = [pair.run(*line).code for line in PLAIN]
+    lines = [
+        ["await", "building", "--timeout=0.05"] if line[0] == "await" else line for line in PLAIN
+    ]
+    codes = [pair.run(*line, stdin=EVENT).code for line in lines]
     pair.ask("FLUSHALL")
     pair.ask("CONFIG", "SET", "maxmemory", "1")
-    full = [pair.run(*line).code for line in PLAIN]
+    full = [pair.run(*line, stdin=EVENT).code for line in lines]
     pair.ask("CONFIG", "SET", "maxmemory", "0")
 
     assert 0 not in (codes[0], codes[5])
@@ -191,14 +288,30 @@ def test_an_output_that_takes_nothing_is_reported_in_the_same_way(both, stdout):
     pair.compare()
 
 
-@pytest.mark.parametrize("verb", sampled(QUICK, every=6))
+# A hook leaves that to the next verb.
+STARTS = [verb for verb in QUICK if verb != "hook"]
+
+
+@pytest.mark.parametrize("verb", sampled(STARTS, every=6))
 def test_a_server_that_does_not_run_is_started(both, verb):
     line = next(line for line in PLAIN if line[0] == verb)
+    if verb == "await":
+        line = [*line, "--timeout", "0.05"]
     # Loaded machines start one slowly.
     pair = Pair(both, environment={"AGENTBUS_DEADLINE": "60"})
     pair.run("server", "stop")
 
-    assert pair.run(*line).code == (5 if verb == "recall" else 0)
+    assert pair.run(*line).code == {"recall": 5, "await": 3}.get(verb, 0)
+    pair.compare()
+
+
+def test_a_hook_leaves_a_server_alone_that_does_not_run_in_the_same_way(both):
+    pair = Pair(both, stdin=EVENT)
+    pair.run("server", "stop")
+
+    for _ in range(2):
+        assert pair.run("hook", "claude", "PostToolUse")[:3] == (0, "", "")
+    assert pair.run("list", "--agents").code == 0
     pair.compare()
 
 
@@ -229,10 +342,11 @@ _WAITS = ("--follow", "--wait", "--timeout", "--deadline")
 
 @st.composite
 def lines(draw) -> list[str]:
-    """Draw a command line of a quick verb."""
+    """Draw a command line of a quick verb; none that waits for long."""
     verb = module(draw(st.sampled_from(QUICK))).VERB
     after = draw(st.lists(pieces((*verb.params, *verb.params, *GLOBAL)), max_size=4))
-    line = [verb.name, *(word for piece in after for word in piece)]
+    soon = ["--timeout", "0.02"] if verb.name == "await" else []
+    line = [verb.name, *soon, *(word for piece in after for word in piece)]
     if draw(st.integers(0, 3)) == 0:
         line.insert(draw(st.integers(1, len(line))), draw(words))
     return line
@@ -257,9 +371,10 @@ def test_any_command_line_in_any_environment_does_the_same(
     pair = Pair(both, environment=environment, cwd=repository if inside else None)
 
     for line in said:
-        sound = all("\0" not in word and not word.startswith(_WAITS) for word in line)
+        drawn = line[3:] if line[:2] == ["await", "--timeout"] else line
+        sound = all("\0" not in word and not word.startswith(_WAITS) for word in drawn)
         if sound and not ("AGENTBUS_URL" in environment and "--url" in " ".join(line)):
-            pair.run(*line, stdin=b"from stdin\n")
+            pair.run(*line, stdin=EVENT)
     pair.compare()
 
 

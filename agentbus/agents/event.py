@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from agentbus.agents import clients
 from agentbus.core.settings import resolve, state_directory
 
 TYPE_CHECKING = False
@@ -55,7 +56,7 @@ class Event:
     @classmethod
     def read(cls, client: str, event: str, data: bytes, flags: dict[str, object]) -> Event | None:
         """Return what a client sent; None if it is nothing that AgentBus answers."""
-        module = __import__(f"agentbus.agents.clients.{client}", fromlist=("EVENTS",))
+        module = clients.load(client)
         kind = module.EVENTS.get(event)
         if kind is None:
             return None

@@ -129,7 +129,7 @@ def _said(asked: Event) -> object:
     if asked.kind in ("start", "turn", "end"):
         # What waited for a message until now.
         path = asked.waiting
-        if os.path.exists(path):
+        if os.path.lexists(path):
             from agentbus.agents import wake
 
             wake.end(path)

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 _SPACE = " \t\r\n"
 
 
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 class _Rules:
     """The options of the scanner, as `json.JSONDecoder` has them."""
 
@@ -19,10 +23,7 @@ class _Rules:
     object_pairs_hook = None
     parse_float = float
     parse_int = int
-
-    @staticmethod
-    def parse_constant(name: str) -> Any:
-        raise ValueError(f"{name} is not JSON")
+    parse_constant = staticmethod(_no_constant)
 
 
 def from_json(text: str) -> Any:

@@ -11,12 +11,20 @@ from typing import Any
 
 # Each class that is linked, and its own module. Filled in at the end of the linked module.
 _CLASSES: dict[str, str] = {}
-_VERBS: dict[str, Any] = {}
+# The modules that are looked up by a word of the command line: of the verb, of clients.
+_MODULES: dict[str, Any] = {}
 
 
 def _late(module: str, name: str) -> Any:
     """Import what is not linked, where it is used."""
     return getattr(__import__(module, fromlist=(name,)), name)
+
+
+def _module(name: str, **symbols: Any) -> Any:
+    """Return a module of these symbols; what else it has is imported where it is used."""
+    found = type(sys)(name)
+    vars(found).update(symbols, __getattr__=lambda symbol: _late(name, symbol))
+    return found
 
 
 def _loaded(module: str, name: str) -> tuple[Any, ...]:

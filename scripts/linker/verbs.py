@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import pathlib
+from collections.abc import Iterable
 
 from linker.link import Linker
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
 
+_CLIENTS = ("claude", "codex", "copilot", "gemini", "cursor", "opencode")
+# What a hook that has nothing to say asks of the module of a client.
+_OF_CLIENT = ("EVENTS", "context", "edited", "session", "stopped_before")
 # The quick verbs, and the modules that each one needs beside those of all.
 VERBS: dict[str, tuple[str, ...]] = {
     "speak": ("commands.speak", "coordination.speak"),
@@ -17,19 +21,29 @@ VERBS: dict[str, tuple[str, ...]] = {
     "satisfy": ("commands.satisfy", "coordination.announce"),
     "recall": ("commands.recall", "coordination.recall", "coordination.notes", "core.record"),
     "jot": ("commands.jot", "coordination.notes", "core.record"),
+    "await": (
+        *("commands.await_", "commands._waiting", "coordination.announce", "coordination.wait"),
+        *("coordination.waiters", "core.record", "core.timespec"),
+        *("store.operation", "store.sessions"),
+    ),
+    "hook": (
+        *("agents.event", "agents.hook", "agents.clients", "agents.clients._given"),
+        *(f"agents.clients.{client}" for client in _CLIENTS),
+    ),
 }
 _ALL = (
     *("commands._main", "commands._declare", "commands._message", "commands._output"),
     *("commands._session", "commands._values"),
-    *("core.agent_name", "core.clock", "core.json_text", "core.keys", "core.names", "core.oplog"),
-    *("core.settings", "core.settings_check:make_private", "core.stream"),
+    *("core.agent_name", "core.client_session", "core.clock", "core.json_text", "core.keys"),
+    *("core.names", "core.oplog", "core.settings", "core.settings_check:make_private"),
+    *("core.stream", "core.words"),
     *("store.connection", "store.driver", "store.resp", "store.scope", "store.steps"),
 )
 # What no plain call of a quick verb needs: mistakes, failures, and settings that few have.
 _LATE = (
     *("commands._main._as_json", "commands._main._no_settings"),
     *("commands._message.fields", "commands._values.with_old", "commands.overhear._catch_up"),
-    *("core.agent_name._of_job", "core.agent_name._user_name"),
+    *("core.agent_name._of_job", "core.agent_name._user_name", "core.client_session._asked"),
     *("core.json_text.to_json", "core.names._bad_name", "core.names._bad_payload"),
     *("core.names._shown", "core.oplog._escaped", "core.settings._between"),
     *("core.timespec._days", "core.timespec._minutes", "core.timespec.parse_rfc3339"),
@@ -39,23 +53,35 @@ _LATE = (
     *("coordination.announce._held", "coordination.announce._not_held"),
     *("coordination.announce.over", "coordination.notes.newest", "coordination.notes.notes"),
     *("coordination.overhear.catch_up", "coordination.overhear.skipped"),
-    "coordination.recall.missing",
+    *("coordination.recall.missing", "coordination.wait._failed"),
 )
+# What is late, or not, for one verb alone: a hook with other options than those that clients give.
+_LATE_IN = {
+    "hook": ("commands._main.run", "core.agent_name.default", "store.scope.client_session"),
+    "await": ("store.driver.at_once",),
+}
+_NOT_LATE_IN = {
+    "await": (
+        *("commands._values.with_old", "core.timespec._days", "core.timespec.parse_rfc3339"),
+        "store.driver.run",
+    )
+}
 _DECLARE, _RESP = f"{PACKAGE}.commands._declare", f"{PACKAGE}.store.resp"
+_CLIENT = f"{PACKAGE}.agents.clients"
 _DIGESTS = "store/lua/digests.txt"
 
 
 def linked(sources: Sources, verb: str) -> str:
     """Return the text of a quick verb's linked module."""
-    own = f"{PACKAGE}.{VERBS[verb][0]}"
-    late = [f"{PACKAGE}.{name}".rpartition(".") for name in _LATE]
+    late = {*_LATE, *_LATE_IN.get(verb, ())}.difference(_NOT_LATE_IN.get(verb, ()))
     linker = Linker(
         sources,
         [f"{PACKAGE}.{name}" for name in (*_ALL, *VERBS[verb])],
-        late=[(module, name) for module, _, name in late],
+        late=[(module, name) for module, _, name in map(_parted, late)],
         values={
             (_DECLARE, "VERBS"): repr((verb,)),
-            (_DECLARE, "module"): "_VERBS.__getitem__",
+            (_DECLARE, "module"): "_MODULES.__getitem__",
+            (_CLIENT, "load"): "_MODULES.__getitem__",
             (
                 _RESP,
                 "digest",
@@ -63,10 +89,12 @@ def linked(sources: Sources, verb: str) -> str:
         },
     )
     main = linker.reach(f"{PACKAGE}.commands._main", "main")
-    declared, run = (linker.reach(own, name) for name in ("VERB", "run"))
+    if verb == "hook":
+        modules = [_module(linker, name, f"{_CLIENT}.{name}", _OF_CLIENT) for name in _CLIENTS]
+    else:
+        modules = [_module(linker, verb, f"{PACKAGE}.{VERBS[verb][0]}", ("VERB", "run"))]
     statements = linker.statements()
     body = ast.unparse(ast.fix_missing_locations(ast.Module(statements, [])))
-    module = f"_VERBS[{verb!r}]"
     return "\n".join(
         (
             _runtime(),
@@ -74,14 +102,22 @@ def linked(sources: Sources, verb: str) -> str:
             body,
             f"_CLASSES.update({linker.classes!r})",
             "builtins.__build_class__ = _class",
-            f"{module} = type(sys)({own!r})",
-            f"{module}.VERB = {declared}",
-            f"{module}.run = {run}",
+            *modules,
             'if __name__ == "__main__":',
             f"    {main}()",
             "",
         )
     )
+
+
+def _parted(name: str) -> tuple[str, str, str]:
+    return f"{PACKAGE}.{name}".rpartition(".")
+
+
+def _module(linker: Linker, name: str, module: str, symbols: Iterable[str]) -> str:
+    """Return the statement that makes a module with these symbols; others are imported when asked for."""
+    found = ", ".join(f"{symbol}={linker.reach(module, symbol)}" for symbol in symbols)
+    return f"_MODULES[{name!r}] = _module({module!r}, {found})"
 
 
 def _digests(sources: Sources, statements: list[ast.stmt]) -> dict[str, str]:

@@ -10,6 +10,7 @@ which keeps an append-only file. [Why it is fast](why-fast.md#shell-verbs) expla
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -30,14 +31,22 @@ HOT = {
     "overhear (nothing new)": ["overhear"],
     "announce": ["announce", "building"],
     "satisfy": ["satisfy", "building"],
+    "await (satisfied)": ["await", "building"],
     "recall": ["recall", "note"],
     "jot": ["jot", "note", "value", "--tag", "a,b"],
+    "hook (nothing new)": ["hook", "claude", "PostToolUse"],
+}
+# What a client sends to a hook; other verbs do not read it.
+EVENT = {
+    "session_id": "3f6c2a10-7d0e-4c55-9b1e-0a6f2d8c41aa",
+    "hook_event_name": "PostToolUse",
+    "tool_name": "Bash",
+    "tool_response": {"stdout": "ok"},
 }
 # The second command is started without a shell, and with `site`.
 ORDINARY = "by the ordinary script"
 UNLINKED = "speak, modules not linked"
 OTHERS = {
-    "await (satisfied)": ["await", "building"],
     "list": ["list"],
     "list --flags": ["list", "--flags"],
     "whoami": ["whoami"],
@@ -63,19 +72,22 @@ def install(place: pathlib.Path) -> pathlib.Path:
 
 
 def measure(
-    commands: dict[str, list[str]], environment: dict[str, str], rounds: int
+    commands: dict[str, list[str]], environment: dict[str, str], rounds: int, stdin: pathlib.Path
 ) -> dict[str, list[float]]:
-    """Run the commands in turns and return each one's wall times in milliseconds."""
+    """Run the commands in turns, each with a file as stdin, and return their wall times in ms."""
     # A search path of the user's has the modules themselves imported.
     unlinked = {**environment, "PYTHONPATH": "/nowhere"}
     took: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(rounds + 3):
         for name, command in commands.items():
-            began = time.perf_counter()
             given = unlinked if name == UNLINKED else environment
-            subprocess.run(command, env=given, stdout=subprocess.DEVNULL, check=False)
-            if turn >= 3:
-                took[name].append((time.perf_counter() - began) * 1000)
+            with stdin.open("rb") as file:
+                began = time.perf_counter()
+                subprocess.run(
+                    command, env=given, stdin=file, stdout=subprocess.DEVNULL, check=False
+                )
+                if turn >= 3:
+                    took[name].append((time.perf_counter() - began) * 1000)
     return took
 
 
@@ -90,6 +102,8 @@ def verbs(given: argparse.Namespace) -> Iterator[Figure]:
         agentbus, ordinary = str(programs / "agentbus"), str(programs / "agentbus-toolkit")
         environment = {**scrubbed(dict(os.environ)), "HOME": str(place), "AGENTBUS_PROJECT": "b"}
         subprocess.run([agentbus, "jot", "note", "value"], env=environment, check=True)
+        event = place / "event.json"
+        event.write_text(json.dumps(EVENT))
         try:
             took = measure(
                 {
@@ -101,6 +115,7 @@ def verbs(given: argparse.Namespace) -> Iterator[Figure]:
                 },
                 environment,
                 given.rounds,
+                event,
             )
         finally:
             subprocess.run([agentbus, "server", "stop"], env=environment, check=True)

@@ -8,4 +8,13 @@ client takes none.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 CLIENTS = ("claude", "codex", "copilot", "gemini", "cursor", "opencode")
+
+
+def load(client: str) -> Any:
+    """Import and return the module of a client."""
+    return __import__(f"{__name__}.{client}", fromlist=("EVENTS",))

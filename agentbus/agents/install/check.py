@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentbus.agents import plugin
+from agentbus.agents import clients, plugin
 from agentbus.agents.install import edit, folder, places, plugins, run, trust
 from agentbus.agents.install.place import Installation
 from agentbus.agents.install.steps import ClientProgram, shown
@@ -82,7 +82,7 @@ def _check(client: str, place: Installation, quick: bool) -> Iterator[InstallFin
 
 
 def _tried(client: str, parts: ClientParts, again: str) -> Iterator[InstallFinding]:
-    module = __import__(f"agentbus.agents.clients.{client}", fromlist=("EVENTS",))
+    module = clients.load(client)
     with HookTrial(client).running() as trial:
         if trial.away:
             yield InstallFinding(client, "bus", "warning", trial.away, "see 'agentbus doctor'")
@@ -150,7 +150,7 @@ def _opencode(client: str, place: Installation, quick: bool) -> ClientParts | In
         return _failed(client, f"{shown(path)} is missing", again)
     if text != plugin.text("opencode.js", place.program):
         return _failed(client, f"{shown(path)} is another version", again)
-    module = __import__("agentbus.agents.clients.opencode", fromlist=("EVENTS",))
+    module = clients.load("opencode")
     hooks = {
         event: plugin.command(place.program, client, event)
         for event in module.EVENTS
