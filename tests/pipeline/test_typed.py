@@ -184,7 +184,18 @@ def test_values_of_other_programs_are_null(spark):
 
 
 def test_a_list_that_holds_anything_but_counts_is_null(spark):
-    lists = ["[1,-2]", "[1.5]", '["1"]', "[null]", "[01]", "[[1]]", f"[{'9' * 16}]", "7", "[1,]"]
+    lists = [
+        "[1,-2]",
+        "[1.5]",
+        '["1"]',
+        "[null]",
+        "[01]",
+        "[[1]]",
+        f"[{'9' * 16}]",
+        "7",
+        "[1,]",
+        "[1]\n",
+    ]
 
     rows = several(spark, schema.METRICS, *({"fields": {"ran": text}} for text in lists))
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentbus.pipeline.reports.span import LENGTHS, Span
+from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,12 +29,14 @@ class Aggregate:
     """A query in SQL over `{rows}`, whose answer is small: by names and moments, never by entries.
 
     `given` fills in what else it has in braces. `spanned`: it cuts time as the span of the rows has it.
+    `kinds`: it is of such entries alone, and not asked where the rows have none.
     """
 
     name: str
     query: str
     given: Given = field(default=lambda _columns, _span: {})
     spanned: bool = False
+    kinds: tuple[str, ...] = schema.KINDS
 
     def frame(self, rows: DataFrame, span: Span) -> DataFrame:
         """Return the answer as a frame; no job runs."""

@@ -53,6 +53,7 @@ SLOWEST = Aggregate(
     LIMIT {MOST}
     """,
     _given,
+    kinds=(schema.ATTEMPT,),
 )
 # By worker (`of_worker`), the busiest ones; and by the class of the error, the most frequent ones.
 ATTEMPTS = Aggregate(
@@ -77,6 +78,7 @@ ATTEMPTS = Aggregate(
     LIMIT {_MANY}
     """,
     _given,
+    kinds=(schema.ATTEMPT,),
 )
 
 

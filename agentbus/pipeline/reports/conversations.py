@@ -47,20 +47,24 @@ _ANSWERS = f"""
       AND unix_millis(time) - unix_millis(before.time) <= {ANSWER_WITHIN_MS}
 """
 
+# Few queues hold replies: the tasks of all others need not be moved for the join.
 _REQUESTS = f"""
     WITH tasks AS (
       SELECT id, stream, agent, queue, time, correlation_id, {{causation_id}} AS cause,
         {{reply_to}} AS replies, coalesce(fields['id'], concat(id, '@', substring(stream, 3))) AS task_id
       FROM {{rows}}
       WHERE kind = 'queue'
+    ), requests AS (
+      SELECT * FROM tasks WHERE replies IS NOT NULL AND NOT startswith(replies, '{_PRIVATE}')
     )
     SELECT asked.task_id, asked.agent AS asker, asked.queue, asked.replies,
       unix_millis(min(reply.time)) - unix_millis(asked.time) AS took_ms
-    FROM (
-      SELECT * FROM tasks WHERE replies IS NOT NULL AND NOT startswith(replies, '{_PRIVATE}')
-    ) AS asked
+    FROM requests AS asked
     LEFT JOIN (
-      SELECT queue, correlation_id, time, cause FROM tasks WHERE correlation_id IS NOT NULL
+      SELECT /*+ BROADCAST(wanted) */ queue, correlation_id, time, cause
+      FROM tasks
+      LEFT SEMI JOIN (SELECT DISTINCT replies FROM requests) AS wanted ON queue = wanted.replies
+      WHERE correlation_id IS NOT NULL
     ) AS reply
       ON coalesce(asked.correlation_id, asked.task_id) = reply.correlation_id
       AND asked.replies = reply.queue AND reply.time >= asked.time
@@ -75,15 +79,15 @@ def _took(query: str) -> str:
     return f"SELECT *, {', '.join(parts)} FROM ({query})"
 
 
-# `what` is pair, speaker, answered or topic.
+# `what` is pair, speaker or topic.
 _COUNTED = _took(f"""
     SELECT
       CASE WHEN grouping(topic) = 0 THEN 'topic' WHEN grouping(answered) = 1 THEN 'speaker'
-        WHEN grouping(speaker) = 1 THEN 'answered' ELSE 'pair' END AS what,
+        ELSE 'pair' END AS what,
       speaker, answered, topic, count(*) AS answers,
       percentile(took_ms, array(0.5D, 0.9D)) AS took
     FROM ({_ANSWERS})
-    GROUP BY GROUPING SETS ((speaker, answered), (speaker), (answered), (topic))
+    GROUP BY GROUPING SETS ((speaker, answered), (speaker), (topic))
 """)
 _REPLIED = _took(f"""
     SELECT queue, asker, count(*) AS requests, count(took_ms) AS answers,
@@ -127,14 +131,16 @@ def _answers(figures: Figures, what: str) -> list[Row]:
 def _speakers(figures: Figures, pairs: Sequence[Row]) -> list[Row]:
     """Return for each agent how often and how fast it answered, and how often it was answered."""
     gave = {row["speaker"]: row for row in _answers(figures, "speaker")}
-    got = {row["answered"]: row["answers"] for row in _answers(figures, "answered")}
+    got: Counter[str] = Counter()
+    for row in pairs:
+        got[row["answered"]] += row["answers"]
     agents = Counter(row["speaker"] for row in pairs)
     nothing: dict[str, Any] = {"answers": 0, "p50_ms": None, "p90_ms": None}
     rows = (
         {
             "agent": agent,
             "answers": gave.get(agent, nothing)["answers"],
-            "was_answered": got.get(agent, 0),
+            "was_answered": got[agent],
             "agents": agents[agent],
             **{name: gave.get(agent, nothing)[name] for name in _TIMES},
         }

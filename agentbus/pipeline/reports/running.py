@@ -190,16 +190,17 @@ def _figures(
     if rows is None:
         return _summary(()), Figures(_UNKNOWN)
     needed = dict.fromkeys(one for report in reports for one in report.needs)
+    at_once = [one for one in needed if not one.spanned and one.kinds == schema.KINDS]
     say(ReportStep("summary", 0, len(needed) + 1))
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         first = pool.submit(_answer, SUMMARY, rows, _UNKNOWN)
-        asked = {
-            pool.submit(_answer, one, rows, _UNKNOWN): one for one in needed if not one.spanned
-        }
+        asked = {pool.submit(_answer, one, rows, _UNKNOWN): one for one in at_once}
         summary = _summary(first.result().to_pylist())
         asked |= {
-            pool.submit(_answer, one, rows, summary.span): one for one in needed if one.spanned
+            pool.submit(_answer, one, rows, summary.span): one
+            for one in needed
+            if one not in at_once and not summary.rows.keys().isdisjoint(one.kinds)
         }
         found: dict[str, pa.Table] = {}
         for answer in as_completed(asked):

@@ -10,6 +10,7 @@ from agentbus.pipeline.reports.arithmetic import firsts, ordered, share, summed
 from agentbus.pipeline.reports.entries import COUNTS, ENTRIES, counted
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.work import (
+    DURATIONS,
     GROUP,
     WORK,
     WORKER,
@@ -38,7 +39,7 @@ def slow(figures: Figures, *keys: str) -> list[Row]:
         key = tuple([row[name] for name in keys])
         agents[key] = max(agents.get(key, ""), row["agent"] or "")
     found = []
-    for key, ran in durations(rows, keys, "ran").items():
+    for key, ran in durations(figures, keys, "ran").items():
         runs, busy = sum(ran.buckets), spent[key]["busy_ms"]
         found.append(
             {
@@ -118,7 +119,7 @@ REPORT = Report(
     "Slowest and noisiest",
     "Which queues, groups and workers take the longest and spend the most time, and which agents,"
     " topics and queues write the most.",
-    (ENTRIES, WORK),
+    (ENTRIES, WORK, DURATIONS),
     ("queues", "groups", "workers", "noisiest"),
     build,
     "Nothing was said, published or run in this time.",

@@ -15,12 +15,12 @@ from agentbus.pipeline.reports.entries import ENTRIES, arrived, slot_seconds
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import LENGTHS, Span
 from agentbus.pipeline.reports.work import (
+    DURATIONS,
     EVENTS,
     GROUP,
     MOMENTS,
     WORK,
     by_slot,
-    by_worker,
     done,
     durations,
     percentiles,
@@ -74,9 +74,9 @@ def timings(figures: Figures) -> list[Row]:
     `tasks` is how many were delivered, each counted once, and `runs` how often they ran. Each run takes its
     time, and each task waits once.
     """
-    sums, rows = done(figures, GROUP), by_worker(figures)
+    sums = done(figures, GROUP)
     kinds = {"running": ("ran", "busy_ms"), "waiting": ("waited", "waited_ms")}
-    took = {what: durations(rows, GROUP, counted) for what, (counted, _) in kinds.items()}
+    took = {what: durations(figures, GROUP, counted) for what, (counted, _) in kinds.items()}
     # What waited was delivered for the first time; what ran may have run before.
     number = {what: {k: sum(one.buckets) for k, one in took[what].items()} for what in kinds}
     found = [
@@ -150,6 +150,7 @@ CAUSES = Aggregate(
     WHERE place <= {_CAUSES}
     """,
     _given,
+    kinds=(schema.DEAD_LETTER,),
 )
 
 
@@ -197,7 +198,7 @@ REPORT = Report(
     "Tasks",
     "How many tasks were done, how long they waited and ran, how many attempts they took, and why the"
     " others died. Workers count this themselves; tasks that are fetched by hand are not among them.",
-    (ENTRIES, WORK, CAUSES),
+    (ENTRIES, WORK, DURATIONS, CAUSES),
     ("outcomes", "throughput", "timings", "causes"),
     build,
     "No task was published, run or buried in this time.",

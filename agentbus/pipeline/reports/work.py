@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row
@@ -10,7 +10,7 @@ from agentbus.pipeline.reports.arithmetic import summed
 from agentbus.pipeline.reports.entries import slot, slot_seconds
 from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
-from agentbus.pipeline.rows.typed_columns import BUCKETS, COUNTERS, TYPED, expression
+from agentbus.pipeline.rows.typed_columns import COUNTERS, TYPED, expression
 from agentbus.workers.metrics import Histogram
 
 # A group of a queue, or one of its workers: the values of the keys.
@@ -27,11 +27,6 @@ _TIMES = ("busy_ms", "waited_ms")
 
 def _given(columns: Collection[str], span: Span) -> dict[str, str]:
     typed = {name: expression(schema.METRICS, name, columns) for name in TYPED[schema.METRICS]}
-
-    def buckets(column: str) -> str:
-        each = (f"sum(coalesce(double(get({column}, {n})), 0D))" for n in range(BUCKETS))
-        return f"array({', '.join(each)})"
-
     return {
         "slot": slot(slot_seconds(span)),
         "typed": ", ".join(f"{typed[name]} AS {name}" for name in (*EVENTS, *_TIMES)),
@@ -41,25 +36,20 @@ def _given(columns: Collection[str], span: Span) -> dict[str, str]:
         "waited_counts": typed["waited_counts"],
         "events": ", ".join(f"try_sum(coalesce({name}, 0L)) AS {name}" for name in EVENTS),
         "times": ", ".join(f"sum(coalesce({name}, 0D)) AS {name}" for name in _TIMES),
-        "ran": buckets("ran_counts"),
-        "waited": buckets("waited_counts"),
     }
 
 
-# By worker (`of_worker`) with its buckets of how long tasks ran and waited, or by slot of `slot_seconds`.
+# By worker (`of_worker`), or by slot of `slot_seconds`.
 # The agent is a key, since of a name Spark finds the greatest only by sorting all rows. Entries
 # without a queue are of other programs.
 WORK = Aggregate(
     "work",
     """
     SELECT grouping(slot) = 1 AS of_worker, queue, `group`, worker, agent, slot,
-      min(time) AS first, max(time) AS last, {events}, {times},
-      CASE WHEN grouping(slot) = 1 THEN {ran} END AS ran,
-      CASE WHEN grouping(slot) = 1 THEN {waited} END AS waited
+      min(time) AS first, max(time) AS last, {events}, {times}
     FROM (
       SELECT queue, nullif({group}, '') AS `group`, nullif({worker}, '') AS worker,
-        nullif(agent, '') AS agent, {slot} AS slot, time, {typed},
-        {ran_counts} AS ran_counts, {waited_counts} AS waited_counts
+        nullif(agent, '') AS agent, {slot} AS slot, time, {typed}
       FROM {rows}
       WHERE kind = 'metrics' AND nullif(queue, '') IS NOT NULL
     )
@@ -67,6 +57,28 @@ WORK = Aggregate(
     """,
     _given,
     spanned=True,
+    kinds=(schema.METRICS,),
+)
+# How many tasks `ran` or `waited` (`what`) by worker, in each bucket `n` that has any. Not in 48 columns of
+# one row: Java needs as long to compile their sums as Spark to make them of a million rows.
+DURATIONS = Aggregate(
+    "durations",
+    """
+    SELECT queue, `group`, worker, what, n, sum(double(number)) AS number
+    FROM (
+      SELECT queue, `group`, worker, what, posexplode(counts) AS (n, number)
+      FROM (
+        SELECT queue, nullif({group}, '') AS `group`, nullif({worker}, '') AS worker,
+          stack(2, 'ran', {ran_counts}, 'waited', {waited_counts}) AS (what, counts)
+        FROM {rows}
+        WHERE kind = 'metrics' AND nullif(queue, '') IS NOT NULL
+      )
+    )
+    WHERE number > 0
+    GROUP BY queue, `group`, worker, what, n
+    """,
+    _given,
+    kinds=(schema.METRICS,),
 )
 
 
@@ -89,15 +101,16 @@ def done(figures: Figures, keys: Sequence[str]) -> dict[Key, dict[str, Any]]:
     return summed(by_worker(figures), keys, (*EVENTS, *_TIMES))
 
 
-def durations(rows: Iterable[Row], keys: Sequence[str], what: str) -> dict[Key, Histogram]:
+def durations(figures: Figures, keys: Sequence[str], what: str) -> dict[Key, Histogram]:
     """Return by these keys how long tasks `ran` or `waited`, where any did."""
     found: dict[Key, Histogram] = {}
-    for row in rows:
-        key = tuple([row[name] for name in keys])
-        if key not in found:
-            found[key] = Histogram()
-        found[key].merge([int(number) for number in row[what]], 0.0)
-    return {key: one for key, one in found.items() if any(one.buckets)}
+    for row in figures.rows(DURATIONS):
+        if row["what"] == what:
+            key = tuple([row[name] for name in keys])
+            if key not in found:
+                found[key] = Histogram()
+            found[key].buckets[row["n"]] += int(row["number"])
+    return found
 
 
 def percentiles(found: Histogram, *shares: float) -> dict[str, float]:
