@@ -1,7 +1,6 @@
 """Tables of reports, each as one query of DuckDB over an archive's files: another engine, other queries.
 
-A query gives all columns of its table, in any order of rows. Those of the report on attempts are not among
-them.
+A query gives all columns of its table, in any order of rows.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ _EVENTS = (
     *("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale"),
     "refused",
 )
+_OUTCOMES = ("done", "retried", "buried", "snoozed", "cancelled", "expired", "cut_off")
 # The span is of days, so time is cut into hours, and work is counted in slots of five minutes.
 _VIEWS = (
     """
@@ -125,6 +125,16 @@ _VIEWS = (
         WHEN coalesce(token = next_token, true) THEN next ELSE 'expired' END AS ended
       FROM told WHERE event = 'announced'
     )
+    """,
+    """
+    CREATE VIEW attempt AS
+    SELECT fields['task_id'] AS task_id, fields['task'] AS task, queue, fields['group'] AS "group",
+      fields['worker'] AS worker, agent, cast(fields['attempt'] AS BIGINT) AS attempt, event AS outcome, time,
+      make_timestamp(cast(fields['began'] AS BIGINT) * 1000) AS began,
+      cast(fields['waited_ms'] AS DOUBLE) AS waited_ms, cast(fields['took_ms'] AS DOUBLE) AS took_ms,
+      fields['error'][:200] AS error,
+      nullif(trim(split_part(split_part(fields['error'], chr(10), 1), ':', 1))[:80], '') AS cause
+    FROM entry WHERE kind = 'attempt'
     """,
     """
     CREATE VIEW task AS
@@ -283,6 +293,20 @@ QUERIES = {
           left(arg_max(fields['error'], (time, seq)), 200) AS latest_error
         FROM entry WHERE kind = 'dead_letter' AND queue <> '' GROUP BY ALL
       ) AS c""",
+    "attempts.slowest": """
+      SELECT * EXCLUDE (time, cause) FROM attempt WHERE took_ms IS NOT NULL
+      ORDER BY took_ms DESC, task_id, attempt LIMIT 20""",
+    "attempts.workers": f"""
+      SELECT queue, "group", worker, agent, count(*) AS attempts,
+        {", ".join(f"count(*) FILTER (outcome = '{name}') AS {name}" for name in _OUTCOMES)},
+        avg(took_ms) AS mean_ms, max(took_ms) AS longest_ms, coalesce(sum(took_ms), 0) AS busy_ms,
+        avg(waited_ms) AS mean_waited_ms
+      FROM attempt GROUP BY ALL""",
+    "attempts.errors": """
+      SELECT queue, "group", cause, count(*) AS attempts, count(*) FILTER (outcome = 'buried') AS buried,
+        coalesce(sum(took_ms), 0) AS busy_ms, min(time) AS first, max(time) AS last,
+        arg_max(error, (time, error)) AS latest_error
+      FROM attempt WHERE cause IS NOT NULL GROUP BY ALL""",
     "lag.groups": """
       SELECT queue, "group", sum(published) AS published, sum(settled) AS settled,
         max(backlog) AS backlog_before, arg_max(lag, slot) AS lag,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import random
 from decimal import Decimal
 
 import pytest
@@ -11,9 +12,20 @@ import pytest
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.reports import NAMES, load, running
 from tests.pipeline import histories, report_queries, talk
-from tests.pipeline.archives import write_archive
+from tests.pipeline.archives import row, write_archive
 
 pytestmark = pytest.mark.usefixtures("plain_plans")
+
+# How often attempts end in each way.
+OUTCOMES = {
+    "done": 70,
+    "retried": 12,
+    "buried": 5,
+    "snoozed": 4,
+    "cancelled": 3,
+    "expired": 2,
+    "cut_off": 4,
+}
 
 
 def same(found, wanted):
@@ -58,13 +70,39 @@ def _names(row):
         "asker",
         "by",
     )
-    return [c for c in (*known, "held_by", "ended", "name", "figure", "time", "cause") if c in row]
+    known += ("held_by", "ended", "name", "figure", "time", "cause", "task_id", "attempt")
+    return [c for c in known if c in row]
 
 
-def test_every_table_but_those_of_attempts_is_queried():
-    names = [name for name in NAMES if name != "attempts"]
+def attempts(number):
+    """Attempts at a few workers' tasks: most succeed, others fail for several reasons or are cut off."""
+    chance = random.Random(number)
+    for at in range(number):
+        outcome = chance.choices([*OUTCOMES], [*OUTCOMES.values()])[0]
+        fields = {
+            "group": chance.choice(("default", "audit")),
+            "worker": f"w{at % 7}",
+            "attempt": "1",
+        }
+        fields |= {"task_id": f"{at}-0@mail"} | ({"task": "send"} if at % 3 else {})
+        if outcome != "cut_off":
+            spent, waited = chance.expovariate(0.01), chance.expovariate(0.1)
+            fields |= {
+                "took_ms": f"{spent:.3f}",
+                "waited_ms": f"{waited:.3f}",
+                "began": f"{at * 999}",
+            }
+        if outcome in ("retried", "buried"):
+            fields["error"] = chance.choice(histories.CAUSES) + f" ({at % 5})" * chance.choice(
+                (1, 70)
+            )
+        # Several are of one entry, and so of one moment.
+        of = {"queue": chance.choice(histories.QUEUES), "agent": chance.choice((None, "ada", "bo"))}
+        yield row("attempts", f"{at // 4 * 5000}-0", **of, event=outcome, fields=fields)
 
-    assert {f"{name}.{table}" for name in names for table in load(name).tables} == set(
+
+def test_every_table_is_queried():
+    assert {f"{name}.{table}" for name in NAMES for table in load(name).tables} == set(
         report_queries.QUERIES
     )
 
@@ -83,3 +121,11 @@ def test_reports_of_talk_are_what_duckdb_says(spark, tmp_path):
     filled = compared(spark, tmp_path / "bus", ["activity", "conversations", "flags"])
 
     assert len(filled) == 12
+
+
+def test_the_report_on_attempts_is_what_duckdb_says(spark, tmp_path):
+    write_archive(tmp_path / "bus", [*attempts(800)], "app")
+
+    filled = compared(spark, tmp_path / "bus", ["attempts"])
+
+    assert len(filled) == 3
