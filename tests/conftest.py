@@ -25,6 +25,7 @@ import agentbus.aio
 from agentbus.dashboard import app
 from agentbus.store.scope import INTERVALS, Intervals
 from tests import profiles
+from tests.forking import new_shell
 from tests.servers import CACHE, Server, Shell, program, scrubbed
 
 # Also for what is started once for all tests, before any of them.
@@ -80,8 +81,7 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run async tests on asyncio's loop, and on uvloop, whose transports are of other classes."""
     found: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    nightly = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-    if nightly or item.nodeid.startswith(_ON_UVLOOP):
+    if profiles.NIGHTLY or item.nodeid.startswith(_ON_UVLOOP):
         found["uvloop"] = _uvloop
     return found
 
@@ -269,7 +269,7 @@ async def writing(abus: agentbus.AsyncBus) -> AsyncIterator[Any]:
 @pytest.fixture
 def shell(tmp_path: pathlib.Path, project: str) -> Iterator[Shell]:
     """A shell with a fresh home, without a URL: it uses an embedded server of its own."""
-    made = Shell(tmp_path / "home", {"AGENTBUS_PROJECT": project})
+    made = new_shell(tmp_path / "home", {"AGENTBUS_PROJECT": project})
     yield made
     made.run("server", "stop")
 
@@ -277,7 +277,7 @@ def shell(tmp_path: pathlib.Path, project: str) -> Iterator[Shell]:
 @pytest.fixture
 def real_shell(tmp_path: pathlib.Path, project: str, real_url: str) -> Shell:
     """A shell with a fresh home, on the run's real server."""
-    return Shell(
+    return new_shell(
         tmp_path / "home",
         {"AGENTBUS_PROJECT": project, "AGENTBUS_URL": real_url, "AGENTBUS_AGENT": "ada"},
     )

@@ -20,6 +20,7 @@ _ALWAYS = {
 settings.register_profile("ci", max_examples=40, derandomize=True, database=None, **_ALWAYS)
 settings.register_profile("nightly", max_examples=10_000, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def times(factor: float) -> settings:

@@ -32,6 +32,7 @@ from agentbus.dashboard.web.pages import PAGES
 from agentbus.errors import InvalidName, InvalidPayload, QueueFull, UsageError
 from agentbus.tasks import Flows, FlowTask, chain
 from tests import browsing, inprocess
+from tests.forking import new_shell
 from tests.servers import Server, Shell, free_port
 from tests.source_tree import files, module_name, scripts, tree
 from tests.test_keys import glob, projects
@@ -197,7 +198,7 @@ def place(tmp_path_factory, binary) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def users(place, binary) -> Iterator[Users]:
     with Server(place / "server", binary=binary) as server:
-        shell = Shell(place / "home", {"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "ada"})
+        shell = new_shell(place / "home", {"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "ada"})
         shell.environment["AGENTBUS_URL"] = server.url
         (shell.home / "handlers.py").write_text(HANDLERS)
         (shell.home / "rules.yaml").write_text(RULES)

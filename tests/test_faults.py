@@ -21,6 +21,7 @@ from agentbus.errors import BackendUnavailable, OutcomeUnknown
 from agentbus.store.connection import Backend, PlainLink, Target
 from agentbus.store.operation import attempt
 from agentbus.store.steps import Batch, Command, LinkDown, Script, one_step
+from tests.forking import new_shell
 from tests.proxy import Impostor, Proxy
 from tests.servers import Server, Shell, free_port
 
@@ -68,7 +69,8 @@ class Caller:
 
 @pytest.fixture
 def call(tmp_path, project) -> Caller:
-    return Caller(Shell(tmp_path / "home", {"AGENTBUS_PROJECT": project, "AGENTBUS_AGENT": "ada"}))
+    environment = {"AGENTBUS_PROJECT": project, "AGENTBUS_AGENT": "ada"}
+    return Caller(new_shell(tmp_path / "home", environment))
 
 
 @pytest.fixture

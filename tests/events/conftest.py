@@ -13,9 +13,7 @@ import sqlalchemy as sa
 import agentbus
 from agentbus.events import Consumer, Ledger, Relay, register
 from agentbus.torture.events.postgres import Postgres
-from tests.events.forked import Forked
 from tests.events.shop import STREAM, act
-from tests.servers import Shell
 
 HERE = pathlib.Path(__file__).parent
 # What these files are about is decided in Python, by statements that other files try on both databases:
@@ -34,12 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         database = getattr(item, "callspec", None) and item.callspec.params.get("database")
         if database == "postgresql" and item.path in ON_SQLITE:
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture
-def real_shell(real_shell: Shell) -> Shell:
-    """The shell on the run's real server; what it runs to its end is forked."""
-    return Forked(real_shell.home, real_shell.environment)
 
 
 @pytest.fixture(scope="session")

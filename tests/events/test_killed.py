@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from agentbus.errors import ConfigError
 from agentbus.events import Relay, kill_points
 from tests.events import killed
-from tests.events.forked import FRESH
 from tests.events.shop import effects, entries, expire, rows, send, uuids
 from tests.tiers import nightly
+
+# Forks of a process that has imported all already, which takes longest.
+FRESH = multiprocessing.get_context("forkserver")
+FRESH.set_forkserver_preload(["tests.events.killed"])
 
 SENT = ["a", "b", "poison", "d", "e", "f"]
 ACTED = ["a", "b", "d", "e", "f"]
