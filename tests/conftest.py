@@ -104,6 +104,8 @@ _ON_VALKEY = (
     *("tests/test_web_", "tests/test_dashboard_", "tests/test_hook", "tests/test_prime.py"),
     *("tests/test_pausing_workers.py", "tests/test_await.py", "tests/test_progress.py"),
     *("tests/test_slow_batches.py", "tests/test_router.py", "tests/test_tracing.py"),
+    *("tests/test_adversity.py", "tests/test_webhook.py", "tests/test_match.py"),
+    *("tests/test_handlers.py", "tests/test_foreign_records.py"),
 )
 
 

@@ -17,12 +17,12 @@ _APART = (
     ("resuming",),
     ("without_spark",),
 )
-# The first one's tests look at one run of the example, in a project of one name; the second's at the syntax
-# trees of all source, the third's at one wheel, the fourth's at one cluster: each process would read, build
-# or start them for itself.
+# The first one's tests look at one run of the example, in a project of one name; those of the next two at
+# the syntax trees of all source, the others' at one wheel, at one cluster and at linked modules: each
+# process would read, build or start them for itself.
 _ONE_RUN = (
     *("tests/test_team_example.py", "tests/test_layers.py", "tests/test_stair.py"),
-    *("tests/test_packaging.py", "tests/test_discovery.py"),
+    *("tests/test_packaging.py", "tests/test_discovery.py", "tests/test_linked_verbs.py"),
 )
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 

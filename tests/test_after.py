@@ -202,6 +202,7 @@ def test_a_drain_does_all_that_gets_ready_meanwhile(bus: agentbus.Bus, number: i
     assert left_behind(bus) == 0
 
 
+@on_one_store
 def test_many_tasks_may_wait_for_one(bus: agentbus.Bus) -> None:
     first = bus.queue("mail").publish(-1)
     for one in range(230):

@@ -36,6 +36,7 @@ from agentbus.core.record import Record
 from agentbus.store import schemes
 from tests.pages import REDIS_CLI, RUNNER, Block, Terminal, blocks, run_python
 from tests.servers import Shell, program
+from tests.tiers import nightly
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -362,7 +363,18 @@ def runnable(path: pathlib.Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if runnable(path)], ids=named)
+# Each takes as long as ten others; the shop has tests of its own.
+LONG = ("docs/tutorial/shop.md",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        nightly(path, id=named(path)) if named(path) in LONG else pytest.param(path, id=named(path))
+        for path in PAGES
+        if runnable(path)
+    ],
+)
 def test_the_examples_of_the_page_do_what_they_say(path, session, tmp_path):
     place = session.home / "app"
     place.mkdir()

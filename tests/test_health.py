@@ -29,6 +29,7 @@ from tests.small_worker import Registry
 from tests.test_cli_housekeeping import Terminal
 from tests.test_figures import requests
 from tests.test_presence import age
+from tests.tiers import on_one_store
 
 Configured = Callable[..., agentbus.Bus]
 
@@ -145,6 +146,7 @@ def test_a_backlog_is_told_until_it_is_worked_off(bus: agentbus.Bus) -> None:
     assert findings(bus) == []
 
 
+@on_one_store
 def test_a_backlog_is_told_by_group(bus: agentbus.Bus) -> None:
     bus.queue("mail").publish_many(range(501))
     for group, number in (("fast", 501), ("slow", 1)):
@@ -222,6 +224,7 @@ def test_tasks_that_were_put_aside_are_not_idle(bus: agentbus.Bus) -> None:
     assert findings(bus) == []
 
 
+@on_one_store
 def test_a_held_task_is_found_behind_many_that_were_put_aside(bus: agentbus.Bus) -> None:
     bus.queue("mail").publish_many(range(301))
     for delivery in bus.queue("mail").fetch(count=301)[:-1]:

@@ -309,6 +309,7 @@ def test_one_worker_of_many_tidies_and_no_other_for_a_minute(bus: agentbus.Bus) 
     assert 0 < ask(bus, "PTTL", bus.scope.keys.tidied("trim")) <= 60_000
 
 
+@on_one_store
 def test_the_chore_does_a_bounded_part_at_a_time_and_goes_on(bus: agentbus.Bus) -> None:
     for number in range(40):
         name = f"q{number}"

@@ -13,7 +13,7 @@ from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from tests.conftest import Connect
 from tests.servers import ask
-from tests.tiers import nightly
+from tests.tiers import nightly, on_one_store
 
 SOON = Backoff(first=0.001)
 PATIENCE = 60.0
@@ -219,6 +219,7 @@ def test_a_fetched_task_that_is_buried_lets_the_next_one_with_its_key_begin(
     assert [delivery.payload for delivery in queue.fetch()] == [["k", 2]]
 
 
+@on_one_store
 @pytest.mark.parametrize("keys", [1, 200])
 def test_fetched_tasks_leave_nothing_in_the_index(bus: agentbus.Bus, keys: int) -> None:
     publish(bus, *[(f"k{number % keys}", number) for number in range(200)])
@@ -257,6 +258,7 @@ async def test_an_asynchronous_bus_fetches_in_the_order_of_a_key(
     assert ask(connect(), "EXISTS", Keys(abus.project).order("mail", "normal")) == 0
 
 
+@on_one_store
 @pytest.mark.parametrize("number", [300, nightly(5000)])
 def test_workers_of_every_kind_keep_the_order_among_failures(connect: Connect, number: int) -> None:
     bus, keys = connect("publisher"), "abcdefg"
@@ -301,6 +303,7 @@ def test_workers_of_every_kind_keep_the_order_among_failures(connect: Connect, n
     assert ask(bus, "EXISTS", bus.scope.keys.order("mail", "normal")) == 0
 
 
+@on_one_store
 def test_a_failure_lets_none_of_its_key_run_before_it(bus: agentbus.Bus) -> None:
     publish(bus, *[("a", one) for one in range(100)], *[("b", one) for one in range(100)])
     runs: list[Any] = []

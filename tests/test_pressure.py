@@ -87,6 +87,7 @@ def test_many_at_once_beyond_the_bound_are_refused_whole_batches_at_a_time(
     assert got == expected
 
 
+@on_one_store
 def test_the_bound_counts_what_is_not_done_and_not_what_stays_behind_it(bus: agentbus.Bus) -> None:
     # given a task that waits for a retry in an hour, and as many done tasks after it as the bound
     queue = bus.queue("mail", bound=20)
@@ -106,6 +107,7 @@ def test_the_bound_counts_what_is_not_done_and_not_what_stays_behind_it(bus: age
         queue.publish("one more")
 
 
+@on_one_store
 def test_ten_times_the_bound_stay_behind_a_running_task_which_is_then_named(
     bus: agentbus.Bus,
 ) -> None:

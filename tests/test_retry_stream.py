@@ -60,6 +60,7 @@ def due_now(bus: agentbus.Bus, group: str = "default") -> None:
             ask(bus, "ZADD", key, 1000, entry)
 
 
+@on_one_store
 @pytest.mark.parametrize("priority", ["normal", nightly("high")])
 def test_publishes_and_acks_go_on_while_a_task_waits_for_an_hour(bus, priority):
     name = tried(bus, "later", priority=priority)

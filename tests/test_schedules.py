@@ -22,6 +22,7 @@ from agentbus.tasks.ticks import MOST_MISSED, tick
 from agentbus.testing import FakeClock, MemoryServer
 from tests.servers import ask
 from tests.test_inbox import resent
+from tests.tiers import on_one_store
 
 DAY = 86_400.0
 # So many tasks fit into the queue of an agent.
@@ -360,6 +361,7 @@ def test_a_decision_that_is_old_is_made_again(bus):
     assert tried(bus, "poll").task_id
 
 
+@on_one_store
 def test_a_full_queue_keeps_a_tick_due_until_there_is_room(bus):
     schedules = Schedules(bus)
     schedules.add("poll", FULL, every=3600)

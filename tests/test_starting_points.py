@@ -11,6 +11,7 @@ from agentbus import UsageError
 from agentbus.core.timespec import following, preceding
 from agentbus.store.steps import Command, one_step
 from tests.servers import Shell
+from tests.tiers import on_one_store
 
 
 @pytest.fixture
@@ -130,6 +131,7 @@ def test_a_start_that_is_none_is_refused(bob):
         list(bob.overhear(start="last"))
 
 
+@on_one_store
 def test_thousands_of_messages_are_counted(bus, bob):
     said(bus, *map(str, range(2500)))
 

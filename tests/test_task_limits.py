@@ -17,6 +17,7 @@ from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff, Retry
 from agentbus.routing import Router, parse
 from tests.conftest import Connect
+from tests.tiers import on_one_store
 
 SOON = Backoff(first=0.01)
 PATIENCE = 60.0
@@ -39,6 +40,7 @@ def fail(_work: Any) -> None:
 # -- attempts --
 
 
+@on_one_store
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("attempts", [1, 2, 6])
 def test_a_task_may_bring_its_own_number_of_attempts(bus, mode, attempts):

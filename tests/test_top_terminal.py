@@ -205,7 +205,7 @@ def each_screen(view: View, bus: agentbus.Bus, size: tuple[int, int]) -> Iterato
                 view.press("esc")
 
 
-@pytest.mark.parametrize("text", sampled(TEXTS, 6), ids=ascii)
+@pytest.mark.parametrize("text", sampled(TEXTS, 20), ids=ascii)
 def test_a_hostile_text_in_any_field_stays_text_and_breaks_no_line(open_bus, text):
     bus = open_bus("ada")
     spoil(bus, open_bus, text)

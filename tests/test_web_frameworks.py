@@ -32,7 +32,7 @@ class Site:
         self.environment = environment(
             home, AGENTBUS_URL=server.url, AGENTBUS_PROJECT=f"site-{name}"
         )
-        self.environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+        self.environment |= {"PYTHONPATH": str(ROOT)}
 
     @contextlib.contextmanager
     def running(self, *command: str) -> Iterator[subprocess.Popen[str]]:

@@ -44,7 +44,7 @@ HOSTILE = (
 # What texts may hold that names may not.
 CONTROL = ("evil\r\nX-Evil: 1", "evil\x1b[31m", "evil\x07\x00"[:5], "evil\t\n<evil>", "\x9bevil")
 # Addresses that are opened from each page.
-_PAGES, _MORE_PAGES = 25, 150
+_PAGES, _MORE_PAGES = 8, 150
 
 
 @pytest.fixture(scope="module")

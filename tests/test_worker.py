@@ -18,6 +18,7 @@ from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff, Retry
 from tests.conftest import Connect
 from tests.servers import ask
+from tests.tiers import on_one_store
 
 SOON = Backoff(first=0.01)
 PATIENCE = 30.0
@@ -131,6 +132,7 @@ def test_priorities_are_served_in_order(bus: agentbus.Bus) -> None:
     assert got == sorted(got, key=["critical", "high", "normal", "low"].index)
 
 
+@on_one_store
 @pytest.mark.parametrize("busy", ["critical", "high", "normal"])
 def test_a_low_task_is_served_while_higher_ones_keep_coming(bus: agentbus.Bus, busy: str) -> None:
     # given a stream of more urgent tasks that never ends
@@ -239,6 +241,7 @@ def test_a_stale_owner_is_refused_and_told(bus: agentbus.Bus, connect: Connect) 
     assert queue.dead_letters() == []
 
 
+@on_one_store
 def test_a_handler_much_longer_than_the_visibility_runs_once(
     bus: agentbus.Bus, connect: Connect
 ) -> None:
@@ -397,6 +400,7 @@ def test_a_retry_of_a_worker_that_is_gone_is_not_late_because_another_retry_is_f
 # -- what others do to the streams --
 
 
+@on_one_store
 @pytest.mark.parametrize("what", ["group", "stream"])
 @pytest.mark.parametrize("when", ["running", "waiting"])
 def test_a_worker_survives_that_its_group_or_stream_is_removed(
@@ -433,6 +437,7 @@ def test_a_worker_survives_that_its_group_or_stream_is_removed(
     assert not thread.is_alive()
 
 
+@on_one_store
 def test_everything_accepted_from_a_fast_publisher_is_done(
     bus: agentbus.Bus, connect: Connect
 ) -> None:

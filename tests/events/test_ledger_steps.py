@@ -171,7 +171,11 @@ with agentbus.connect(sys.argv[1], project="app") as bus:
 """
 
 
-@pytest.mark.parametrize("kills", [4, nightly(60)])
+@pytest.mark.parametrize(
+    ("database", "kills"),
+    [("postgresql", 4), nightly("sqlite", 4), nightly("postgresql", 60), nightly("sqlite", 60)],
+    indirect=["database"],
+)
 def test_a_process_that_is_killed_in_a_step_doubles_no_effect(
     own_server: Server, database: str, ledger: Ledger, steps: LedgerSteps, kills: int
 ) -> None:

@@ -365,6 +365,7 @@ def test_an_archive_is_reconciled_with_its_streams(
     ]
 
 
+@pytest.mark.slow
 def test_entries_that_were_counted_as_lost_and_came_back_are_not_missing(
     run, fill, valkey, project, spark, settings, path
 ):

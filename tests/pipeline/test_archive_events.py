@@ -20,6 +20,7 @@ from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.replays.selection import Wanted, check
 from agentbus.pipeline.rows.typed_columns import typed
 from tests.events.shop import pass_by, register
+from tests.tiers import nightly
 
 NAME = "shop:orders"
 STREAM = "ev:shop%3Aorders"
@@ -171,6 +172,7 @@ def test_what_was_held_is_released(run, send, passes, settings, ledger, path, va
     assert valkey.ask("EXISTS", f"{project}:{STREAM}:readers") == 0
 
 
+@pytest.mark.slow
 def test_events_that_a_wiped_server_lost_are_archived_after_all(
     spark, run, send, passes, relay, settings, path, valkey, project
 ):
@@ -204,6 +206,7 @@ def test_events_that_are_published_again_are_archived_again_under_new_ids(
     assert archived(path) == ["a", "a", "b", "b"]
 
 
+@pytest.mark.slow
 def test_a_stream_that_was_emptied_and_goes_on_has_its_gap_counted(
     spark, run, settings, path, valkey, project
 ):
@@ -223,7 +226,7 @@ def test_a_stream_that_was_emptied_and_goes_on_has_its_gap_counted(
     assert (verified.rows, verified.lost, verified.ok) == (2, 2, True)
 
 
-@pytest.mark.parametrize("more", [0, 5])
+@pytest.mark.parametrize("more", [0, nightly(5)])
 def test_events_whose_end_a_server_lost_stop_no_archive(
     more, spark, run, send, relay, settings, path, valkey, project
 ):
