@@ -55,6 +55,7 @@ _MODES = (
             "fetch_together": "hands out together what was delivered before",
             "full_pages": "reads and keeps a full page of slow tasks, and acknowledges at its end",
             "no_renewal": "goes on after a freeze with tasks that others have by now",
+            "log_own": "logs the attempts that it made, and not those that a death cut off",
         },
         from_module("agentbus.torture.work.workload"),
     ),

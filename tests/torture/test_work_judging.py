@@ -9,7 +9,7 @@ import pytest
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.verdict import found_by
 from agentbus.torture.work import checks
-from agentbus.torture.work.checks import CHECKS, BuriedTask, TaskEvent, WorkEvidence
+from agentbus.torture.work.checks import CHECKS, BuriedTask, LoggedRow, TaskEvent, WorkEvidence
 from agentbus.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
 
 BEGIN, DONE, FAILED = (RUN, INVOKE), (RUN, OK), (RUN, FAIL)
@@ -26,6 +26,7 @@ def told(*lines: tuple[Any, ...]) -> list[TaskEvent]:
 
 BY_A = [(1, "a", BEGIN, 1), (2, "a", DONE, 1), (3, "a", ASKED, 1), (4, "a", ACCEPTED, 1)]
 BURIED = BuriedTask(2, "id 2", 4)
+LOGGED = LoggedRow("id 1", 1)
 
 
 def story(lines: list[tuple[Any, ...]], **changes: Any) -> WorkEvidence:
@@ -50,6 +51,7 @@ def test_a_sound_history_has_no_violation() -> None:
     ]
 
     assert violations(story(BY_A)) == set()
+    assert violations(story(BY_A, logged=[LOGGED, LOGGED._replace(attempt=2)])) == set()
     assert violations(story([*BY_A, (5, "b", BEGIN, 2)], ordered={"key": [1, 2]})) == set()
     assert violations(story(taken_over)) == set()
     assert violations(story(former_owner_late)) == set()
@@ -79,6 +81,13 @@ def test_a_sound_history_has_no_violation() -> None:
         ([*BY_A, (1, "b", BEGIN, 3)], {"ordered": {"key": [1, 2, 3]}}, {"invented"}),
         ([*BY_A, (1, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order"}),
         ([(9, "b", BEGIN, 2)], {"ordered": {"key": [1, 2]}}, {"out_of_order", "lost"}),
+        ([*BY_A, (5, "b", BEGIN, 2)], {"logged": [LOGGED]}, {"attempts_unlogged"}),
+        (
+            [(0, "b", BEGIN, 1), *BY_A],
+            {"logged": [LOGGED._replace(attempt=2)]},
+            {"attempts_unlogged"},
+        ),
+        (BY_A, {"logged": [LOGGED, LOGGED]}, {"attempts_logged_twice"}),
     ],
 )
 def test_each_fault_is_found(lines: Any, changes: Any, found: set[str]) -> None:

@@ -34,6 +34,13 @@ class BuriedTask(NamedTuple):
     attempts: int
 
 
+class LoggedRow(NamedTuple):
+    """An attempt in the log of attempts; `name` is the task's id."""
+
+    name: str
+    attempt: int
+
+
 class Moment(NamedTuple):
     """When a worker was killed, or let go after a freeze, in ns."""
 
@@ -68,7 +75,7 @@ class WorkEvidence(NamedTuple):
 
     The outcome of publishing tasks in `unsure` is unknown. `ordered` are tasks by ordering key, as
     published. `mishaps` is how often a worker died or lost its server: each time it may have been about to
-    begin a task. `loads` were judged by themselves.
+    begin a task. `loads` were judged by themselves. `logged` is the log of attempts, None if there is none.
     """
 
     accepted: frozenset[int]
@@ -80,6 +87,7 @@ class WorkEvidence(NamedTuple):
     ordered: Mapping[str, Sequence[int]] = {}
     mishaps: int = 0
     loads: Sequence[LoadEvidence] = ()
+    logged: Sequence[LoggedRow] | None = None
 
 
 NOTHING = WorkEvidence(frozenset(), frozenset(), frozenset(), ATTEMPTS, [], [])
@@ -237,6 +245,19 @@ def out_of_order(evidence: WorkEvidence) -> set[int]:
     }
 
 
+def attempts_unlogged(evidence: WorkEvidence) -> set[LoggedRow]:
+    """Attempts that began, and are not in the log."""
+    if evidence.logged is None:
+        return set()
+    begun = of_tasks(evidence.events, RUN, INVOKE).values()
+    return {LoggedRow(run.name, run.attempt) for runs in begun for run in runs} - {*evidence.logged}
+
+
+def attempts_logged_twice(evidence: WorkEvidence) -> set[LoggedRow]:
+    """Attempts that are in the log more than once."""
+    return {row for row, number in collections.Counter(evidence.logged or ()).items() if number > 1}
+
+
 CHECKS = (
     lost,
     innocents_buried,
@@ -247,6 +268,8 @@ CHECKS = (
     published_twice,
     invented,
     out_of_order,
+    attempts_unlogged,
+    attempts_logged_twice,
 )
 
 

@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 
 _PAGE = 100
 _UNDONE = rb"= undone\(stream, length, [^)]*\)"
+_LOGS_CUT_OFF = rb"if KEYS\[9\] then log_cut_off\(.*"
 
 
 def whole_stream() -> None:
     """Count all tasks of the stream against the bound: also those done behind one that is not."""
-    script = resp.source("publish")
-    spoilt, number = re.subn(_UNDONE, b"= length, ''", script)
-    assert number == 1
-    resp._sources["publish"] = spoilt
-    resp.digests()["publish"] = hashlib.sha1(spoilt, usedforsecurity=False).hexdigest()
+    _spoil("publish", _UNDONE, b"= length, ''")
 
 
 def whole_pages() -> None:
@@ -82,6 +79,20 @@ def no_renewal() -> None:
     _replace(Renewal, overdue=_nothing, _note=_nothing)
 
 
+def log_own() -> None:
+    """Log the attempts that workers end, and not those that are counted when a task is reclaimed."""
+    for script in ("again", "reclaim"):
+        _spoil(script, _LOGS_CUT_OFF, b"")
+
+
+def _spoil(script: str, pattern: bytes, instead: bytes) -> None:
+    """Replace what one place of a script says."""
+    spoilt, number = re.subn(pattern, instead, resp.source(script))
+    assert number == 1
+    resp._sources[script] = spoilt
+    resp.digests()[script] = hashlib.sha1(spoilt, usedforsecurity=False).hexdigest()
+
+
 def _nothing(*_of: object) -> None:
     return None
 
@@ -94,7 +105,7 @@ def _replace(where: type, **methods: Callable[..., Any]) -> None:
 
 FAULTS = {
     fault.__name__: fault
-    for fault in (whole_stream, whole_pages, fetch_together, full_pages, no_renewal)
+    for fault in (whole_stream, whole_pages, fetch_together, full_pages, no_renewal, log_own)
 }
 
 

@@ -34,8 +34,8 @@ _FAULTS = {
 class WorkPlan(NamedTuple):
     """A run; `gap` is about the time from one fault to the next, in seconds.
 
-    With `late_workers`, workers start when all is published, and are killed only at work. The `loads`
-    follow, one after the other.
+    With `late_workers`, workers start when all is published, and are killed only at work. With a `fault`,
+    they are the library with it. The `loads` follow, one after the other.
     """
 
     tasks: int
@@ -49,6 +49,7 @@ class WorkPlan(NamedTuple):
     visibility: float = 1.0
     gap: float = 0.2
     loads: Sequence[QueueLoad] = ()
+    fault: str | None = None
 
 
 def planned(trial: Trial) -> WorkPlan:
@@ -97,6 +98,12 @@ _CONTROLS = {
     # Tasks are long enough that a kill at work hits a task, not an acknowledgement.
     "set_nx": _control("set_nx", 200, 0.1, {KILL: 6}, checks.lost),
     MAXLEN: _control(MAXLEN, 300, 0.01, {}, checks.lost),
+    "log_own": WorkPlan(
+        *(300, 0, ["library"] * 3, {KILL: 4}, [checks.attempts_unlogged]),
+        late_workers=True,
+        toil=0.03,
+        fault="log_own",
+    ),
     "whole_stream": _faulty("whole_stream", [loads.BOUND], liveness.refused_early),
     "whole_pages": _faulty("whole_pages", [loads.POISON], liveness.innocents_late),
     "fetch_together": _faulty("fetch_together", [loads.FETCHERS], liveness.buried_unbegun),

@@ -11,6 +11,8 @@ from agentbus.queues.ids import PRIORITIES
 QUEUE = "work"
 GROUP = "default"
 ATTEMPTS = 4
+# The policies of the workers, and the file that has them.
+POLICIES, CONFIG = "queues:\n  '*': {record_attempts: 1000000}\n", "agentbus.yaml"
 # Operations in the histories of publisher and workers; `life` is the start of a process.
 PUBLISH, LIFE, RUN, ACK = "publish", "life", "run", "ack"
 

@@ -12,6 +12,7 @@ from typing import Any
 import agentbus
 import agentbus.aio
 from agentbus.core.errors import BackendUnavailable
+from agentbus.core.settings import resolve
 from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.retry import Backoff, Retry
 from agentbus.torture.assignment import Allowance, Assignment
@@ -78,7 +79,15 @@ def main(assignment: Assignment, _limit: Allowance) -> None:
     """
     kind, do, told = assignment.kind, TaskHandler(assignment), assignment.options
     queue = told.get("queue", QUEUE)
-    connection: dict[str, Any] = {"project": assignment.project, "agent": "worker", "deadline": 1.0}
+    settings = resolve(
+        {
+            "url": assignment.url,
+            "project": assignment.project,
+            "agent": "worker",
+            "deadline": 1.0,
+            "config": told.get("config"),
+        }
+    )
     options: dict[str, Any] = {
         "visibility": told["visibility"],
         "attempts": ATTEMPTS,
@@ -105,14 +114,14 @@ def main(assignment: Assignment, _limit: Allowance) -> None:
                 answered(await delivery.ack())
 
     async def work_async() -> None:
-        async with agentbus.aio.connect(assignment.url, **connection) as bus:
+        async with agentbus.aio.AsyncBus(settings) as bus:
             await bus.subscribe(queue, handle_async, **options).run()
 
     while True:
         try:
             if kind == "asyncbus":
                 asyncio.run(work_async())
-            with agentbus.connect(assignment.url, **connection) as bus:
+            with agentbus.Bus(settings) as bus:
                 handler = handle_async if kind == "coroutines" else handle
                 bus.subscribe(queue, handler, **options).run()
         except BackendUnavailable:

@@ -11,20 +11,23 @@ from typing import Any
 
 from agentbus.core.keys import Keys
 from agentbus.queues.ids import PRIORITIES
+from agentbus.queues.logged_attempts import unpacked
 from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import FREEZE, KILL, OF_SERVERS, Client, Fault, Nemesis, Steps
 from agentbus.torture.plain import plain_client
 from agentbus.torture.server import DisposableServer
-from agentbus.torture.work import checks, controls, liveness, publisher, worker
-from agentbus.torture.work.checks import BuriedTask, LoadEvidence, WorkEvidence
+from agentbus.torture.work import checks, controls, faulty, liveness, publisher, worker
+from agentbus.torture.work.checks import BuriedTask, LoadEvidence, LoggedRow, WorkEvidence
 from agentbus.torture.work.loads import QueueLoad
 from agentbus.torture.work.plan import PUBLISHER_KILL, planned
 from agentbus.torture.work.tasks import (
     ACK,
     ATTEMPTS,
+    CONFIG,
     GROUP,
     LIFE,
+    POLICIES,
     PUBLISH,
     QUEUE,
     RUN,
@@ -49,6 +52,8 @@ _WAITS_FOR_WORK = 0.7
 _AT_WORK = 0.75
 _LATE_ATTEMPT = 3
 _COUNTS = ": attempts"
+# Entries of the log of attempts that are read at once.
+_PAGE = 200
 
 
 class WorkerState:
@@ -104,6 +109,8 @@ class QueueWork(Workload):
         # Where the tasks are named that must not be finished.
         self.holds = self.place / "holds"
         self.holds.mkdir(exist_ok=True)
+        self._config = self.place / CONFIG
+        self._config.write_text(POLICIES)
         self._states: dict[str, WorkerState] = collections.defaultdict(WorkerState)
         self._runs: dict[int, list[str]] = collections.defaultdict(list)
         # The task whose worker is frozen, and the processes that are observed meanwhile.
@@ -148,7 +155,11 @@ class QueueWork(Workload):
         self.step("tasks are published", lambda: self._accepted() >= enough)
         for number, kind in enumerate(plan.workers):
             module = worker if kind in worker.KINDS else controls
-            how = {"toil": plan.toil, "visibility": plan.visibility}
+            how: dict[str, Any] = {"toil": plan.toil, "visibility": plan.visibility}
+            how["config"] = str(self._config)
+            if plan.fault is not None:
+                how |= {"fault": plan.fault, "program": module.__name__}
+                module = faulty
             self.start(f"{kind}-{number}", module, kind, **how)
         self.step("tasks are done", self._over, self.new_nemesis(plan.faults, plan.gap))
         entries = self.reader.entries
@@ -166,7 +177,20 @@ class QueueWork(Workload):
             [_buried(fields) for _, fields in found],
             publications.ordered,
             self._mishaps(),
+            logged=self._logged(),
         )
+
+    def _logged(self) -> list[LoggedRow]:
+        """Return the log of attempts."""
+        found: list[LoggedRow] = []
+        start = "-"
+        with plain_client(self.url, _LONGEST_ANSWER) as raw:
+            while page := raw.xrange(self._keys.attempt_log, start, count=_PAGE):
+                for entry_id, fields in page:
+                    entry = unpacked(entry_id.decode(), fields)
+                    found += map(LoggedRow, entry.tasks, entry.attempts)
+                start = f"({page[-1][0].decode()}"
+        return found
 
     def _accepted(self) -> int:
         return len(checks.published(self.reader.entries).accepted)
@@ -243,6 +267,7 @@ class QueueWork(Workload):
             "publications refused and repeated": publications[FAIL],
             "process deaths": self.deaths,
             "killed at work": self.at_work,
+            "attempts logged": len(evidence.logged or ()),
             "attempts cut off": sum(map(len, checks.attempts_cut_off(evidence).values())),
             "runs beyond the first": checks.runs_more_than_once(evidence),
             "acknowledgements accepted": answers[OK],
