@@ -256,6 +256,15 @@ def test_the_command_works_wherever_it_is_found(installed, tmp_path, way):
         run(program, "server", "stop", home=tmp_path)
 
 
+@pytest.mark.parametrize("way", [itself, link_to])
+def test_clients_are_to_call_the_command_as_it_was_called(installed, tmp_path, way):
+    program = way(installed, tmp_path)
+
+    planned = run(program, "install", "cursor", "--dry-run", home=tmp_path)
+
+    assert f"{program} hook cursor" in planned
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["at a path with blanks", "for a user"])
 def test_the_command_works_however_it_is_installed(wheel, tmp_path, how):
