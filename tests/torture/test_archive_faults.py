@@ -10,12 +10,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from agentbus.core.keys import Keys
+from agentbus.torture.archive.checks import ArchivedRow
 from agentbus.torture.archive.command import RAN
+from agentbus.torture.archive.controls import STREAMS
+from agentbus.torture.archive.failover import add
 from agentbus.torture.archive.site import ARCHIVER, REPLAY_KILL, REPLAYER, TREE_KILL, descendants
 from agentbus.torture.archive.workload import ArchiveRun
 from agentbus.torture.history import OK, HistoryEntry
 from agentbus.torture.mode import Trial
 from agentbus.torture.nemesis import Client, Nemesis
+from tests.servers import Server
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -101,3 +106,22 @@ def test_what_was_wanted_after_the_end_did_not_happen(archive: ArchiveRun, clien
     faults.tick()
 
     assert (faults.finished, faults.counts, client.alive) == (True, {REPLAY_KILL: 0}, True)
+
+
+def test_what_comes_after_a_lost_end_gets_none_of_its_ids(valkey: Server, project: str) -> None:
+    # The clock was set back since, as far as the ids say.
+    known = [ArchivedRow((STREAMS[0], "9000000000000-7"), "{}", None)]
+    for stream in STREAMS:
+        valkey.ask("XADD", Keys(project).stream(stream), "8000000000000-1", "message", "hi")
+
+    add(valkey.url, project, 2, known)
+
+    added = [
+        [
+            entry[0].decode()
+            for entry in valkey.ask("XRANGE", Keys(project).stream(stream), "-", "+")
+        ]
+        for stream in STREAMS
+    ]
+    assert added[0][1:] == ["9000000000001-0", "9000000000001-1"]
+    assert added[1][1:] == added[2][1:] == ["8000000000000-2", "8000000000000-3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+from collections.abc import Iterable
 from typing import Any, Self
 
 from agentbus.core.keys import Keys
@@ -69,25 +70,27 @@ def _replication(server: DisposableServer) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def add(url: str, project: str, number: int, *, later: bool = False) -> None:
+def add(url: str, project: str, number: int, known: Iterable[ArchivedRow] = ()) -> None:
     """Add entries to each stream of which nothing is trimmed, past all proxies.
 
-    With `later` their ids are of a later millisecond than the last one: where a clock was set back, the ids
+    Their ids are of later milliseconds than those of the known rows: where a clock was set back, the ids
     of a lost end would be given to others, and nothing could tell these apart.
     """
+    newest: dict[str, int] = {}
+    for row in known:
+        stream, entry_id = row.name
+        newest[stream] = max(newest.get(stream, -1), position(entry_id)[0])
     keys = Keys(project)
     with plain_client(url, _WITHIN) as raw:
         pipeline: Any = raw.pipeline(transaction=False)
         for stream in STREAMS:
             key = keys.stream(stream)
-            entry_id = "*"
-            if later:
-                seconds, micros = raw.time()
-                ((last, _),) = raw.xrevrange(key, count=1)
-                now = seconds * 1000 + micros // 1000
-                entry_id = f"{max(now, position(text(last))[0] + 1)}-*"
+            seconds, micros = raw.time()
+            ((last, _),) = raw.xrevrange(key, count=1)
+            now = max(seconds * 1000 + micros // 1000, position(text(last))[0])
+            at = max(now, newest.get(stream, -1) + 1)
             for n in range(number):
-                pipeline.xadd(key, _fields(stream, n), id=entry_id)
+                pipeline.xadd(key, _fields(stream, n), id=f"{at}-*")
         pipeline.execute()
 
 
@@ -118,7 +121,7 @@ class OutgrownArchive(ArchiveSite):
             replica.promote()
             self.faults[FAILOVER] = 1
             look = Look(replica.server.url, self.project)
-            add(replica.server.url, self.project, MORE, later=True)
+            add(replica.server.url, self.project, MORE, before)
             self._archive("later", look, replica.server)
             there = look.rows(STREAMS)
         known = {row.name: row for row in (*before, *there)}

@@ -253,14 +253,15 @@ class ArchiveRun(ArchiveSite):
         with LateReplica(self.place / "replica", server) as replica:
             self.step("a replica follows", replica.follows)
             replica.lag()
-            add(server.url, self.project, LOST)
+            # The server went back before: it may have lost other entries of these ids.
+            add(server.url, self.project, LOST, evidence.rows)
             client = self.commands(_BEFORE, [once, command.DONE])
             self.step("the replica lags", lambda: client.done)
             before, holes = archived(self.path)
             server.kill()
             replica.promote()
             self.faults[FAILOVER] = 1
-            add(replica.server.url, self.project, MORE, later=True)
+            add(replica.server.url, self.project, MORE, before)
             lines = [once, self.verify(), again, self.verify(), once, command.DONE]
             client = self.commands(_PROMOTED, lines, replica.server.socket)
             self.step("the replica was promoted", lambda: client.done)
