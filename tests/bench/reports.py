@@ -4,7 +4,8 @@
 
 The baseline is one pass of Spark over the archive that reads every column of every row. Each part runs in
 its own process, started cold; Spark's start has its own row. Memory is the sum of the peaks of
-Java and of each Python process.
+Java and of each Python process. Commands count from their start to their end, with Spark's classes stored
+(`agentbus spark --prepare`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,14 +28,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.bench._figures import Figure, Row, Spread, run, table
+from tests.servers import Server, program, scrubbed
 
+PROJECT = "bench"
+_FULL, _FEW, _ROUNDS = 10_000_000, 100, 5
+COMMAND = "agentbus report all, its start included"
 SIZES = {"quick": {"rows": 20_000}, "page": {"rows": 1_500_000}}
 
 
 class Memory:
-    """Adds up the most memory that this process, and each below it, ever held."""
+    """Adds up the most memory that a process (this one), and each below it, ever held."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: int | None = None) -> None:
+        self._root = root or os.getpid()
         self._most: dict[int, int] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -53,7 +60,9 @@ class Memory:
 
     def _watch(self) -> None:
         while not self._over.wait(1.0):
-            self._most |= {pid: _held(pid) for pid in _family(os.getpid())}
+            # One that has just ended holds nothing any more.
+            held = {pid: _held(pid) for pid in _family(self._root)}
+            self._most |= {pid: most for pid, most in held.items() if most}
 
 
 def _family(root: int) -> list[int]:
@@ -117,7 +126,7 @@ def _made(path: str, rows: int) -> None:
     from tests.pipeline.archives import write_archive
     from tests.pipeline.histories import chunks
 
-    write_archive(path, chunks(rows), project="bench")
+    write_archive(path, chunks(rows), project=PROJECT)
 
 
 def _compacted(path: str, cores: int) -> float:
@@ -136,6 +145,58 @@ def _apart(path: str, cores: int, what: str) -> dict[str, float]:
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def commanded(*words: str) -> dict[str, float]:
+    """Run `agentbus` with these words, and return how long it took and how much memory it held."""
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [program(), *words], env=scrubbed({**os.environ}), stdout=subprocess.DEVNULL
+    ) as child:
+        with Memory(child.pid) as memory:
+            code = child.wait()
+            took = time.perf_counter() - began
+    assert code == 0, words
+    return {"seconds": took, "gigabytes": memory.most / 1e9}
+
+
+def commands(given: argparse.Namespace) -> Iterator[Figure]:
+    """Commands that have little to do: a report on few rows, and an archiver that finds nothing new."""
+    master = ("--master", f"local[{given.cores},4]")
+    with tempfile.TemporaryDirectory(prefix="agentbus-bench-") as place:
+        few, path = f"{place}/few", f"{place}/archive"
+        _made(few, _FEW)
+        reports = [commanded("report", "all", few, *master)["seconds"] for _ in range(3)]
+        with Server(pathlib.Path(place, "server")) as server:
+            bus = ("--url", server.url, "--project", PROJECT)
+            commanded("speak", "hello", "--agent", "ada", *bus)
+            commanded("archive", path, *bus, *master)
+            nothing = [commanded("archive", path, *bus, *master)["seconds"] for _ in range(_ROUNDS)]
+    rows = (
+        (f"report all, {_FEW} rows", reports, "≤ 8"),
+        ("archive, nothing new", nothing, "≤ 0.5"),
+    )
+    table(
+        "commands, their start included",
+        ("what", "seconds", "wanted"),
+        [(what, f"{statistics.median(times):.2f}", wanted) for what, times, wanted in rows],
+    )
+    yield Figure(
+        "reports-commands",
+        "reports.commands",
+        "Commands with little to do",
+        f"their start included, {given.cores} cores, median of {len(reports)} and {_ROUNDS} runs",
+        "s",
+        tuple(Row(what, Spread.of(times), wanted=wanted) for what, times, wanted in rows),
+        "less",
+    )
+
+
+def measure(given: argparse.Namespace) -> Iterator[Figure]:
+    """Measure all parts."""
+    commanded("spark", "--prepare")
+    yield from reported(given)
+    yield from commands(given)
 
 
 def reported(given: argparse.Namespace) -> Iterator[Figure]:
@@ -161,6 +222,9 @@ def reported(given: argparse.Namespace) -> Iterator[Figure]:
             if given.only in (None, state):
                 measures = (("one pass", "pass"), ("all reports", "reports"))
                 found[state] = {name: _apart(path, cores, what) for name, what in measures}
+                if state == "raw":
+                    words = ("report", "all", path, "--master", f"local[{cores},4]")
+                    found[state][COMMAND] = commanded(*words)
                 once = found[state]["one pass"]
                 for name, one in found[state].items():
                     lines.append(
@@ -169,7 +233,7 @@ def reported(given: argparse.Namespace) -> Iterator[Figure]:
                             f"{one['seconds']:.1f}",
                             f"{one['seconds'] / once['seconds']:.2f}",
                             f"{one['gigabytes']:.2f}",
-                            f"{one['started']:.1f}",
+                            f"{one['started']:.1f}" if "started" in one else "included",
                         )
                     )
     finally:
@@ -180,16 +244,20 @@ def reported(given: argparse.Namespace) -> Iterator[Figure]:
         lines,
     )
     about = f"{rows:,} rows, {cores} cores, a cold process, once"
-    taken = _figure("reports-time", "Time of all reports", about, found)
+    full = rows == _FULL
+    taken = _figure("reports-time", "Time of all reports", about, found, full=full)
     night = Row("compaction itself", Spread.once(compaction), group="at night")
     yield dataclasses.replace(taken, rows=(*taken.rows, night))
-    yield _figure("reports-memory", "Memory of all reports", about, found)
+    yield _figure("reports-memory", "Memory of all reports", about, found, full=full)
 
 
 def _figure(
-    name: str, title: str, about: str, found: dict[str, dict[str, dict[str, float]]]
+    name: str, title: str, about: str, found: dict[str, dict[str, dict[str, float]]], *, full: bool
 ) -> Figure:
-    unit, field = {"reports-time": ("s", "seconds"), "reports-memory": ("GB", "gigabytes")}[name]
+    unit, field, most = {
+        "reports-time": ("s", "seconds", "≤ 40"),
+        "reports-memory": ("GB", "gigabytes", "≤ 2"),
+    }[name]
     rows = []
     for state, each in found.items():
         base, ours = (each[what][field] for what in ("one pass", "all reports"))
@@ -199,13 +267,16 @@ def _figure(
         rows.append(
             Row("all reports", Spread.once(ours), ratio=ratio, against="one pass", group=group)
         )
+        if COMMAND in each:
+            whole = Spread.once(each[COMMAND][field])
+            rows.append(Row(COMMAND, whole, wanted=most if full else "", group=group))
     return Figure(name, "reports.reported", title, about, unit, tuple(rows), "less")
 
 
 def main() -> None:
     """Measure all, or one part in this process."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, default=_FULL)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--only", choices=("raw", "compacted"))
     parser.add_argument("--measure", choices=("pass", "reports"), help=argparse.SUPPRESS)
@@ -214,7 +285,7 @@ def main() -> None:
     if args.measure:
         sys.stdout.write(json.dumps(measured(args.path, args.cores, args.measure)) + "\n")
     else:
-        run(reported, parser, SIZES)
+        run(measure, parser, SIZES)
 
 
 if __name__ == "__main__":
