@@ -79,6 +79,15 @@ def test_what_is_archived_is_not_archived_again(run, fill, path):
     assert plain(path) == sorted(("q:mail", entry_id) for entry_id in numbered(8))
 
 
+def test_spark_plans_no_query_to_archive(run, fill, spark):
+    planned = spark._jsparkSession.sharedState().statusStore().executionsCount
+    before = planned()
+    fill("q:mail", numbered(5))
+
+    assert [done.rows for done in run()] == [5]
+    assert planned() == before
+
+
 def test_an_archive_is_divided_by_kind_and_day(run, fill, path):
     fill("q:mail", [f"{DAY - 1}-0", f"{DAY}-0", f"{3 * DAY + 5}-0"])
     fill("dlq:mail:default", [f"{DAY}-0"])

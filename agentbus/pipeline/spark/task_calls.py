@@ -27,19 +27,30 @@ def call(
     `job` and `lots` travel in the code of the tasks, and stand in no plan. `on_share` is called with the
     share of the tasks that are done, twice a second.
     """
-    from pyspark.sql.functions import udf
-
     if not lots:
         return []
+    task = _task(name, pickle.dumps((job, list(lots))))
+    context = getattr(spark, "_sc", None)
+    with _watched(spark, len(lots), on_share):
+        if context is None:
+            found = _queried(spark, task, len(lots))
+        else:
+            # Spark plans no query for this, which a new session has to load and compile first.
+            numbers = context.parallelize(range(len(lots)), len(lots))
+            found = numbers.map(task).collect()
+    return [pickle.loads(each) for each in found]  # noqa: S301 (our own tasks')
 
-    # A row for each task, and a function of it: this runs on every kind of cluster, Spark Connect too.
+
+def _queried(spark: SparkSession, task: Callable[[int], bytes], tasks: int) -> list[bytes]:
+    """Run the tasks as a query: a row for each, and a function of it. Spark Connect has queries alone."""
+    from pyspark.sql.functions import udf
+
     with warnings.catch_warnings():
         # Of a JVM that is gone PySpark warns here, and raises below.
         warnings.simplefilter("ignore")
-        task = udf(_task(name, pickle.dumps((job, list(lots)))), "binary", useArrow=False)
-    frame = spark.range(0, len(lots), 1, len(lots)).select(task.asNondeterministic()("id"))
-    with _watched(spark, len(lots), on_share):
-        return [pickle.loads(bytes(row[0])) for row in frame.collect()]  # noqa: S301 (our own tasks')
+        column = udf(task, "binary", useArrow=False).asNondeterministic()
+    frame = spark.range(0, tasks, 1, tasks).select(column("id"))
+    return [bytes(row[0]) for row in frame.collect()]
 
 
 def _task(name: str, work: bytes) -> Callable[[int], bytes]:
