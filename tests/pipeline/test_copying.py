@@ -38,6 +38,18 @@ def test_rows_are_written_in_groups_and_none_is_left_out(job, tmp_path, monkeypa
     assert (tmp_path / "_data" / file.path).stat().st_size == file.bytes
 
 
+def test_large_rows_are_written_in_groups_of_fewer(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(copying, "_GROUP_BYTES", 3 * rows(10).nbytes)
+
+    with FileWriter(job) as writer:
+        for n in range(7):
+            writer.add(rows(10, start=100 * n))
+        (file,) = writer.finish()
+
+    written = pq.ParquetFile(tmp_path / "_data" / file.path).metadata
+    assert [written.row_group(n).num_rows for n in range(3)] == [30, 30, 10]
+
+
 def test_a_file_says_by_which_schema_it_was_written(job, tmp_path):
     with FileWriter(job) as writer:
         writer.add(rows(1))

@@ -7,7 +7,7 @@ import pytest
 from agentbus.core.settings import resolve
 from agentbus.errors import UsageError
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.source import discovery, planning
+from agentbus.pipeline.source import discovery, planning, range_reader
 from agentbus.pipeline.source.planning import Head, Range, ReadPosition
 from agentbus.pipeline.source.range_reader import RangeReader
 
@@ -53,6 +53,23 @@ def test_a_gap_reaches_as_far_as_its_entries_may_have_been():
 
     assert (trimmed.lost, trimmed.at, trimmed.before) == (6, planning.before("6-0"), "6-0")
     assert (since.lost, since.at, since.after, since.before) == (8, "9-0", "0-0", None)
+
+
+def test_a_page_that_cannot_be_decoded_is_an_error(real_url, project, add, monkeypatch):
+    def batch(groups):
+        if groups[0][1][0][0] == b"1000-3":
+            raise ValueError("no such row")
+        return [entry[0] for _, page in groups for entry in page]
+
+    add("q:mail", *ids(6))
+    monkeypatch.setattr(range_reader, "batch", batch)
+
+    with RangeReader(resolve({"url": real_url, "project": project}), page=2) as reader:
+        pages = reader.read([Range("q:mail", planning.START, "2000-0")])
+
+        assert next(pages) == [b"1000-1", b"1000-2"]
+        with pytest.raises(ValueError, match="no such row"):
+            list(pages)
 
 
 def test_a_key_that_is_no_stream_is_passed_over(reader, valkey, project):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Container, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
-from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place, s3_settings
+from agentbus.pipeline.archives.places import (
+    THREADS,
+    ArchiveTarget,
+    FileInfo,
+    Place,
+    s3_settings,
+)
 
 # A server may ask to try a conditional put again while another one is under way.
 _ATTEMPTS = 20
-_THREADS = 16
 _MISSING = ("NoSuchKey", "404", "NotFound")
 _FORBIDDEN = ("AccessDenied", "403", "Forbidden", "AllAccessDisabled")
 _UNKNOWN_KEY = (
@@ -67,11 +71,8 @@ class Bucket(Place):
             return body
 
     def read_all(self, names: list[str]) -> list[bytes | None]:
-        if len(names) < 2:
-            return super().read_all(names)
         _ = self._client
-        with ThreadPoolExecutor(min(_THREADS, len(names))) as pool:
-            return list(pool.map(self.read, names))
+        return self._together(self.read, names)
 
     def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
         prefix = self.prefix + (f"{folder}/" if folder else "")
@@ -119,7 +120,7 @@ class Bucket(Place):
             retries={"max_attempts": 5, "mode": "standard"},
             connect_timeout=10,
             read_timeout=60,
-            max_pool_connections=_THREADS,
+            max_pool_connections=THREADS,
             # Servers other than AWS's do not know the newer checksums.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",

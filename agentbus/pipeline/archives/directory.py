@@ -188,6 +188,17 @@ def told(doing: str, path: str) -> Iterator[None]:
         raise trouble(doing, path, error) from error
 
 
+def begin_flush(path: str) -> None:
+    """Have the kernel begin to write a file to its disk, so that a later fsync has little to wait for."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
 def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
     """Return the error that says what the operating system refused, and what may help."""
     # Arrow puts its own pages around the operating system's few words; S3 has no number.

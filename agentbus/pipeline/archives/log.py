@@ -283,8 +283,8 @@ class Log:
         )
         made = fold(state, [commit])
         name = commit_name(commit.version)
-        for file in commit.files:
-            size = self.place.sync(self.place.data(file.path))
+        sizes = self.place.sync_all([self.place.data(file.path) for file in commit.files])
+        for file, size in zip(commit.files, sizes, strict=True):
             if size is None and self.place.read(name) is not None:
                 # The writer that has the version deleted the files of the others.
                 raise self._taken(commit.version)

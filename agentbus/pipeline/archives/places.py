@@ -7,12 +7,18 @@ executors: they get an `ArchiveTarget`, which travels with a task and holds no s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from agentbus.core import settings
+
+T = TypeVar("T")
+
+# How many files are asked for at a time.
+THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,10 @@ class Place(ABC):
     def sync(self, name: str) -> int | None:
         """Make sure that a file survives a crash and return its size, None if it is not there."""
 
+    def sync_all(self, names: Sequence[str]) -> list[int | None]:
+        """Do the same for several files at once, and return the size of each."""
+        return self._together(self.sync, names)
+
     @abstractmethod
     def copy(self, source: str, name: str) -> None:
         """Let a file be at another, new name, too, whole at once."""
@@ -99,6 +109,13 @@ class Place(ABC):
     def read_all(self, names: list[str]) -> list[bytes | None]:
         """Return what several files hold, None for each that is not there."""
         return [self.read(name) for name in names]
+
+    def _together(self, call: Callable[[str], T], names: Sequence[str]) -> list[T]:
+        """Call a function that waits for each name, for some at a time; return the results in order."""
+        if len(names) < 2:
+            return [*map(call, names)]
+        with ThreadPoolExecutor(min(THREADS, len(names))) as pool:
+            return [*pool.map(call, names)]
 
     def remove_tree(self, folder: str) -> None:
         """Delete every file in a folder and below."""

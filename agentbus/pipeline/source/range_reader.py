@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.stream import text
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.decoding import batch, gap
+from agentbus.pipeline.rows.decoding import Entry, batch, gap
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import epochs
 from agentbus.pipeline.source.connection import ServerConnection
@@ -14,7 +15,7 @@ from agentbus.pipeline.source.planning import Range, ReadPosition
 from agentbus.store.steps import Batch, Command, ServerReply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -27,6 +28,25 @@ _PAGE_BYTES = 8_000_000
 _FIRST_PAGE, _LOOKED_AT = 200, 8
 # How many ranges of different streams are read in one exchange.
 _AT_ONCE = 20
+
+
+class _DecodedPage:
+    """Entries of some streams, which become rows while the server is at work on the next page."""
+
+    def __init__(self, groups: Sequence[tuple[str, Sequence[Entry]]] = ()) -> None:
+        self._groups = groups
+        self._rows: list[pa.RecordBatch] = []
+
+    def decode(self) -> None:
+        """Make the rows; what cannot be decoded is tried again, and raised, by `rows`."""
+        with contextlib.suppress(Exception):
+            self.rows()
+
+    def rows(self) -> list[pa.RecordBatch]:
+        """Return the rows; none, if there are no entries."""
+        if self._groups and not self._rows:
+            self._rows = [batch(self._groups)]
+        return self._rows
 
 
 class RangeReader(ServerConnection):
@@ -56,9 +76,11 @@ class RangeReader(ServerConnection):
         after = [part.after for part in parts]
         seen = [0] * len(parts)
         left = list(range(len(parts)))
+        before = _DecodedPage()
         while left:
             count = max(1, self._count(kind) // len(left))
-            pages = self.run(self._pages(parts, left, after, count))
+            pages = self.run(self._pages(parts, left, after, count, before.decode))
+            yield from before.rows()
             groups = []
             for n, page in zip(left, pages, strict=True):
                 if page:
@@ -67,8 +89,9 @@ class RangeReader(ServerConnection):
                     after[n] = text(page[-1][0])
             if groups:
                 self._learn(kind, groups)
-                yield batch(groups)
+            before = _DecodedPage(groups)
             left = [n for n, page in zip(left, pages, strict=True) if len(page) == count]
+        yield from before.rows()
         for part, number in zip(parts, seen, strict=True):
             if part.added is not None:
                 start = ReadPosition(part.after)
@@ -78,7 +101,12 @@ class RangeReader(ServerConnection):
                 yield gap(StreamGap(part.stream, lost, part.until, part.after, None))
 
     def _pages(
-        self, parts: Sequence[Range], left: Sequence[int], after: Sequence[str], count: int
+        self,
+        parts: Sequence[Range],
+        left: Sequence[int],
+        after: Sequence[str],
+        count: int,
+        meanwhile: Callable[[], None],
     ) -> Op[list[Any]]:
         asked = [
             (
@@ -87,11 +115,17 @@ class RangeReader(ServerConnection):
             )
             for n in left
         ]
-        replies = (yield Batch(asked)) if len(asked) > 1 else [None]
+        replies: list[Any] = [None]
+        if len(asked) > 1:
+            together = Batch(asked)
+            together.meanwhile = meanwhile
+            replies = yield together
         for n, reply in enumerate(replies):
             if reply is None or isinstance(reply, ServerReply):
                 # A separate command raises its error, or is retried.
-                replies[n] = yield Command(*asked[n])
+                alone = Command(*asked[n])
+                alone.meanwhile = meanwhile
+                replies[n] = yield alone
         return replies
 
     def _count(self, kind: str) -> int:
