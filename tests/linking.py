@@ -6,6 +6,9 @@ where each must leave the same as the other.
 
 from __future__ import annotations
 
+import _socket
+import compileall
+import inspect
 import io
 import json
 import os
@@ -15,6 +18,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,8 +67,12 @@ class Way:
         cwd: pathlib.Path | None = None,
         stdin: bytes = b"",
         stdout: str | None = None,
+        record: bool = False,
     ) -> Ran:
-        """Run one command line; `stdout` is the path of another file, or empty for a closed one."""
+        """Run one command line; `stdout` is the path of another file, or empty for a closed one.
+
+        With `record`, `first` has the names of the functions that it runs until it sends its request.
+        """
         (self._files / "in").write_bytes(stdin)
         log = self.home / ".local/state/agentbus/agentbus.log"
         before = log.read_bytes() if log.exists() else b""
@@ -77,6 +85,7 @@ class Way:
             "cwd": str(cwd or self.home),
             "files": str(self._files),
             "stdout": stdout,
+            "record": record,
         }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -85,6 +94,7 @@ class Way:
         code = int(self._process.stdout.readline())
         out, err, modules = (self._read(name) for name in ("out", "err", "modules"))
         after = log.read_bytes() if log.exists() else b""
+        self.first = (self._files / "first").read_text().split() if record else []
         return Ran(code, out, err, self._same(after[len(before) :]), modules.split())
 
     def server(self) -> redis.Redis:
@@ -144,9 +154,11 @@ def _value(server: redis.Redis, key: bytes) -> Any:
 def main(folder: str | None) -> None:
     """Read jobs from stdin, run each in a child, and print its exit code."""
     codes = {
-        path.stem: compile(_patient(path.read_text()), str(path), "exec")
+        path.stem: compile(_patient(path.read_text()), str(path), "exec", dont_inherit=True)
         for path in (pathlib.Path(folder).glob("*.py") if folder else ())
     }
+    # The second part is read from its file, while a server waits for the request's answer.
+    compileall.compile_dir(folder or "", quiet=2)
     if not codes:
         import agentbus.agents.event
 
@@ -197,7 +209,20 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
             name for name in sys.modules if name.partition(".")[0] == "agentbus" or name == "os"
         ]
         os.write(modules, " ".join(loaded).encode())
+        if job["record"]:
+            pathlib.Path(files, "first").write_text("\n".join(first))
         end(code)
+
+    first: set[str] = set()
+
+    def called(frame: types.FrameType, event: str, function: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.endswith(f"/{words[0]}.py"):
+            # Functions of the module and methods; bodies of classes are called, too.
+            if code.co_flags & inspect.CO_OPTIMIZED and "<" not in code.co_qualname:
+                first.add(code.co_qualname)
+        elif event == "c_call" and isinstance(getattr(function, "__self__", None), _socket.socket):
+            sys.setprofile(None if function.__name__ == "send" else called)
 
     os._exit = posix._exit = leave
     words: Sequence[str] = job["words"]
@@ -205,6 +230,7 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
     if words and words[0] in codes:
         # As where Python was started without `site`.
         del sys.modules["os"], sys.modules["stat"]
+        sys.setprofile(called if job["record"] else None)
         exec(codes[words[0]], {"__name__": "__main__"})
     from agentbus.commands._main import main as run
 

@@ -19,7 +19,8 @@ import agentbus
 from agentbus.agents import clients
 from agentbus.commands._declare import GLOBAL, module
 from agentbus.core import client_session
-from tests import linking
+from tests import first_part, linking
+from tests.first_part import EVENT, PLAIN
 from tests.hooks import RECORDED
 from tests.linking import ROOT, Ran, Way
 from tests.profiles import share
@@ -99,22 +100,6 @@ class Pair:
 
 # -- plain calls --
 
-PLAIN = [
-    ["speak", "hi"],
-    ["speak", "hi", "--topic", "build"],
-    ["overhear", "--topic", "build"],
-    ["overhear"],
-    ["overhear"],
-    ["jot", "how", "make", "--tag", "a,b"],
-    ["recall", "how"],
-    ["announce", "building"],
-    ["announce", "building", "--ttl", "60"],
-    ["satisfy", "building", "--note=done"],
-    ["await", "building"],
-    ["await", "building", "--delete", "--timeout", "5"],
-    ["hook", "claude", "PostToolUse"],
-]
-EVENT = json.dumps({"session_id": "0a1b", "tool_name": "Bash"}).encode()
 ENVIRONMENTS = [
     pytest.param({}, True, id="none"),
     pytest.param({"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "build-1"}, False, id="names"),
@@ -133,6 +118,12 @@ def test_plain_calls_do_the_same_and_load_nothing_else(both, repository, inside,
     assert [one.code for one in ran] == [0] * len(ran)
     assert [one.modules for one in ran[len(PLAIN) :]] == [[]] * len(PLAIN)
     pair.compare()
+
+
+def test_what_runs_before_the_request_is_sent_is_in_the_first_part(tmp_path):
+    found = first_part.table(first_part.recorded(tmp_path))
+
+    assert found == first_part.FILE.read_text(), "run: python -m tests.first_part"
 
 
 def test_a_flag_that_is_satisfied_meanwhile_is_awaited_in_the_same_way(both):
@@ -421,14 +412,15 @@ import pathlib, sys
 sys.path.append(sys.argv[1])
 from linker import sources, verbs
 found = sources.Sources(pathlib.Path(sys.argv[1]).parent)
-assert verbs.linked(found, "speak") == pathlib.Path(sys.argv[2], "speak.py").read_text()
+first, rest = (pathlib.Path(sys.argv[2], name).read_text() for name in ("speak.py", "speak_rest.py"))
+assert verbs.linked(found, "speak") == (first, rest)
 assert not [name for name in sys.modules if name.startswith("agentbus")]
 """
 
 
 @pytest.mark.parametrize("verb", QUICK)
 def test_what_plain_calls_do_not_reach_is_left_out(linked, verb):
-    text = (linked / f"{verb}.py").read_text()
+    text = "".join((linked / f"{verb}{part}.py").read_text() for part in ("", "_rest"))
 
     assert '"""' not in text
     assert "import agentbus" not in text

@@ -14,12 +14,18 @@ ROOT = HERE.parent.parent
 FOLDER = "agentbus/linked"
 
 
-def write(root: pathlib.Path, folder: pathlib.Path) -> None:
-    """Write the linked module of each quick verb."""
+def names() -> list[str]:
+    """Return the names of the files that are written."""
+    return [f"{verb}{part}.py" for verb in VERBS for part in ("", "_rest")]
+
+
+def write(root: pathlib.Path, folder: pathlib.Path, *, whole: bool = False) -> None:
+    """Write the linked module of each quick verb, in one part if `whole`."""
     folder.mkdir(parents=True, exist_ok=True)
     sources = Sources(root)
     for verb in VERBS:
-        (folder / f"{verb}.py").write_text(linked(sources, verb), encoding="utf-8")
+        for part, text in zip(("", "_rest"), linked(sources, verb, whole=whole), strict=True):
+            (folder / f"{verb}{part}.py").write_text(text, encoding="utf-8")
 
 
 class BuildPy(build_py):  # type: ignore[misc]
@@ -33,12 +39,12 @@ class BuildPy(build_py):  # type: ignore[misc]
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
         """Return the files that are written."""
-        made = [str(pathlib.Path(self.build_lib, FOLDER, f"{verb}.py")) for verb in VERBS]
+        made = [str(pathlib.Path(self.build_lib, FOLDER, name)) for name in names()]
         outputs: list[str] = super().get_outputs(include_bytecode)
         return outputs if self.editable_mode else [*outputs, *made]
 
     def get_source_files(self) -> list[str]:
         """Return the files that a source distribution needs, with those of this step."""
-        own = [str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.py"))]
+        own = [str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.*"))]
         files: list[str] = super().get_source_files()
         return [*files, *own]

@@ -33,6 +33,29 @@ def _loaded(module: str, name: str) -> tuple[Any, ...]:
     return () if found is None else (getattr(found, name),)
 
 
+def _rest(name: str) -> Any:
+    """Return what stands for a function of the second part, and loads that when it is called."""
+    return lambda *args, **kwargs: (_load_rest(), globals()[name](*args, **kwargs))[1]  # type: ignore[func-returns-value]
+
+
+def _of_rest(name: str) -> Any:
+    """Return a class of the second part."""
+    _load_rest()
+    return globals()[name]
+
+
+def _load_rest() -> None:
+    """Load the second part, unless it was: while the server answers, or when it is needed."""
+    if _WAITING:
+        from _frozen_importlib_external import SourceFileLoader
+
+        path = f"{_WAITING.pop()[:-3]}_rest.py"
+        code: Any = SourceFileLoader("agentbus", path).get_code("agentbus")
+        builtins.__build_class__, making = _make, builtins.__build_class__
+        exec(code, globals())
+        builtins.__build_class__ = making
+
+
 def _complete(value: object, name: str) -> Any:
     """Return an attribute of a value whose class was linked without what no linked code uses."""
     for each in type(value).__mro__:
@@ -46,6 +69,7 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
     made = _make(make, name, *bases, **options)
     if _CLASSES.get(name) != made.__module__ or made.__qualname__ != name:
         return made
+    _load_rest()
     linked = globals()[name]
     for key, value in vars(made).items():
         if key[:2] != "__" and key not in vars(linked):
@@ -135,6 +159,8 @@ def _system() -> Any:
     return found
 
 
+# The path of this part, until the second part is loaded.
+_WAITING: list[str] = [_load_rest.__code__.co_filename]
 _make: Any = builtins.__build_class__
 if sys.flags.no_site:
     _find.find_spec = _find  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import ast
 import pathlib
 from collections.abc import Iterable
 
+from linker.divide import divide
 from linker.link import Linker
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
@@ -71,8 +72,8 @@ _CLIENT = f"{PACKAGE}.agents.clients"
 _DIGESTS = "store/lua/digests.txt"
 
 
-def linked(sources: Sources, verb: str) -> str:
-    """Return the text of a quick verb's linked module."""
+def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, str]:
+    """Return the texts of both parts of a quick verb's linked module; if `whole`, the first is all."""
     late = {*_LATE, *_LATE_IN.get(verb, ())}.difference(_NOT_LATE_IN.get(verb, ()))
     linker = Linker(
         sources,
@@ -81,6 +82,7 @@ def linked(sources: Sources, verb: str) -> str:
         values={
             (_DECLARE, "VERBS"): repr((verb,)),
             (_DECLARE, "module"): "_MODULES.__getitem__",
+            (_DECLARE, "_prepare"): "_load_rest",
             (_CLIENT, "load"): "_MODULES.__getitem__",
             (
                 _RESP,
@@ -94,12 +96,21 @@ def linked(sources: Sources, verb: str) -> str:
     else:
         modules = [_module(linker, verb, f"{PACKAGE}.{VERBS[verb][0]}", ("VERB", "run"))]
     statements = linker.statements()
-    body = ast.unparse(ast.fix_missing_locations(ast.Module(statements, [])))
-    return "\n".join(
+    digests = _digests(sources, statements)
+    rest: list[ast.stmt] = []
+    if not whole:
+        used = {
+            node.id
+            for line in modules
+            for node in ast.walk(ast.parse(line))
+            if isinstance(node, ast.Name)
+        }
+        statements, rest = divide(statements, _first(verb), {main, *used})
+    text = "\n".join(
         (
             _runtime(),
-            f"_DIGESTS = {_digests(sources, statements)!r}",
-            body,
+            f"_DIGESTS = {digests!r}",
+            _text(statements),
             f"_CLASSES.update({linker.classes!r})",
             "builtins.__build_class__ = _class",
             *modules,
@@ -108,6 +119,21 @@ def linked(sources: Sources, verb: str) -> str:
             "",
         )
     )
+    return text, f"{_text(rest)}\n"
+
+
+def _first(verb: str) -> frozenset[str]:
+    """Return the functions that a verb runs until its request is sent."""
+    lines = (line.split() for line in _beside("first.txt").splitlines())
+    return frozenset(name for name, *verbs in lines if verbs == ["all"] or verb in verbs)
+
+
+def _beside(name: str) -> str:
+    return pathlib.Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _text(statements: list[ast.stmt]) -> str:
+    return ast.unparse(ast.fix_missing_locations(ast.Module(statements, [])))
 
 
 def _parted(name: str) -> tuple[str, str, str]:
@@ -136,7 +162,7 @@ def _digests(sources: Sources, statements: list[ast.stmt]) -> dict[str, str]:
 
 def _runtime() -> str:
     """Return `runtime.py` without docstrings and types, which would have to be imported."""
-    tree = ast.parse(pathlib.Path(__file__).with_name("runtime.py").read_text(encoding="utf-8"))
+    tree = ast.parse(_beside("runtime.py"))
     kept: list[ast.stmt] = []
     for statement in tree.body[1:]:
         if isinstance(statement, ast.FunctionDef):
@@ -146,4 +172,4 @@ def _runtime() -> str:
             statement = ast.Assign([statement.target], statement.value)
         if not isinstance(statement, ast.ImportFrom):
             kept.append(statement)
-    return ast.unparse(ast.fix_missing_locations(ast.Module(kept, [])))
+    return _text(kept)
