@@ -93,6 +93,17 @@ def test_a_compacted_file_is_sorted_and_described_by_what_it_holds(spark, tmp_pa
     assert file.bytes == (tmp_path / "_data" / file.path).stat().st_size
 
 
+def test_a_compacted_file_has_row_groups_that_several_tasks_can_read(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(compacting, "_GROUP_ROWS", 4)
+    write_archive(tmp_path, rows(10), per_commit=5)
+
+    compact(spark, tmp_path, before=AFTER)
+
+    (file,) = Log(place(tmp_path)).open().files.values()
+    held = pq.ParquetFile(tmp_path / "_data" / file.path).metadata
+    assert [held.row_group(n).num_rows for n in range(held.num_row_groups)] == [4, 4, 2]
+
+
 def test_typed_columns_are_written_for_their_kind_alone(spark, tmp_path, typed_columns):
     write_archive(tmp_path, [*rows(3), *rows(1, "ch:main"), *rows(1, "ch:main", start=T + 9)])
     write_archive(tmp_path, rows(1, "ch:main", start=T + 99))

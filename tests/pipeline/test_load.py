@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import StructType
 
@@ -92,10 +95,33 @@ def test_the_lag_of_a_query_is_what_it_has_not_read_yet(registered, real_url, pr
 # -- what a task reads, without Spark --
 
 
-def read_by_a_task(path, **options):
+def read_by_tasks(path, **options):
+    """Return the ids that each task reads."""
     reader = ArchiveReader(ArchiveOptions({"path": path, **options}))
-    batches = [batch for lot in reader.partitions() for batch in reader.read(lot)]
-    return [row["id"] for batch in batches for row in batch.to_pylist()]
+    return [
+        [row["id"] for batch in reader.read(lot) for row in batch.to_pylist()]
+        for lot in reader.partitions()
+    ]
+
+
+def read_by_a_task(path, **options):
+    return list(itertools.chain.from_iterable(read_by_tasks(path, **options)))
+
+
+def test_a_large_file_is_shared_among_tasks_by_its_row_groups(tmp_path, monkeypatch):
+    def in_groups_of_three(*words, write=pq.write_table, **options):
+        write(*words, row_group_size=3, **options)
+
+    monkeypatch.setattr(pq, "write_table", in_groups_of_three)
+    rows = [row("q:mail", f"{1_763_600_000_000 + n}-1", payload=str(n)) for n in range(20)]
+    write_archive(tmp_path, table(rows), "shop")
+
+    shared = read_by_tasks(str(tmp_path), partitionRows="6")
+
+    assert list(map(len, shared)) == [6, 3, 6, 5]
+    assert list(itertools.chain.from_iterable(shared)) == [one["id"] for one in rows]
+    # Where a file has fewer row groups than shares, some tasks have nothing to do.
+    assert sorted(map(len, read_by_tasks(str(tmp_path), partitionRows="1")))[-7:] == [2, *[3] * 6]
 
 
 def test_options_choose_rows_of_an_archive(archived):

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILE_BYTES = 128 << 20
+# So that several tasks can read a file, and skip parts of it: a row group is the least that is read.
+_GROUP_BYTES, _GROUP_ROWS = 16 << 20, 100_000
 # Where Spark writes before the files get their names: plain readers skip what begins with "_".
 _WORK = "_compacting"
 _WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{8}})@([^/]+)/")
@@ -176,6 +178,7 @@ def _ordered(df: DataFrame, pieces: int) -> DataFrame:
 
 def _write(df: DataFrame, uri: str) -> None:
     df.write.options(
+        **{"parquet.block.size": _GROUP_BYTES, "parquet.block.row.count.limit": _GROUP_ROWS},
         compression="zstd",
         # The default has no statistics, and readers other than Spark refuse it.
         outputTimestampType="TIMESTAMP_MICROS",

@@ -72,6 +72,17 @@ class ArchiveFile:
         number: int = self._file.num_row_groups
         return number
 
+    def share(self, number: int, of: int) -> list[int]:
+        """Return the row groups of one of so many shares, which have about as many rows each."""
+        before, found = 0, []
+        for group in range(self.groups):
+            rows = self._file.metadata.row_group(group).num_rows
+            # A group is where its middle is. Doubled, so that all numbers are whole.
+            if (2 * before + rows) * of // (2 * self._file.metadata.num_rows) == number:
+                found.append(group)
+            before += rows
+        return found
+
     def close(self) -> None:
         self._file.close(force=True)
 

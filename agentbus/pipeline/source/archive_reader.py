@@ -39,13 +39,15 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ArchivePart:
-    """A file of an archive, and which rows of it are wanted; it travels to a task."""
+    """A share of a file of an archive, and which rows of it are wanted; it travels to a task."""
 
     path: str
     kind: str
     date: str
     streams: tuple[str, ...]
     typed: tuple[str, ...]
+    share: int = 0
+    shares: int = 1
 
 
 class ArchiveLot(InputPartition):
@@ -66,7 +68,7 @@ class ArchiveReader(DataSourceReader):
         self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
-        """Choose files by the log, and group them by their rows."""
+        """Choose files by the log, cut the large ones and group the small ones by their rows."""
         options, narrowing = self._options, self._narrowing
         log, state = options.opened()
         low, high = narrowing.bounds(options.low, options.high)
@@ -74,10 +76,9 @@ class ArchiveReader(DataSourceReader):
             None if low is None else position(low), None if high is None else _after(high)
         )
         kinds = [kind for kind in schema.KINDS if narrowing.wants_kind(kind)]
-        parts = [(self._part(file), file.rows) for file in chosen_files(log, state, span, kinds)]
-        lots = planning.packed(
-            ((part, rows) for part, rows in parts if part.streams), options.partition_rows
-        )
+        files = chosen_files(log, state, span, kinds)
+        parts = (part for file in files for part in self._parts(file))
+        lots = planning.packed(parts, options.partition_rows)
         return [ArchiveLot(options.place.target, span, lot) for lot in lots]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -89,18 +90,26 @@ class ArchiveReader(DataSourceReader):
         for part in partition.parts:
             wanted = WantedRows(part.streams, partition.span)
             with contextlib.closing(ArchiveFile(partition.target, part.path, system)) as file:
-                for rows in file.read(_stored(part), range(file.groups), _BATCH):
+                for rows in file.read(_stored(part), file.share(part.share, part.shares), _BATCH):
                     kept = wanted.among(rows)[1]
                     if kept.num_rows:
                         yield _whole(kept, part)
 
-    def _part(self, file: File) -> ArchivePart:
-        names = (
+    def _parts(self, file: File) -> Iterator[tuple[ArchivePart, int]]:
+        """Yield the shares of a file with how many rows each has, if any row is wanted."""
+        names = tuple(
             name
             for name in file.streams
             if name in self._options.selection and self._narrowing.wants(name)
         )
-        return ArchivePart(file.path, file.kind, file.date, tuple(names), file.typed)
+        if names:
+            # Which row groups these are, a task finds when it opens the file: the log does not know them.
+            shares = -(-file.rows // self._options.partition_rows)
+            for share in range(shares):
+                part = ArchivePart(
+                    file.path, file.kind, file.date, names, file.typed, share, shares
+                )
+                yield part, file.rows // shares
 
 
 class FilteringArchiveReader(ArchiveReader):
