@@ -14,6 +14,7 @@ from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.spark import java
 from tests.pipeline.streams import archived
 from tests.servers import Server, Shell
+from tests.tiers import nightly
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -53,17 +54,19 @@ def test_an_archive_that_is_interrupted_as_spark_starts_ends(
     assert not [each.name for each in temporary.iterdir() if each.name.startswith("agentbus")]
 
 
+@pytest.mark.parametrize("killed", ["spark", nightly("launcher")])
 def test_that_java_is_killed_as_it_starts_is_a_temporary_failure(
-    real_shell: Shell, valkey: Server, project, tmp_path
+    real_shell: Shell, valkey: Server, project, tmp_path, killed
 ):
     valkey.ask("XADD", f"{project}:q:mail", "1-1", "payload", "1")
     program = tmp_path / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
     # Spark asks another one first how to start it.
+    launcher = f'exec {java.find().program} "$@"' if killed == "spark" else "kill -KILL $$"
     program.write_text(
         "#!/bin/sh\n"
         """[ "$1" = -version ] && echo 'version "21"' && exit\n"""
-        f'case "$*" in *launcher.Main*) exec {java.find().program} "$@" ;; esac\n'
+        f'case "$*" in *launcher.Main*) {launcher} ;; esac\n'
         "kill -KILL $$\n"
     )
     program.chmod(0o755)
@@ -71,7 +74,7 @@ def test_that_java_is_killed_as_it_starts_is_a_temporary_failure(
 
     done = real_shell.run("archive", str(tmp_path / "bus"), "--continuous", env={"JAVA_HOME": home})
 
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert "Java process was killed as it started" in done.stderr
 
 
@@ -90,7 +93,8 @@ def test_that_java_is_killed_in_a_round_is_a_temporary_failure(
 
     code, err = ended(process)
 
-    assert code == 1, err
+    assert (code, len(err.splitlines())) == (1, 2), err
+    assert err.startswith("agentbus: Spark's Java process is gone")
     real_shell.ok("archive", str(path), timeout=240)
     assert len(archived(str(path))) == 40
 

@@ -6,6 +6,8 @@ Spark itself would leave it running forever.
 from __future__ import annotations
 
 import contextlib
+import pathlib
+import re
 import signal
 import subprocess
 import threading
@@ -23,13 +25,22 @@ if TYPE_CHECKING:
 # The name by which Spark's own function starts a process.
 _POPEN = "Popen"
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+# How bash stumbles over an empty answer of the first JVM, in any language.
+_EMPTY_ANSWER = re.compile(rb".*/spark-class: \D+\d+: CMD: .*")
 
 
-def launch(conf: SparkConf, *, stderr: IO[bytes] | None = None) -> JavaGateway:
-    """Start a JVM by Spark's own script and connect to it.
+def launch(conf: SparkConf, said: pathlib.Path | None = None) -> JavaGateway:
+    """Start a JVM by Spark's own script and connect to it; what they say goes to stderr, or to a file.
 
     Raises what Spark raises, and `AgentBusError` if the JVM was killed: it may start the next time.
     """
+    if said is not None:
+        with said.open("wb") as file:
+            return _launch(conf, file)
+    return _launch(conf, None)
+
+
+def _launch(conf: SparkConf, stderr: IO[bytes] | None) -> JavaGateway:
     started: list[subprocess.Popen[bytes]] = []
 
     def popen(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -48,7 +59,8 @@ def launch(conf: SparkConf, *, stderr: IO[bytes] | None = None) -> JavaGateway:
             process.kill()
             process.wait()
         # By a signal itself, or what the script says of a child that was.
-        if isinstance(error, PySparkRuntimeError) and any(c and not 0 < c < 128 for c in ended):
+        killed = any(code and not 0 < code < 128 for code in ended)
+        if isinstance(error, PySparkRuntimeError) and (killed or _answered_nothing(stderr)):
             raise AgentBusError(
                 "Spark's Java process was killed as it started",
                 hint="try again; if memory is short, give spark.driver.memory less",
@@ -56,6 +68,17 @@ def launch(conf: SparkConf, *, stderr: IO[bytes] | None = None) -> JavaGateway:
         raise
     finally:
         setattr(java_gateway, _POPEN, plain)
+
+
+def _answered_nothing(stderr: IO[bytes] | None) -> bool:
+    """Tell whether the first JVM, which prints how to start the other one, ended and printed nothing.
+
+    The script does not say by what: it only stumbles over the empty answer.
+    """
+    if stderr is None:
+        return False
+    lines = pathlib.Path(stderr.name).read_bytes().splitlines()
+    return bool(lines) and all(_EMPTY_ANSWER.fullmatch(line) for line in lines)
 
 
 @contextlib.contextmanager

@@ -230,14 +230,13 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
         return
     # The JVM's own output, and Spark's before its log is set up, matters only if it does not start.
     said = scratch.place() / "stderr"
-    with said.open("wb") as file:
-        try:
-            gateway = launch(conf, stderr=file)
-        except (PySparkRuntimeError, OSError) as error:
-            raise ConfigError(
-                f"Spark did not start on {found.program}: {_why(said, error)}",
-                hint="log level `debug` shows all that it said",
-            ) from error
+    try:
+        gateway = launch(conf, said)
+    except (PySparkRuntimeError, OSError) as error:
+        raise ConfigError(
+            f"Spark did not start on {found.program}: {_why(said, error)}",
+            hint="log level `debug` shows all that it said",
+        ) from error
     SparkContext._ensure_initialized(gateway=gateway)
 
 
