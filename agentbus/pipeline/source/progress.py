@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 def query_lag(progress: Mapping[str, Any]) -> dict[str, int]:
     """Return how many entries of each stream a query of batches has yet to read.
 
+    Spark gives sources in Python no way to report this: `sources[].metrics` stays empty.
     `progress` is a query's `lastProgress`, or what a listener gets. Streams without new entries are left
     out. The figures are those of the moment in which the batch was planned.
     """
