@@ -68,8 +68,12 @@ class Stopwatch:
         pairs = zip(self.rates[what], self.rates[base], strict=True)
         return percentile([mine / theirs for mine, theirs in pairs], 50)
 
-    def line(self, what: str, base: str, wanted: str) -> list[str]:
-        """Return one line of the table."""
+    def show(self, pairs: Iterable[tuple[str, str, str]], title: str) -> None:
+        """Print what was measured beside its baselines."""
+        lines = [self._line(*pair) for pair in pairs]
+        table(title, ["", "agentbus", "against", "", "ratio", "wanted"], lines)
+
+    def _line(self, what: str, base: str, wanted: str) -> list[str]:
         mine, theirs = f"{self.rate(what):,.0f}", f"{self.rate(base):,.0f}"
         return [what, mine, base, theirs, f"{self.ratio(what, base):.2f}", wanted]
 
@@ -96,11 +100,7 @@ def throughput(clock: Stopwatch, server: Server, tasks: int, rounds: int) -> Ite
     dies in between; `publish` with a key does both in one step.
     """
     _timed(clock, server, tasks, rounds)
-    table(
-        f"tasks a second, {rounds} rounds of {tasks:,}",
-        ["", "agentbus", "against", "", "ratio", "wanted"],
-        [clock.line(what, base, wanted) for what, base, wanted, _ in _PAIRS],
-    )
+    clock.show((pair[:3] for pair in _PAIRS), f"tasks a second, {rounds} rounds of {tasks:,}")
     for name, title in _PICTURES.items():
         rows: list[Row] = []
         for what, base, wanted, picture in _PAIRS:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import agentbus
-from tests.bench._figures import Figure, run, table
+from tests.bench._figures import Figure, run
 from tests.bench.queue import Stopwatch
 from tests.servers import Server
 
@@ -75,11 +75,7 @@ def task_options(given: argparse.Namespace) -> Iterator[Figure]:
             for what in (*_OPTIONS, *_KEYED, "progress", "result", "step")
         ),
     ]
-    table(
-        f"tasks a second, {given.rounds} rounds of {count:,}",
-        ["", "agentbus", "against", "", "ratio", "wanted"],
-        [clock.line(*pair) for pair in pairs],
-    )
+    clock.show(pairs, f"tasks a second, {given.rounds} rounds of {count:,}")
     yield Figure(
         name="options",
         source="task_options.task_options",

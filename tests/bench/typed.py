@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import agentbus
-from tests.bench._figures import Figure, run, table
+from tests.bench._figures import Figure, run
 from tests.bench.queue import Stopwatch, few
 from tests.servers import Server
 
@@ -110,11 +110,7 @@ def typed(given: argparse.Namespace) -> Iterator[Figure]:
                 lambda: take.publish_many(bus, map(take.item, orders)),
             )
             clock("worker, typed", count, tasks.worker(bus, drain=True).run)
-    table(
-        f"tasks a second, {given.rounds} rounds of {count:,}",
-        ["", "agentbus", "against", "", "ratio", "wanted"],
-        [clock.line(*pair) for pair in _PAIRS],
-    )
+    clock.show(_PAIRS, f"tasks a second, {given.rounds} rounds of {count:,}")
     yield Figure(
         name="typed",
         source="typed.typed",

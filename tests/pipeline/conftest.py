@@ -17,6 +17,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
+from agentbus.commands._main import run as run_verb
 from agentbus.core.settings import Settings, resolve
 from agentbus.pipeline.archives.archiver import Archiver, Round
 from agentbus.pipeline.spark import session as opening
@@ -73,6 +74,22 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(opening, "session", opened)
+
+
+@pytest.fixture
+def ask(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, real_url: str, project: str
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a verb in this process; returns its code, stdout and stderr."""
+    monkeypatch.setenv("AGENTBUS_URL", real_url)
+    monkeypatch.setenv("AGENTBUS_PROJECT", project)
+
+    def _ask(*words: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run_verb([*map(str, words)])
+        return code, *capfd.readouterr()
+
+    return _ask
 
 
 @pytest.fixture(scope="session")

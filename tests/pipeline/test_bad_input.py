@@ -13,7 +13,6 @@ import pyarrow.parquet
 import pytest
 
 import agentbus
-from agentbus.commands._main import run
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
@@ -31,15 +30,11 @@ _INSIDES = re.compile(
 
 
 @pytest.fixture
-def ask(capfd, monkeypatch, real_url, project):
+def ask(ask):
     """Run a verb in this process; returns its code, stdout and stderr, which hold no one's insides."""
-    monkeypatch.setenv("AGENTBUS_URL", real_url)
-    monkeypatch.setenv("AGENTBUS_PROJECT", project)
 
     def _ask(*words: object):
-        capfd.readouterr()
-        code = run([*map(str, words)])
-        out, err = capfd.readouterr()
+        code, out, err = ask(*words)
         assert not _INSIDES.search(err), err
         assert "failed unexpectedly" not in err, err
         return code, out, err

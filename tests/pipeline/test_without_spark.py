@@ -7,7 +7,6 @@ import json
 import pytest
 from deltalake import DeltaTable
 
-from agentbus.commands._main import run
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.reports import NAMES
@@ -16,20 +15,6 @@ from tests.pipeline.talk import task
 
 pytestmark = pytest.mark.usefixtures("no_spark")
 ENTRY = task("mail", 0)
-
-
-@pytest.fixture
-def ask(capfd, monkeypatch, real_url, project):
-    """Run a verb in this process; returns its code, stdout and stderr."""
-    monkeypatch.setenv("AGENTBUS_URL", real_url)
-    monkeypatch.setenv("AGENTBUS_PROJECT", project)
-
-    def _ask(*words: object):
-        capfd.readouterr()
-        code = run([*map(str, words)])
-        return code, *capfd.readouterr()
-
-    return _ask
 
 
 def test_an_archive_with_nothing_new_says_so(ask, valkey, project, tmp_path):
