@@ -203,7 +203,13 @@ def _prepare() -> None:
 
     for verb in VERBS:
         module(verb)
-    for name in ("commands._click", "commands._errors", "client.bus", "workers.worker"):
+    for name in (
+        "commands._main",
+        "commands._click",
+        "commands._errors",
+        "client.bus",
+        "workers.worker",
+    ):
         importlib.import_module(f"agentbus.{name}")
     gc.collect()
     gc.freeze()

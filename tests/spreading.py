@@ -17,6 +17,23 @@ _APART = (
     ("resuming",),
     ("without_spark",),
 )
+# A line's tests look at one run of the example, in a project of one name, at the syntax trees of all
+# source, at one wheel, at one cluster or at linked modules: each process would make that anew.
+_ONE_RUN = (
+    ("test_team_example",),
+    ("test_layers", "test_stair", "test_hints", "test_architecture"),
+    *(("test_packaging",), ("test_discovery",), ("test_linked_verbs",)),
+)
+_SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}
+APART = (
+    ("cluster", "cluster_pipeline", "archive_crash", "torture_archive", "session", "sink_crash"),
+    ("places", "delta"),
+    *((name,) for name in ("cli_replay", "commits", "copying", "decoding", "interrupts", "java")),
+    *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),
+    ("restoring",),
+    ("resuming",),
+    ("without_spark",),
+)
 # The first one's tests look at one run of the example, in a project of one name; those of the next two at
 # the syntax trees of all source, the others' at one wheel, at one cluster and at linked modules: each
 # process would read, build or start them for itself.
@@ -31,8 +48,7 @@ class Spreading(LoadScopeScheduling):
     """Hands out one test at a time, and those of the pipeline all at once, before all others."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_ONE_RUN):
-            return nodeid.partition("::")[0]
-        if not nodeid.startswith(TOGETHER):
-            return nodeid
-        return APART.get(nodeid.partition("::")[0], TOGETHER)
+        file = nodeid.partition("::")[0]
+        if nodeid.startswith(TOGETHER):
+            return APART.get(file, TOGETHER)
+        return _SHARED.get(file, nodeid)
