@@ -19,6 +19,7 @@ from agentbus.queues import dependencies, dependents
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
+from agentbus.store.steps import Script, one_step
 from agentbus.testing import published
 from tests.conftest import Connect
 from tests.profiles import times
@@ -734,3 +735,22 @@ def test_what_is_told_takes_bounded_time_and_goes_on_later(bus: agentbus.Bus) ->
     bus._run("follow", dependents.follow(bus.scope))
 
     assert len(bus.queue("next").dead_letters()) == 5
+
+
+def test_a_review_leaves_alone_what_names_the_first_failure_of_a_chain(bus: agentbus.Bus) -> None:
+    # given a dependent that was buried when there was no more time for those of its own
+    first = bus.queue("mail").publish("first")
+    second = bus.queue("mail").publish("second", after=first)
+    bus.queue("mail").publish("third", after=second)
+    keys = Keys(bus.settings.project)
+    ask(bus, "HSET", keys.settled, f"{first}\ndefault", "!gone")
+    bus._run("follow", dependents.follow(bus.scope, -1.0))
+    recorded = ask(bus, "HGETALL", keys.settled)
+
+    # when a review finds its letter, too, whose error only names the one before
+    step = Script("note", (keys.settled, keys.awaited("mail")), (second, "default", "!it", ""))
+    noted = bus._run("review", one_step(step))
+
+    assert noted == 1
+    assert ask(bus, "HGETALL", keys.settled) == recorded
+    assert len(recorded) == 2
