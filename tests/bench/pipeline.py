@@ -28,7 +28,7 @@ from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.files import archive_files
 from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.bench._streams import PROJECT, Payload, fill, overlapped, plain, served
-from tests.servers import Server
+from tests.servers import Server, program
 
 SIZES = {
     "quick": {"rows": 5000, "most": 15_000, "rounds": 1, "streams": [1, 10]},
@@ -164,7 +164,7 @@ def cold(rows: int, cores: int) -> Iterator[Figure]:
         by_hand = timed(plain, server, ["q:work"], place / "plain.parquet")
         better = timed(overlapped, server, ["q:work"], place / "overlapped.parquet")
         words = [
-            *(sys.executable, str(pathlib.Path(sys.executable).parent / "agentbus")),
+            program(),
             *("archive", str(place / "archive"), "--url", server.url, "--project", PROJECT),
             *("--master", f"local[{cores},4]"),
         ]

@@ -16,7 +16,6 @@ import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.rows import schema
 from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.pipeline.archives import write_archive
-from tests.servers import Server
+from tests.servers import Server, program
 
 PROJECT = "bench"
 SIZES = {"quick": {"rows": 4000, "rounds": 1}, "page": {"rows": 1_000_000}}
@@ -99,8 +98,7 @@ def replays(given: argparse.Namespace) -> Iterator[Figure]:
         with Server(place / "server", "--appendonly", "no") as server:
             settings = resolve({"url": server.url, "project": PROJECT, "config": str(config)})
             words = [
-                *(sys.executable, str(pathlib.Path(sys.executable).parent / "agentbus")),
-                *("replay", path, "--to-queue", "again", "--url", server.url),
+                *(program(), "replay", path, "--to-queue", "again", "--url", server.url),
                 *("--project", PROJECT, "--config", str(config), "--master", f"local[{cores},4]"),
             ]
             cold = _timed(
