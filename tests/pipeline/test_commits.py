@@ -253,7 +253,11 @@ def test_a_commit_that_a_bad_disk_made_unreadable_is_named(log, tmp_path, conten
     ],
 )
 @pytest.mark.parametrize("where", ["files", "removed", "state"])
-def test_a_log_that_names_a_file_elsewhere_is_refused(log, tmp_path, path, where):
+@pytest.mark.parametrize("many", [1, 1000])
+def test_a_log_that_names_a_file_elsewhere_is_refused(
+    log, tmp_path, path, where, many, monkeypatch
+):
+    monkeypatch.setattr(log_files, "_MANY", many)
     state = log.create("demo")
     made = [data_file(file_path("queue", DATE, 2, "00000000", 0), 1, 1, {}, T, T)]
     commit = msgspec.structs.replace(commit_of(2, made), archive=state.archive)

@@ -14,13 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from agentbus.errors import Unhealthy
-from agentbus.pipeline.archives import delta_log, log_files
+from agentbus.pipeline.archives import delta_log, log as commits, log_files
 from agentbus.pipeline.archives.delta import commit_text
 from agentbus.pipeline.archives.delta_log import DeltaLog
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
+from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import Place
-from agentbus.pipeline.archives.versions import COMPACT, FORMAT, OLD, CommitConflict
+from agentbus.pipeline.archives.versions import APPEND, COMPACT, FORMAT, OLD, CommitConflict
 from tests.pipeline import archives
 from tests.pipeline.archives import commit_rows, row, write_archive
 from tests.pipeline.racing import DATE, T, add
@@ -310,6 +310,26 @@ def test_commits_and_checkpoints_go_when_no_version_needs_them(tmp_path, monkeyp
     assert checkpoints == [3, 30, 36, 39]
     assert counted(at, 4)[0] == 4
     assert counted(at)[0] == state.rows == 38
+
+
+@pytest.mark.slow
+def test_a_log_in_a_bucket_has_the_commits_of_a_day(s3, monkeypatch):
+    often(monkeypatch)
+    # Whatever is there is older than a day.
+    monkeypatch.setattr(commits, "_KEPT", -5.0)
+    at = place(f"{s3.url}/some/where")
+    log = Log(at)
+    state = log.create("demo")
+    while state.version < 45:
+        state = log.commit(state, APPEND, new_batch())
+
+    names = {entry.name for entry in at.listing("_log")}
+    assert names == {
+        "_log/last_state",
+        *(f"_log/{version:020d}.json" for version in range(30, 46)),
+        *(f"_log/{version:020d}.state.json.zst" for version in (30, 40)),
+    }
+    assert Log(at).open() == state
 
 
 def test_versions_without_their_files_are_not_offered(each):

@@ -83,7 +83,7 @@ class Place(ABC):
     def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
         """Yield every file in a folder and below; what is half written or hidden is left out.
 
-        With `after`, only files whose names come after that name.
+        With `after`, only files whose names come after that name, in a folder without others in it.
         """
 
     @abstractmethod

@@ -23,7 +23,6 @@ REMEMBERED_MS = 86_400_000
 # The path of a data file: nothing else that a log names is written, read or deleted.
 _FOLDER = r"kind=(?P<kind>[a-z_]+)/date=(?P<date>\d{4}-\d\d-\d\d)"
 _NAME = r"(?P<version>\d{10})-[0-9a-f]{8}-[A-Za-z0-9_.-]+\.parquet"
-DATA_FOLDER, DATA_NAME = re.compile(_FOLDER, re.ASCII), re.compile(_NAME, re.ASCII)
 DATA = re.compile(f"{_FOLDER}/{_NAME}", re.ASCII)
 
 
