@@ -54,10 +54,13 @@ class Forked(Shell):
     ) -> subprocess.CompletedProcess[str]:
         """Run one command line to its end."""
         environment = {**self.environment, **(env or {})}
-        changed = environment.items() ^ os.environ.items()
+        # The checkout is where a fork finds its modules, too.
+        changed = (environment.items() ^ os.environ.items()) - {("PYTHONPATH", str(ROOT))}
         if any(name.startswith(_AT_START) for name, _ in changed):
             return super().run(*args, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
-        job = {"words": args, "environment": environment, "cwd": str(cwd or self.home)}
+        words = [os.fsdecode(word) for word in args]
+        job = {"words": words, "environment": environment, "cwd": str(cwd or self.home)}
+        asking = f"{json.dumps(job)}\n".encode()
         with (
             tempfile.TemporaryFile() if stdin is not None else open(os.devnull, "rb") as given,
             tempfile.TemporaryFile() as out,
@@ -70,7 +73,7 @@ class Forked(Shell):
             asked.settimeout(timeout)
             asked.connect(_forks())
             socket.send_fds(asked, [b"0"], [given.fileno(), out.fileno(), err.fileno()])
-            asked.sendall(f"{json.dumps(job)}\n".encode())
+            asked.sendall(asking)
             try:
                 code = int(asked.recv(16))
             except TimeoutError:
