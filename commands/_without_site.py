@@ -41,7 +41,7 @@ def _find(name: str, path: Any = None, target: Any = None) -> Any:
 
 def _begin() -> None:
     # This file is site-packages/agentbus/commands/_without_site.py.
-    packages = sys.argv[0].rsplit("/", 3)[0]
+    packages = _begin.__code__.co_filename.rsplit("/", 3)[0]
     # What PYTHONPATH names comes before Python's own.
     own = next(at for at, place in enumerate(sys.path) if place.endswith(".zip"))
     needed = any(map(needs_site, (*sys.path[:own], packages)))

@@ -216,6 +216,26 @@ def test_the_installed_commands_are_scripts_of_a_few_lines(installed):
     assert quick.split(" | ") == sorted(VERBS)
 
 
+@pytest.mark.parametrize("line", [["await", "building"], ["overhear", "--follow"]])
+def test_a_running_command_is_found_by_its_name_and_verb(installed, tmp_path, line):
+    process = subprocess.Popen(
+        [str(installed / "agentbus"), *line],
+        env={"HOME": str(tmp_path), "PATH": os.defpath},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        log = tmp_path / ".local/state/agentbus/agentbus.log"
+        while not (log.exists() and "began" in log.read_text()):
+            assert process.poll() is None, process.stderr.read()
+        shown = pathlib.Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    finally:
+        process.kill()
+        process.communicate()
+        run(installed / "agentbus", "server", "stop", home=tmp_path)
+
+    assert shown.decode().endswith(f"{installed}/agentbus {' '.join(line)} ")
+
+
 def link_to(installed: pathlib.Path, place: pathlib.Path) -> pathlib.Path:
     """A link to a link, as pipx and uv leave one in a directory of commands."""
     (place / "between").symlink_to(installed / "agentbus")
