@@ -14,7 +14,7 @@ import tempfile
 
 from tests import linking
 from tests.linking import ROOT
-from tests.repositories import make_repository
+from tests.repositories import make_repository, make_work_tree
 
 sys.path.append(str(ROOT / "scripts"))
 
@@ -43,17 +43,20 @@ EVENT = json.dumps({"session_id": "0a1b", "tool_name": "Bash"}).encode()
 def recorded(folder: pathlib.Path) -> dict[str, set[str]]:
     """Return the verbs that run each function; a new folder takes what is written on the way."""
     write(ROOT, folder / "whole", whole=True)
-    repository = make_repository(folder / "shop").parent
+    git = make_repository(folder / "shop")
+    make_work_tree(folder / "tree")
     found: dict[str, set[str]] = {}
     way = linking.Way(folder / "home", folder / "whole")
     try:
-        for environment in ({}, {"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "build-1"}):
+        for environment, place in (
+            ({}, git.parent),
+            ({}, folder / "tree"),
+            ({"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "build-1"}, git.parent),
+        ):
             # The first time, the server may not know the scripts.
             for again in (False, True):
                 for line in PLAIN:
-                    way.run(
-                        *line, environment=environment, cwd=repository, stdin=EVENT, record=again
-                    )
+                    way.run(*line, environment=environment, cwd=place, stdin=EVENT, record=again)
                     for name in way.first:
                         found.setdefault(name, set()).add(line[0])
     finally:

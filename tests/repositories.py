@@ -18,6 +18,20 @@ def make_repository(root: pathlib.Path) -> pathlib.Path:
     return git
 
 
+def make_work_tree(root: pathlib.Path) -> None:
+    """Make a directory a further work tree of a new clone, without a branch, as `git worktree` does."""
+    git = make_repository(root.with_name(f"{root.name}-main"))
+    (git / "config").write_text(
+        '[core]\n\tbare = false\n[remote "origin"]\n\turl = git@example.org:shop.git\n'
+    )
+    own = git / "worktrees" / root.name
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("0123456789abcdef0123456789abcdef01234567\n")
+    (own / "commondir").write_text("../..\n")
+    root.mkdir()
+    (root / ".git").write_text(f"gitdir: {own}\n")
+
+
 def give_away(path: pathlib.Path) -> None:
     """Give a file or a directory to somebody else; needs root."""
     os.lchown(path, SOMEBODY, -1)

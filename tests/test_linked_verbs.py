@@ -24,7 +24,7 @@ from tests.first_part import EVENT, PLAIN
 from tests.hooks import RECORDED
 from tests.linking import ROOT, Ran, Way
 from tests.profiles import share
-from tests.repositories import make_repository
+from tests.repositories import make_repository, make_work_tree
 from tests.test_command_line import pieces, words
 from tests.test_hook_clients import sent
 from tests.tiers import nightly, sampled
@@ -55,6 +55,7 @@ def both(
 def repository(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     git = make_repository(tmp_path_factory.mktemp("repositories") / "shop")
     (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
+    make_work_tree(git.parent.parent / "tree")
     return git.parent
 
 
@@ -101,16 +102,17 @@ class Pair:
 # -- plain calls --
 
 ENVIRONMENTS = [
-    pytest.param({}, True, id="none"),
-    pytest.param({"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "build-1"}, False, id="names"),
-    nightly({"AGENTBUS_SUB": "a1", "LANG": "C"}, False, id="subagent"),
-    nightly({"AGENTBUS_LOG": "{home}/.local/state/agentbus/agentbus.log"}, True, id="log"),
+    pytest.param({}, "shop", id="none"),
+    pytest.param({}, "tree", id="work tree"),
+    pytest.param({"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "build-1"}, "", id="names"),
+    nightly({"AGENTBUS_SUB": "a1", "LANG": "C"}, "", id="subagent"),
+    nightly({"AGENTBUS_LOG": "{home}/.local/state/agentbus/agentbus.log"}, "shop", id="log"),
 ]
 
 
-@pytest.mark.parametrize(("environment", "inside"), ENVIRONMENTS)
-def test_plain_calls_do_the_same_and_load_nothing_else(both, repository, inside, environment):
-    pair = Pair(both, environment=environment, cwd=repository if inside else None)
+@pytest.mark.parametrize(("environment", "place"), ENVIRONMENTS)
+def test_plain_calls_do_the_same_and_load_nothing_else(both, repository, place, environment):
+    pair = Pair(both, environment=environment, cwd=repository.parent / place if place else None)
 
     # The first time, the server may not know the scripts.
     ran = [pair.run(*line, stdin=EVENT) for line in (*PLAIN, *PLAIN)]

@@ -268,7 +268,8 @@ def _common_directory(git: str, found: os.stat_result) -> str | None:
     own, common = git, git
     owners = {found.st_uid, os.stat(os.path.dirname(git)).st_uid}
     if not stat.S_ISDIR(found.st_mode):
-        own = common = os.path.realpath(git)
+        # The directory around it is free of links: it is the kernel's name of the current one, or above.
+        own = common = git if stat.S_ISREG(found.st_mode) else os.path.realpath(git)
         text = _text_of(own)
         if text.startswith("gitdir:"):
             own = os.path.join(os.path.dirname(own), text[7:].strip())

@@ -154,6 +154,7 @@ def _system() -> Any:
         isdir=isdir,
         lexists=lexists,
         isabs=lambda name: name[:1] == "/",
+        normpath=lambda name: posix._path_normpath(name) or ".",  # type: ignore[attr-defined]
         __getattr__=lambda name: getattr(__import__("os").path, name),
     )
     return found

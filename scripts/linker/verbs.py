@@ -36,8 +36,8 @@ _ALL = (
     *("commands._main", "commands._declare", "commands._message", "commands._output"),
     *("commands._session", "commands._values"),
     *("core.agent_name", "core.client_session", "core.clock", "core.json_text", "core.keys"),
-    *("core.names", "core.oplog", "core.settings", "core.settings_check:make_private"),
-    *("core.stream", "core.words"),
+    *("core.names", "core.oplog", "core.repository:_HEX,_SPACE,is_head", "core.settings"),
+    *("core.settings_check:make_private", "core.stream", "core.words"),
     *("store.connection", "store.driver", "store.resp", "store.scope", "store.steps"),
 )
 # What no plain call of a quick verb needs: mistakes, failures, and settings that few have.
@@ -46,7 +46,7 @@ _LATE = (
     *("commands._message.fields", "commands._values.with_old", "commands.overhear._catch_up"),
     *("core.agent_name._of_job", "core.agent_name._user_name", "core.client_session._asked"),
     *("core.json_text.to_json", "core.names._bad_name", "core.names._bad_payload"),
-    *("core.names._shown", "core.oplog._escaped", "core.settings._between"),
+    *("core.names._shown", "core.oplog._escaped"),
     *("core.timespec._days", "core.timespec._minutes", "core.timespec.parse_rfc3339"),
     *("core.timespec.preceding", "core.timespec.since", "core.timespec.stream_id"),
     *("store.driver.rest", "store.driver.run", "store.operation.MISREAD", "store.resp.source"),
