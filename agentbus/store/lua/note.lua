@@ -7,7 +7,7 @@
 --@include over
 if ARGV[3] ~= '' then
   -- A dependent that was buried is recorded for all groups, with what failed first of its chain.
-  if redis.call('HEXISTS', KEYS[1], ARGV[1] .. '\n') == 1 then return 1 end
+  if redis.call('HGET', KEYS[1], ARGV[1] .. '\n') then return 1 end
   return settled(KEYS[2], KEYS[1], ARGV[1], ARGV[2], ARGV[3]) and 1 or 0
 end
 over(KEYS[1], KEYS[2], ARGV[1] .. '\n' .. ARGV[2], ARGV[4])
