@@ -25,22 +25,6 @@ _ONE_RUN = (
     *(("test_packaging",), ("test_discovery",), ("test_linked_verbs",)),
 )
 _SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}
-APART = (
-    ("cluster", "cluster_pipeline", "archive_crash", "torture_archive", "session", "sink_crash"),
-    ("places", "delta"),
-    *((name,) for name in ("cli_replay", "commits", "copying", "decoding", "interrupts", "java")),
-    *((name,) for name in ("passwords", "planning", "planting", "reach", "report_page")),
-    ("restoring",),
-    ("resuming",),
-    ("without_spark",),
-)
-# The first one's tests look at one run of the example, in a project of one name; those of the next two at
-# the syntax trees of all source, the others' at one wheel, at one cluster and at linked modules: each
-# process would read, build or start them for itself.
-_ONE_RUN = (
-    *("tests/test_team_example.py", "tests/test_layers.py", "tests/test_stair.py"),
-    *("tests/test_packaging.py", "tests/test_discovery.py", "tests/test_linked_verbs.py"),
-)
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 
 
