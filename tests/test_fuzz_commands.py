@@ -23,6 +23,7 @@ from agentbus.torture.mode import Mode
 from tests import inprocess, typed
 from tests.hostile import World
 from tests.profiles import few
+from tests.tiers import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -151,7 +152,7 @@ def check(done: inprocess.Done, argv: list[str], codes: set[int], *, quiet: bool
             assert len(lines) - lines.index(told[-1]) <= 2, what
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", sampled(VERBS, every=3))
 def test_whatever_is_typed_after_a_verb_it_ends_soon_with_a_code_of_the_table(
     verb: str, world: World, place: pathlib.Path
 ) -> None:

@@ -145,8 +145,7 @@ def attempts() -> Iterator[Any]:
             yield database, how, False
             # Autocommit PostgreSQL refuses, and goes on as if nothing were.
             if how != "autocommit":
-                shared = database == "postgresql" and how in BYPASSES
-                yield nightly(database, how, True) if shared else (database, how, True)
+                yield nightly(database, how, True) if how in BYPASSES else (database, how, True)
 
 
 @pytest.mark.parametrize(("database", "how", "swallows"), [*attempts()], indirect=["database"])

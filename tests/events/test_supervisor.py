@@ -222,6 +222,7 @@ def test_a_lease_is_given_back_for_one_that_died_with_it(watch, ledger, sent, pa
     assert [row.token for row in rows(ledger, "lease") if row.role == "welcome"] == [2]
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_of_two_supervisors_one_worker_acts_and_the_other_takes_over(watch, ledger, sent, passed):
     pair = [watch(only="welcome", heartbeat_timeout=3.0) for _ in range(2)]
