@@ -342,6 +342,27 @@ def test_what_is_set_for_python_acts_on_quick_verbs_too(installed, tmp_path, var
         run(installed / "agentbus", "server", "stop", home=tmp_path)
 
 
+@COMMANDS
+def test_a_package_that_pythonpath_names_comes_before_the_linked_modules(
+    installed, tmp_path, command
+):
+    (tmp_path / "agentbus").mkdir()
+    (tmp_path / "agentbus/__init__.py").write_text("raise SystemExit('another package')")
+    # As many that what comes last is where packages are without them.
+    places = [str(tmp_path), "/none/a", "/none/b", str(tmp_path / "last")]
+    (tmp_path / "last/agentbus/linked").mkdir(parents=True)
+    (tmp_path / "last/agentbus/linked/speak.py").write_text("raise SystemExit('linked')")
+    done = subprocess.run(
+        [str(installed / command), "speak", "hi"],
+        env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": ":".join(places)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (1, "another package\n")
+
+
 def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(
     installed, tmp_path
 ):
