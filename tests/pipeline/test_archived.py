@@ -15,7 +15,7 @@ from agentbus.pipeline.archives.reader import IdRange, between, read
 from agentbus.pipeline.archives.versions import COMPACT, file_path
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import typed
-from tests.pipeline.archives import row, table, write_archive
+from tests.pipeline.archives import commit_rows, row, table, write_archive
 
 T = 1_763_640_000_000
 DAY = 86_400_000
@@ -246,3 +246,30 @@ def test_archives_are_made_of_arrow_tables(tmp_path):
     assert state.rows == 20_000
     assert state.positions["q:mail"].added == 20_000
     assert file_path("queue", "2025-11-20", 2, "x", 0)[:34] in next(iter(state.files))
+
+
+def test_an_archive_as_it_was_written_is_read_by_one_scan_that_leaves_out_typed_columns(
+    spark, tmp_path
+):
+    gap = row("q:mail", f"{T}-0", kind=schema.GAP, lost=3)
+    write_archive(tmp_path, [*rows(2, "metrics", fields={"dead": "5"}), gap, *rows(1)])
+
+    found = typed(read(spark, tmp_path, marked=True), schema.METRICS).select("kind", "dead")
+
+    assert sorted(map(tuple, found.collect()), key=str) == [
+        *(("gap", None), ("metrics", 5), ("metrics", 5), ("queue", None))
+    ]
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("FileScan parquet") == 1
+    assert "ReadSchema: struct<fields:map<string,string>>" in plan
+
+
+def test_what_an_earlier_compaction_typed_in_part_is_kept(spark, tmp_path):
+    log = Log(place(tmp_path))
+    state = write_archive(tmp_path, rows(1, "metrics", fields={"dead": "5", "stale": "6"}))
+    part = rows(1, "metrics", fields={"dead": "5", "stale": "6"}, dead=7)
+    commit_rows(log, state, part, typed=["dead"])
+
+    found = typed(read(spark, tmp_path, marked=True), schema.METRICS)
+
+    assert sorted((one.dead, one.stale) for one in found.collect()) == [(5, 6), (7, 6)]

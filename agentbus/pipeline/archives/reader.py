@@ -18,7 +18,7 @@ from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.versions import File, State
 from agentbus.pipeline.rows import schema, table
-from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED
+from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -150,13 +150,21 @@ def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:
 
     raw: list[File] = []
     typed: list[File] = []
+    either: list[File] = []
     for file in files:
-        (typed if set(TYPED[file.kind]) <= set(file.typed) else raw).append(file)
-    parts = [
-        read_files(spark, at, some).withColumn(COMPACTED, f.lit(mark))
-        for some, mark in ((typed, True), (raw, False))
-        if some or (not files and not mark)
-    ]
+        wanted = set(TYPED[file.kind])
+        (either if not wanted else typed if wanted <= set(file.typed) else raw).append(file)
+    # Two parts take longer than one.
+    (typed if typed and not raw else raw).extend(either)
+    parts = []
+    if typed:
+        parts.append(read_files(spark, at, typed).withColumn(COMPACTED, f.lit(True)))
+    if raw or not typed:
+        held = {name for file in raw for name in file.typed}
+        # Where Spark does not know that a column is null it looks in each row, and makes what stands in for
+        # it once for each mention.
+        nulls = {name: f.lit(None).cast(type) for name, type in types().items() if name not in held}
+        parts.append(read_files(spark, at, raw).withColumns({**nulls, COMPACTED: f.lit(False)}))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
