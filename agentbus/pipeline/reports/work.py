@@ -68,10 +68,14 @@ DURATIONS = Aggregate(
     FROM (
       SELECT queue, `group`, worker, what, posexplode(counts) AS (n, number)
       FROM (
-        SELECT queue, nullif({group}, '') AS `group`, nullif({worker}, '') AS worker,
-          stack(2, 'ran', {ran_counts}, 'waited', {waited_counts}) AS (what, counts)
-        FROM {rows}
-        WHERE kind = 'metrics' AND nullif(queue, '') IS NOT NULL
+        SELECT queue, nullif(`group`, '') AS `group`, nullif(worker, '') AS worker,
+          stack(2, 'ran', ran, 'waited', waited) AS (what, counts)
+        FROM (
+          SELECT queue, {group} AS `group`, {worker} AS worker, {ran_counts} AS ran,
+            {waited_counts} AS waited
+          FROM {rows}
+          WHERE kind = 'metrics' AND nullif(queue, '') IS NOT NULL
+        )
       )
     )
     WHERE number > 0

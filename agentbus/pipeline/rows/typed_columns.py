@@ -59,7 +59,8 @@ def _count(field: str) -> str:
 def _milliseconds(field: str) -> str:
     """A duration: a decimal first, since casts to double take NaN and infinity."""
     number = f"try_cast(fields['{field}'] as decimal(20,3))"
-    return f"if({number} >= 0, cast({number} as double), null)"
+    # What a condition has twice, as both ends of a range, Spark makes once for all its places.
+    return f"if({number} between 0 and {10**17 - 1}, cast({number} as double), null)"
 
 
 def _moment(text: str) -> str:
@@ -89,7 +90,7 @@ def _buckets(field: str) -> str:
     return (
         rf"case when {text} = '[]' then cast(array() as array<bigint>)"
         rf" when {text} rlike '^\\[{number}(?:,{number})*+\\]\\z'"
-        f" then slice(cast(split(substring({text}, 2, length({text}) - 2), ',') as array<bigint>), 1,"
+        f" then slice(cast(split(substring({text}, 2, octet_length({text}) - 2), ',') as array<bigint>), 1,"
         f" {BUCKETS}) end"
     )
 
