@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked, quantile
 from agentbus.pipeline.reports.arithmetic import ordered
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import Span
@@ -23,7 +23,8 @@ _HOUR_MS = 3_600_000
 _PAIRS = 600
 # Where `ask` is answered: streams of one process, which no archive holds.
 _PRIVATE = "~replies."
-_TIMES = ("p50_ms", "p90_ms")
+_SHARES = {"p50_ms": 0.5, "p90_ms": 0.9}
+_TIMES = tuple(_SHARES)
 
 # An hour, and the end of the one before it, hold all that may be answered: so even one topic with all the
 # messages is sorted in parts. In each a number comes first: Spark sorts by it faster than by a name.
@@ -75,8 +76,8 @@ _REQUESTS = f"""
 
 def _took(query: str) -> str:
     """Add p50_ms and p90_ms to a query that has them together: Spark gathers the values once for both."""
-    parts = (f"round(get(took, {n}), 1) AS {name}" for n, name in enumerate(_TIMES))
-    return f"SELECT *, {', '.join(parts)} FROM ({query})"
+    parts = (f"round({quantile('took', share)}, 1) AS {name}" for name, share in _SHARES.items())
+    return f"SELECT * EXCEPT (took), {', '.join(parts)} FROM ({query})"
 
 
 # `what` is pair, speaker or topic.
@@ -85,13 +86,13 @@ _COUNTED = _took(f"""
       CASE WHEN grouping(topic) = 0 THEN 'topic' WHEN grouping(answered) = 1 THEN 'speaker'
         ELSE 'pair' END AS what,
       speaker, answered, topic, count(*) AS answers,
-      percentile(took_ms, array(0.5D, 0.9D)) AS took
+      sort_array(collect_list(took_ms)) AS took
     FROM ({_ANSWERS})
     GROUP BY GROUPING SETS ((speaker, answered), (speaker), (topic))
 """)
 _REPLIED = _took(f"""
     SELECT queue, asker, count(*) AS requests, count(took_ms) AS answers,
-      percentile(took_ms, array(0.5D, 0.9D)) AS took
+      sort_array(collect_list(took_ms)) AS took
     FROM ({_REQUESTS})
     GROUP BY queue, asker
 """)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked
+from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked, quantile
 from agentbus.pipeline.reports.arithmetic import ordered
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import Span
@@ -79,8 +79,10 @@ _HOLDS = f"""
 
 # By flag, by agent, and by who took or ended what of whom (`what`).
 _COUNTED = f"""
-    SELECT *, round(get(times, 0), 1) AS p50_ms, round(get(times, 1), 1) AS p90_ms,
-      round(free, 1) AS free_p50_ms
+    SELECT * EXCEPT (times, free),
+      round({quantile("times", 0.5)}, 1) AS p50_ms,
+      round({quantile("times", 0.9)}, 1) AS p90_ms,
+      round({quantile("free", 0.5)}, 1) AS free_p50_ms
     FROM (
       SELECT
         CASE WHEN grouping(flag) = 0 THEN 'flag' WHEN grouping(agent) = 0 THEN 'agent' ELSE 'takeover' END
@@ -88,7 +90,7 @@ _COUNTED = f"""
         flag, agent, takeover,
         count_if(hold) AS holds,
         coalesce(sum(held_ms), 0L) AS held_ms,
-        percentile(held_ms, array(0.5D, 0.9D)) AS times,
+        sort_array(collect_list(held_ms)) AS times,
         max(held_ms) AS max_ms,
         {", ".join(f"count_if(ended = '{end}') AS {end}" for end in _ALL_ENDS)},
         count_if(NOT hold) AS without_hold,
@@ -97,7 +99,7 @@ _COUNTED = f"""
         count_if(before_holder <> agent) AS changes,
         count_if(by_another AND after_ms <= {HANDED_OVER_MS}) AS handed_over,
         count_if(ended IN {_IN_ENDS} AND by <> agent) AS ended_by_force,
-        percentile(if(by_another, after_ms, NULL), 0.5D) AS free,
+        sort_array(collect_list(if(by_another, after_ms, NULL))) AS free,
         max(time) AS last
       FROM (
         SELECT *, former <> agent AND after_ms IS NOT NULL AS by_another,
