@@ -267,6 +267,16 @@ def test_a_reply_belongs_to_the_request_that_caused_it(spark):
     }
 
 
+def test_requests_are_looked_for_by_one_pass(spark, tmp_path):
+    frame(spark, [task("mail", 0, "ada", reply_to="answers")]).write.parquet(str(tmp_path / "rows"))
+
+    found = conversations.requests(spark.read.parquet(str(tmp_path / "rows")))
+
+    # The other one is for replies.
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("FileScan") == 2
+
+
 def hold_ends(spark, *events):
     rows = [
         said(agent, at, "coordination", event=event, flag="f", **fields)

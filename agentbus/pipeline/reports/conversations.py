@@ -48,7 +48,8 @@ _ANSWERS = f"""
       AND unix_millis(time) - unix_millis(before.time) <= {ANSWER_WITHIN_MS}
 """
 
-# Few queues hold replies: the tasks of all others need not be moved for the join.
+# Few queues hold replies: the tasks of all others need not be moved for the join. What has a random column,
+# Spark makes once and not at each mention: requests are looked for by one pass, not by two.
 _REQUESTS = f"""
     WITH tasks AS (
       SELECT id, stream, agent, queue, time, correlation_id, {{causation_id}} AS cause,
@@ -56,7 +57,9 @@ _REQUESTS = f"""
       FROM {{rows}}
       WHERE kind = 'queue'
     ), requests AS (
-      SELECT * FROM tasks WHERE replies IS NOT NULL AND NOT startswith(replies, '{_PRIVATE}')
+      SELECT *, rand() AS once
+      FROM tasks
+      WHERE replies IS NOT NULL AND NOT startswith(replies, '{_PRIVATE}')
     )
     SELECT asked.task_id, asked.agent AS asker, asked.queue, asked.replies,
       unix_millis(min(reply.time)) - unix_millis(asked.time) AS took_ms
