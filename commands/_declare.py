@@ -82,7 +82,8 @@ class Verb:
     `subject` is the parameter that the operations log records as the key. An `unconfigured` verb runs
     even if the settings are wrong, and is not logged.
     `goes_with` names the actions and options of which one must be given with an option, `excludes`
-    the options that must not be; `_together.check` checks both.
+    the options that must not be; `_together.check` checks both. `waits` is the option or the action with
+    which it waits for something, empty if it always does.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Verb:
         unconfigured: bool = False,
         goes_with: Mapping[str, Sequence[str]] = {},
         excludes: Mapping[str, Sequence[str]] = {},
+        waits: str | None = None,
     ) -> None:
         self.name = name
         self.summary = summary
@@ -106,6 +108,7 @@ class Verb:
         self.unconfigured = unconfigured
         self.goes_with = goes_with
         self.excludes = excludes
+        self.waits = waits
 
 
 class Args:

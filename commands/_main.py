@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from agentbus.commands._declare import Verb
     from agentbus.core.settings import Settings
 
-# Verbs that wait, and the option or action with which they do ('': always).
-_WAITING = {
-    **dict.fromkeys(("ask", "await", "consume", "hold", "monitor"), ""),
-    **dict.fromkeys(("mcp", "route", "supervise", "work"), ""),
-    "announce": "wait",
-    "archive": "continuous",
-    "health": "watch",
-    "metrics": "serve",
-    "outbox": "relay",
-    "overhear": "follow",
-    **dict.fromkeys(("inbox", "receipts", "result", "tell"), "wait"),
-}
 _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 
 
@@ -107,7 +95,7 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
         if settings is None:
             settings = _settings(verb, flags)
         made = Call(Args(values), settings)
-        waits = verb.name in _WAITING and _waits(_WAITING[verb.name], values)
+        waits = verb.waits is not None and _waits(verb.waits, values)
         if waits or settings.log_level == "debug":
             from agentbus.commands import _waiting
 

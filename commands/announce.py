@@ -33,6 +33,7 @@ VERB = Verb(
         "agentbus announce deploy --force",
     ),
     subject="flag",
+    waits="wait",
 )
 
 

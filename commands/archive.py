@@ -79,6 +79,7 @@ VERB = Verb(
         "--interval": ("--continuous",),
         **dict.fromkeys(("--before", "--dry-run"), ("compact",)),
     },
+    waits="continuous",
 )
 
 

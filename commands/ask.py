@@ -29,6 +29,7 @@ VERB = Verb(
     ),
     subject="queue",
     excludes={"--text": ("--payload-json",)},
+    waits="",
 )
 
 

@@ -39,6 +39,7 @@ VERB = Verb(
         "agentbus await ticket --delete --any",
     ),
     subject="flag",
+    waits="",
 )
 
 

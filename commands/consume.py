@@ -35,6 +35,7 @@ VERB = Verb(
         "agentbus consume shop.consumers --once --json",
     ),
     subject="module",
+    waits="",
 )
 
 

@@ -34,6 +34,7 @@ VERB = Verb(
         "agentbus health --watch --every 30",
     ),
     goes_with={"--every": ("--watch",), "--timeout": ("--watch",)},
+    waits="watch",
 )
 _EVERY = 5.0
 _LEAST = 0.1

@@ -52,6 +52,7 @@ VERB = Verb(
     ),
     subject="flag",
     excludes={"--holders": ("--on-failure",)},
+    waits="",
 )
 
 

@@ -35,6 +35,7 @@ VERB = Verb(
         "agentbus inbox --peek --json",
     ),
     excludes={"--all": ("--topic", "--from", "--thread", "--wait")},
+    waits="wait",
 )
 
 

@@ -28,6 +28,7 @@ VERB = Verb(
     " Ends when stdin does.",
     examples=("agentbus mcp",),
     unconfigured=True,
+    waits="",
 )
 # Which directory a client has a plugin in: Copilot starts the plugin's server there, not in the session's.
 _PLUGINS = ("COPILOT_PLUGIN_ROOT", "CLAUDE_PLUGIN_ROOT")

@@ -30,6 +30,7 @@ VERB = Verb(
     " trimmed before they were read, stderr says how many. Stderr also names the project, and says if it"
     " is empty. 'top' shows the whole project on a terminal. JSON: project, and as overhear.",
     examples=("agentbus monitor", "agentbus monitor --timeout 60 | grep deploy"),
+    waits="",
 )
 
 

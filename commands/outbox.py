@@ -66,6 +66,7 @@ VERB = Verb(
         "--sql": ("init",),
         **dict.fromkeys((name for each in _events.CLEANUP for name in each.names), ("relay",)),
     },
+    waits="relay",
 )
 
 

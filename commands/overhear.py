@@ -48,6 +48,7 @@ VERB = Verb(
         ),
         "--max-chars": ("--follow",),
     },
+    waits="follow",
 )
 
 

@@ -24,6 +24,7 @@ VERB = Verb(
     ),
     subject="id",
     goes_with={"--for": ("--wait",)},
+    waits="wait",
 )
 
 

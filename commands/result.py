@@ -25,6 +25,7 @@ VERB = Verb(
         "agentbus result 1763622000123-0@build --json",
     ),
     subject="id",
+    waits="wait",
 )
 
 

@@ -46,6 +46,7 @@ VERB = Verb(
         """agentbus route team.yaml --explain '{"task": "deploy it", "type": "build"}'""",
     ),
     subject="rules",
+    waits="",
 )
 
 

@@ -68,6 +68,7 @@ VERB = Verb(
         "agentbus supervise shop.consumers --heartbeat-timeout 2m --json",
     ),
     subject="module",
+    waits="",
 )
 
 

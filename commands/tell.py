@@ -36,6 +36,7 @@ VERB = Verb(
     ),
     subject="to",
     goes_with={"--for": ("--wait",)},
+    waits="wait",
 )
 
 

@@ -135,7 +135,7 @@ def _check(call: Call) -> None:
     """Refuse options that exclude each other."""
     args = call.args
     _together.check(VERB, args)
-    given = call.settings.sources["url"] == "flag"
+    given = call.settings.sources.get("url") == "flag"
     if args.server is not None and not given:
         raise UsageError("--server goes with --url", hint="use both, or neither")
     if given and (args.controls or args.control is not None):
@@ -149,7 +149,7 @@ def _server(call: Call) -> str | None:
     settings = call.settings
     if settings.url is None:
         return None
-    source = settings.sources["url"]
+    source = settings.sources.get("url", "default")
     if source != "flag":
         call.out.warn(f"the server that {source} names is not used: torture starts its own")
         return None

@@ -27,7 +27,7 @@ def run(call: Call) -> None:
     found = call.settings
     embedded = found.url is None
     url = f"unix://{socket_path()}" if found.url is None else read(found.url).masked()
-    sources = {key: found.sources[key] for key in ("agent", "project", "url")}
+    sources = {key: found.sources.get(key, "default") for key in ("agent", "project", "url")}
     session, identity = client_session(), agent_name.identity(sources["agent"], found.peers)
     if call.out.json:
         fields = {

@@ -165,6 +165,7 @@ VERB = Verb(
         "--count": ("--processes", "--max-tasks-per-child"),
         "--reload": ("--drain", "--drain-timeout", "--processes", "--max-tasks-per-child"),
     },
+    waits="",
 )
 
 

@@ -82,7 +82,36 @@ def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
         elif source == str(user_file):
             user_file.unlink()
     by_default = f"path {repository}" if setting == "project" else "default"
-    assert settings.resolve().sources[setting] == by_default
+    assert settings.resolve().sources.get(setting, "default") == by_default
+
+
+# A value that each setting may have, other than the default.
+TAKEN = {
+    **{setting: value for setting, (_, (_, value, *_)) in CASES.items()},
+    "json": "1", "max_body": "1000", "exchange_limit": "3", "database": "postgresql://h/d",
+    "webhooks": "1", "webhook_secret": "s" * 32, "webhook_allow": "hooks.example",
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "variable"),
+    [(name, each) for name in TAKEN for each in settings.VARIABLES[name]],
+)
+def test_each_variable_alone_sets_what_it_names(setting, variable, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plain = settings.resolve()
+    monkeypatch.setenv(variable, str(TAKEN[setting]))
+
+    found = settings.resolve()
+
+    assert getattr(found, setting) != getattr(plain, setting)
+    assert found.sources[setting] == variable
+
+
+def test_every_setting_with_a_variable_is_tried():
+    elsewhere = {"config", "log", "server"}
+
+    assert {name for name, found in settings.VARIABLES.items() if found} == {*TAKEN} | elsewhere
 
 
 def test_the_defaults(repository, monkeypatch):
@@ -185,7 +214,7 @@ def test_outside_a_repository_no_file_nearby_chooses_the_server(tmp_path, monkey
 def test_no_file_above_the_repository_is_read(repository):
     (repository.parent / ".agentbus.yaml").write_text("json: true\n")
 
-    assert settings.resolve().sources["json"] == "default"
+    assert settings.resolve().sources.get("json", "default") == "default"
 
 
 def test_a_chosen_file_is_the_only_one(repository, user_file, tmp_path, monkeypatch):
@@ -200,7 +229,7 @@ def test_a_chosen_file_is_the_only_one(repository, user_file, tmp_path, monkeypa
     found = settings.resolve({"config": str(chosen)})
 
     assert found.deadline == 7
-    assert found.sources["json"] == "default"
+    assert found.sources.get("json", "default") == "default"
     assert found.project == repository_project(str(repository))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
-from agentbus.store.steps import Batch, LinkDown, OptionalScript, PostedScript, ServerReply
+from agentbus.store.steps import Batch, LinkDown, Script, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +52,13 @@ class Waiting:
     def _write(self, kept: int) -> Op[None]:
         try:
             # The end of a wait is sent before its caller goes on, and not answered before.
-            kind = OptionalScript if kept else PostedScript
-            yield kind("waiting", (self._scope.keys.waiting,), (kept, *self._records))
+            yield Script(
+                "waiting",
+                (self._scope.keys.waiting,),
+                (kept, *self._records),
+                optional=True,
+                posted=not kept,
+            )
         except (LinkDown, ServerReply):
             return
 

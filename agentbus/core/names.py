@@ -142,18 +142,26 @@ def project(value: object) -> str:
             f"the project {_shown(text)} has {len(text)} characters",
             hint=f"use at most {MAX_PROJECT_BYTES}",
         )
-    for position, segment in enumerate(inner.split(":")):
+    segments = inner.split(":")
+    for segment in segments:
         if not segment or not _PROJECT_CHARACTERS.issuperset(segment):
             raise _bad_name(
                 f"{_shown(text)} is not a project name",
                 hint="use letters, digits, '_', '.' and '-', in segments joined by ':'",
             )
-        if position and segment in KEY_KINDS:
+    if len(segments) > 1:
+        _check_segments(text, segments[1:])
+    return text
+
+
+def _check_segments(project: str, segments: list[str]) -> None:
+    """Raise `InvalidName` if one of a project's later segments is a kind of key."""
+    for segment in segments:
+        if segment in KEY_KINDS:
             raise _bad_name(
-                f"the project {_shown(text)} has the reserved segment {segment!r}",
+                f"the project {_shown(project)} has the reserved segment {segment!r}",
                 hint="rename that segment: keys of another project would look like its own",
             )
-    return text
 
 
 def repository_address(url: str) -> str:

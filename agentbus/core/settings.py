@@ -12,15 +12,16 @@ from agentbus.core import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from agentbus.core.validate import Map
 
+_AGENT, _PROJECT = ("AGENTBUS_AGENT", "AGENT_ID"), ("AGENTBUS_PROJECT", "PROJECT_PREFIX")
 # setting: the environment variables that set it, first found wins.
 VARIABLES = {
-    "agent": ("AGENTBUS_AGENT", "AGENT_ID"),
-    "project": ("AGENTBUS_PROJECT", "PROJECT_PREFIX"),
+    "agent": _AGENT,
+    "project": _PROJECT,
     "url": ("AGENTBUS_URL", "REDIS_URL"),
     "json": ("AGENTBUS_JSON",),
     "log_level": ("AGENTBUS_LOG_LEVEL",),
@@ -45,6 +46,15 @@ IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
     *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
 )
+_NAMING = frozenset(("agent", "project"))
+# The variables of all other settings that a config file may have.
+_OTHERS = frozenset(
+    (
+        *("AGENTBUS_URL", "REDIS_URL", "AGENTBUS_JSON", "AGENTBUS_LOG_LEVEL", "AGENTBUS_DEADLINE"),
+        *("AGENTBUS_MAX_BODY", "AGENTBUS_EXCHANGE_LIMIT", "AGENTBUS_DATABASE"),
+        *("AGENTBUS_WEBHOOKS", "AGENTBUS_WEBHOOK_SECRET", "AGENTBUS_WEBHOOK_ALLOW"),
+    )
+)
 DEFAULT_DEADLINE, EXCHANGE_LIMIT = 5.0, 20
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 LONGEST_SOCKET_PATH = 100
@@ -54,24 +64,19 @@ _UNPLAIN = frozenset('"\\#;\r\t ')
 
 
 class Settings:
-    """The resolved settings, and the source of each value."""
-
-    __slots__ = (
-        *(setting.replace(".", "_") for setting in (*IN_FILES, *IN_OWN_FILE)),
-        *("nearby", "peers", "sources"),
-    )
+    """The resolved settings; `sources` has the source of each value that is not the default."""
 
     def __init__(
         self,
         *,
         agent: str,
         project: str,
-        url: str | None,
-        json: bool,
-        log_level: str,
-        deadline: float,
-        max_body: int,
         sources: Mapping[str, str],
+        url: str | None = None,
+        json: bool = False,
+        log_level: str = "info",
+        deadline: float = DEFAULT_DEADLINE,
+        max_body: int = names.MAX_BODY_BYTES,
         peers: str = "",
         database: str | None = None,
         webhooks: bool = False,
@@ -117,21 +122,16 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     sources: dict[str, str] = {}
     root, common = repository()
     paths = _config_files(given.pop("config", None), root, common)
-    files: Sequence[tuple[str, bool, Map]] = ()
+    files = _loaded(paths) if paths else ()
     near: list[str] = []
-    if paths:
-        from agentbus.core.config_file import load
 
-        files = [
-            (path, nearby, load(path, IN_FILES, (*IN_OWN_FILE, "agent.reserved"), nearby=nearby))
-            for path, nearby in paths
-        ]
-
-    def pick(setting: str, default: object) -> tuple[object, int]:
+    def pick(
+        setting: str, default: object, variables: Sequence[str] | None = None
+    ) -> tuple[object, int]:
         if setting in given:
             sources[setting] = "flag"
             return given[setting], 0
-        for variable in VARIABLES[setting]:
+        for variable in VARIABLES[setting] if variables is None else variables:
             value = os.environ.get(variable)
             if value:
                 sources[setting] = variable
@@ -146,47 +146,50 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
 
                         check_trust(path, common)
                 return values[setting], values.lines[setting]
-        sources[setting] = "default"
         return default, 0
 
-    def value(setting: str, default: object) -> Any:
-        found, line = pick(setting, default)
-        if sources[setting] == "default" or _is_sound(setting, found):
+    def value(setting: str, default: object, variables: Sequence[str] | None = None) -> Any:
+        found, line = pick(setting, default, variables)
+        if setting not in sources or _is_sound(setting, found):
             return found
         from agentbus.core.settings_check import checked
 
         return checked(setting, found, sources[setting], line, pick)
 
-    agent, peers = value("agent", session or None), ""
+    agent, peers = value("agent", session or None, _AGENT), ""
     if agent is None:
         from agentbus.core import agent_name
 
         found, sources["agent"], peers = agent_name.default(os.environ, state_directory())
         agent = names.name("agent", found)
-    chosen = value("project", None)
+    chosen = value("project", None, _PROJECT)
     if chosen is None:
         chosen, sources["project"] = default_project(root, common)
+    # Most often no other setting is given: to look for each takes a twentieth of a quick verb's own time.
+    are_given = files or not _NAMING.issuperset(given) or not _OTHERS.isdisjoint(os.environ)
+    others = _others(value) if are_given else {}
     return Settings(
-        agent=agent,
-        project=chosen,
-        url=value("url", None),
-        json=value("json", False),
-        log_level=value("log_level", "info"),
-        deadline=value("deadline", DEFAULT_DEADLINE),
-        max_body=value("max_body", names.MAX_BODY_BYTES),
-        sources=sources,
-        peers=peers,
-        database=value("database", None),
-        webhooks=value("webhooks", False),
-        webhook_secret=value("webhook_secret", None),
-        webhook_allow=value("webhook_allow", ()),
-        queues=value("queues", None),
-        health=value("health", None),
-        lease_scope=value("lease.scope", "repository"),
-        hook_text=value("hook.text", "counts"),
-        nearby=near,
-        exchange_limit=value("exchange_limit", EXCHANGE_LIMIT),
+        agent=agent, project=chosen, sources=sources, peers=peers, nearby=near, **others
     )
+
+
+def _loaded(paths: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Map]]:
+    """Return the config files with what they set."""
+    from agentbus.core.config_file import load
+
+    own = (*IN_OWN_FILE, "agent.reserved")
+    return [(path, nearby, load(path, IN_FILES, own, nearby=nearby)) for path, nearby in paths]
+
+
+def _others(value: Callable[[str, object], Any]) -> dict[str, Any]:
+    """Return the settings that are given, but for the agent and the project."""
+    found = {}
+    for setting in VARIABLES:
+        if setting in (*IN_FILES, *IN_OWN_FILE) and setting not in _NAMING:
+            given = value(setting, None)
+            if given is not None:
+                found[setting.replace(".", "_")] = given
+    return found
 
 
 def _is_sound(setting: str, value: object) -> bool:

@@ -14,7 +14,7 @@ from agentbus.core.settings import (
     variable,
 )
 from agentbus.store.connection import Backend, Target
-from agentbus.store.steps import LinkDown, Once, OptionalScript, ServerReply
+from agentbus.store.steps import LinkDown, Once, Script, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,19 +122,20 @@ class Scope:
             self._begin()
         return f"{self._client}.{next(self._tokens)}"
 
-    def attendance(self, process: int | None = None) -> OptionalScript:
+    def attendance(self, process: int | None = None) -> Script:
         """Return the step that records the session of an agent, by default that of this process.
 
         Its reply is None if the project has not seen the agent: looking leaves nothing in a project.
         """
         keys, agent = self.keys, self.agent
-        return OptionalScript(
+        return Script(
             "attend",
             (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
             (
                 f"{agent}\n{os.uname().nodename}\n{process or _session_number()}",
                 *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
             ),
+            optional=True,
         )
 
     def attend(self) -> Op[None]:

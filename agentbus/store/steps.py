@@ -86,9 +86,14 @@ class Batch(Step):
 
 
 class Script(Step):
-    """A Lua script: one atomic, idempotent step."""
+    """A Lua script: one atomic, idempotent step.
 
-    __slots__ = ("argv", "keys", "script", "writes")
+    An `optional` one is a record on which nothing depends, such as that of who waits: it is not retried,
+    and an account that only reads is refused, as is a replica. The reply of a `posted` one, which is
+    optional, need not be waited for.
+    """
+
+    __slots__ = ("argv", "keys", "optional", "posted", "script", "writes")
 
     def __init__(
         self,
@@ -97,6 +102,8 @@ class Script(Step):
         argv: Sequence[Arg] = (),
         *,
         writes: bool = False,
+        optional: bool = False,
+        posted: bool = False,
     ) -> None:
         # As in `Step.__init__`, which is not called, to save time in each publish.
         self.within = 5.0
@@ -106,6 +113,8 @@ class Script(Step):
         self.keys = keys
         self.argv = argv
         self.writes = writes
+        self.optional = optional
+        self.posted = posted
 
     @property
     def label(self) -> str:
@@ -135,6 +144,8 @@ class Push(Script):
     __slots__ = ("_head", "_keys_with", "_once", "_reserve", "kind", "payload")
     script = "push"
     writes = True
+    optional = False
+    posted = False
 
     def __init__(
         self,
@@ -184,23 +195,6 @@ class Push(Script):
         milliseconds, _, sequence = reply.partition(b"-")
         first = int(sequence)
         return [b"%b-%d" % (milliseconds, n) for n in range(first, first + number)]
-
-
-class OptionalScript(Script):
-    """A script on which nothing depends, such as the record of who waits: it is not retried.
-
-    An account that only reads is refused, and so is a replica.
-    """
-
-    __slots__ = ()
-    optional = True
-
-
-class PostedScript(OptionalScript):
-    """An optional script whose reply need not be waited for."""
-
-    __slots__ = ()
-    posted = True
 
 
 def floor() -> Script:
