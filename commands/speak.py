@@ -30,8 +30,9 @@ def run(call: Call) -> None:
     args = call.args
     scope = call.enter()
     text = body("message", args.text, args.msg, scope.max_body, "--msg")
-    if not call.out.json:
-        call.out.record({}, call.run(speak.append(scope, text, args.topic)))
+    if not call.settings.json:
+        said = call.run(speak.append(scope, text, args.topic))
+        call.out.record({}, said)
         return
     from agentbus.core.clock import rfc3339
 

@@ -1,8 +1,11 @@
-"""Records which functions quick verbs run until their request is sent: the first part of a linked module.
+"""Records which functions quick verbs run until their request is sent, and which afterwards.
+
+They are the first and the second part of a linked module.
 
     python -m tests.first_part
 
-writes `scripts/linker/first.txt`; run it when `tests/test_linked_verbs.py` says that it is not up to date.
+writes `first.txt` and `second.txt` in `scripts/linker`; run it when `tests/test_linked_verbs.py` says that
+they are not up to date.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ sys.path.append(str(ROOT / "scripts"))
 from linker import runtime
 from linker.build import write
 
-FILE = ROOT / "scripts/linker/first.txt"
+FILES = ROOT / "scripts/linker/first.txt", ROOT / "scripts/linker/second.txt"
 PLAIN = [
     ["speak", "hi"],
     ["speak", "hi", "--topic", "build"],
@@ -40,12 +43,13 @@ PLAIN = [
 EVENT = json.dumps({"session_id": "0a1b", "tool_name": "Bash"}).encode()
 
 
-def recorded(folder: pathlib.Path) -> dict[str, set[str]]:
-    """Return the verbs that run each function; a new folder takes what is written on the way."""
+def recorded(folder: pathlib.Path) -> list[dict[str, set[str]]]:
+    """Return the verbs that run each function, for each file; a new folder takes what is written."""
     write(ROOT, folder / "whole", whole=True)
     git = make_repository(folder / "shop")
     make_work_tree(folder / "tree")
-    found: dict[str, set[str]] = {}
+    first: dict[str, set[str]] = {}
+    second: dict[str, set[str]] = {}
     way = linking.Way(folder / "home", folder / "whole")
     try:
         for environment, place in (
@@ -57,11 +61,18 @@ def recorded(folder: pathlib.Path) -> dict[str, set[str]]:
             for again in (False, True):
                 for line in PLAIN:
                     way.run(*line, environment=environment, cwd=place, stdin=EVENT, record=again)
-                    for name in way.first:
-                        found.setdefault(name, set()).add(line[0])
+                    for found, names in ((first, way.first), (second, way.second)):
+                        for name in names:
+                            found.setdefault(name, set()).add(line[0])
     finally:
         way.close()
-    return {name: verbs for name, verbs in found.items() if not hasattr(runtime, name)}
+    for name, verbs in first.items():
+        # The first part has it.
+        second[name] = second.get(name, set()) - verbs
+    return [
+        {name: verbs for name, verbs in found.items() if verbs and not hasattr(runtime, name)}
+        for found in (first, second)
+    ]
 
 
 def table(found: dict[str, set[str]]) -> str:
@@ -75,4 +86,5 @@ def table(found: dict[str, set[str]]) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="ab-") as place:
-        FILE.write_text(table(recorded(pathlib.Path(place))))
+        for path, found in zip(FILES, recorded(pathlib.Path(place)), strict=True):
+            path.write_text(table(found))

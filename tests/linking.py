@@ -31,6 +31,8 @@ _VARYING = re.compile(
     r"|(?<=_ms\": )[\d.]+|(?<=pid\": )\d+|(?<=for )[\d.]+(?= s)|(?<=ttl\": )[\d.]+|\b\d+(?= s[ )])"
 )
 _LONGEST = 20
+# The files of the functions that run until the request is sent, and afterwards.
+_RECORDED = ("first", "second")
 # Seconds that a server has to answer a hook.
 _PATIENCE = 15.0
 
@@ -42,7 +44,7 @@ class Ran(NamedTuple):
     out: str
     err: str
     log: str
-    # The modules of the package that were imported, and `os`.
+    # The modules of the package that were imported, `os`, and `rare` for the last part of a linked module.
     modules: list[str]
 
 
@@ -71,7 +73,8 @@ class Way:
     ) -> Ran:
         """Run one command line; `stdout` is the path of another file, or empty for a closed one.
 
-        With `record`, `first` has the names of the functions that it runs until it sends its request.
+        With `record`, `first` has the names of the functions that it runs until it sends its request, and
+        `second` those that it runs afterwards.
         """
         (self._files / "in").write_bytes(stdin)
         log = self.home / ".local/state/agentbus/agentbus.log"
@@ -94,7 +97,9 @@ class Way:
         code = int(self._process.stdout.readline())
         out, err, modules = (self._read(name) for name in ("out", "err", "modules"))
         after = log.read_bytes() if log.exists() else b""
-        self.first = (self._files / "first").read_text().split() if record else []
+        self.first, self.second = (
+            (self._files / name).read_text().split() if record else [] for name in _RECORDED
+        )
         return Ran(code, out, err, self._same(after[len(before) :]), modules.split())
 
     def server(self) -> redis.Redis:
@@ -124,7 +129,7 @@ class Way:
     def _same(self, data: bytes) -> str:
         text = data.decode("utf-8", "backslashreplace").replace(str(self.home), "HOME")
         # A hook takes the process that forks for the client.
-        return _VARYING.sub("…", re.sub(rf"\b{self._process.pid}\b", "PID", text))
+        return _VARYING.sub("…", re.sub(rf"(?<![.\w]){self._process.pid}\b", "PID", text))
 
     def _same_all(self, value: Any) -> Any:
         if isinstance(value, bytes):
@@ -208,21 +213,31 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
         loaded = [
             name for name in sys.modules if name.partition(".")[0] == "agentbus" or name == "os"
         ]
+        if linked.get("_WAITING") == []:
+            loaded.append("rare")
         os.write(modules, " ".join(loaded).encode())
         if job["record"]:
-            pathlib.Path(files, "first").write_text("\n".join(first))
+            for name, found in zip(_RECORDED, called_in, strict=True):
+                pathlib.Path(files, name).write_text("\n".join(found))
         end(code)
 
-    first: set[str] = set()
+    linked: dict[str, Any] = {"__name__": "__main__"}
+    called_in: tuple[set[str], set[str]] = set(), set()
+    is_sent = False
 
     def called(frame: types.FrameType, event: str, function: Any) -> None:
+        nonlocal is_sent
         code = frame.f_code
         if event == "call" and code.co_filename.endswith(f"/{words[0]}.py"):
             # Functions of the module and methods; bodies of classes are called, too.
             if code.co_flags & inspect.CO_OPTIMIZED and "<" not in code.co_qualname:
-                first.add(code.co_qualname)
+                called_in[is_sent].add(code.co_qualname)
+                if code.co_name == "__init__":
+                    # Perhaps that of a base.
+                    made = type(frame.f_locals[code.co_varnames[0]])
+                    called_in[is_sent].add(f"{made.__name__}.__init__")
         elif event == "c_call" and isinstance(getattr(function, "__self__", None), _socket.socket):
-            sys.setprofile(None if function.__name__ == "send" else called)
+            is_sent |= function.__name__ == "send"
 
     os._exit = posix._exit = leave
     words: Sequence[str] = job["words"]
@@ -231,7 +246,7 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
         # As where Python was started without `site`.
         del sys.modules["os"], sys.modules["stat"]
         sys.setprofile(called if job["record"] else None)
-        exec(codes[words[0]], {"__name__": "__main__"})
+        exec(codes[words[0]], linked)
     from agentbus.commands._main import main as run
 
     run()

@@ -21,6 +21,7 @@ from tests.source_tree import MODULES, PACKAGE, ROOT
 
 sys.path.append(str(ROOT / "scripts"))
 
+from linker.build import PARTS
 from linker.sources import Sources
 from linker.verbs import VERBS, linked
 
@@ -154,10 +155,10 @@ def test_the_wheel_holds_the_linked_modules_of_its_own_sources(wheel, contents):
     held = {name.removeprefix("agentbus/linked/") for name in contents if "/linked/" in name}
     sources = Sources(ROOT)
 
-    assert held == {f"{verb}{part}.py" for verb in VERBS for part in ("", "_rest")}
+    assert held == {f"{verb}{part}.py" for verb in VERBS for part in PARTS}
     with zipfile.ZipFile(wheel) as archive:
         for verb in VERBS:
-            parts = (f"agentbus/linked/{verb}{part}.py" for part in ("", "_rest"))
+            parts = (f"agentbus/linked/{verb}{part}.py" for part in PARTS)
             assert tuple(archive.read(part).decode() for part in parts) == linked(sources, verb)
 
 

@@ -58,6 +58,10 @@ def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
         if whole:
             return [("EVAL", source(step.script), len(keys), *keys, *step.argv)]
         return [("EVALSHA", digest(step.script), len(keys), *keys, *step.argv)]
+    return _other_commands(step, whole)
+
+
+def _other_commands(step: Step, whole: bool) -> list[Sequence[Arg]]:
     if isinstance(step, Command):
         return [step.args]
     if isinstance(step, Batch):

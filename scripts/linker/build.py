@@ -12,11 +12,13 @@ from linker.verbs import VERBS, linked
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FOLDER = "agentbus/linked"
+# What is added to the name of the file of each part.
+PARTS = ("", "_after", "_rare")
 
 
 def names() -> list[str]:
     """Return the names of the files that are written."""
-    return [f"{verb}{part}.py" for verb in VERBS for part in ("", "_rest")]
+    return [f"{verb}{part}.py" for verb in VERBS for part in PARTS]
 
 
 def write(root: pathlib.Path, folder: pathlib.Path, *, whole: bool = False) -> None:
@@ -24,7 +26,7 @@ def write(root: pathlib.Path, folder: pathlib.Path, *, whole: bool = False) -> N
     folder.mkdir(parents=True, exist_ok=True)
     sources = Sources(root)
     for verb in VERBS:
-        for part, text in zip(("", "_rest"), linked(sources, verb, whole=whole), strict=True):
+        for part, text in zip(PARTS, linked(sources, verb, whole=whole), strict=True):
             (folder / f"{verb}{part}.py").write_text(text, encoding="utf-8")
 
 

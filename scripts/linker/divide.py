@@ -1,30 +1,51 @@
-"""Divides a linked module: what runs until the request is sent, and the rest, which is loaded meanwhile."""
+"""Divides a linked module into three parts: to load one takes most of a quick verb's own time."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Container, Iterable, Iterator
 
-# What stands for a function and for a class of the second part (see runtime.py).
+from linker.outline import outline
+from linker.sources import PACKAGE
+
+# What stands for a function and for a class of a later part (see runtime.py).
 _FUNCTION, _CLASS = "_rest", "_of_rest"
+# Given to a class whose methods are added by a later part.
+_COMPLETE = "__getattr__ = _complete"
 
 
 def divide(
-    statements: Iterable[ast.stmt], first: Container[str], roots: Iterable[str]
-) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Return the statements of both parts.
+    statements: Iterable[ast.stmt],
+    first: Iterable[str],
+    second: Iterable[str],
+    roots: Iterable[str],
+) -> tuple[list[ast.stmt], list[ast.stmt], list[ast.stmt]]:
+    """Return the statements of the parts: until the request is sent, until the verb ends, and all others.
 
     `first` names the functions that run before the request is sent (`function`, `Class.method`), those
-    included that run as the module is loaded; `roots` are the names that the end of the first part uses.
-    For what the first part refers to in the second one it has a stand-in, which loads that part: where
-    `first` lacks a function, a verb is slower, and does the same.
+    included that run as the module is loaded; `second` those that run afterwards; `roots` are the names
+    that the end of the first part uses. For what a part refers to in a later one it has a stand-in, which
+    loads that part: where `first` lacks a function, a verb is slower, and does the same.
     """
-    order = list(statements)
+    one, rest = _divided([*statements], frozenset(first), roots)
+    # Classes that are made then; and a method that has left the first part stands outside of its class.
+    made = {name.partition(".")[0] for name in second if name.endswith(".__init__")}
+    runs = {name.replace(".", "__") for name in second} | made
+    roots = [name for statement in rest for name in _bound(statement) if name in runs]
+    two, three = _divided(rest, {*first, *second, *runs}, roots)
+    return one, two, [*three, *outline([*one, *two], PACKAGE)]
+
+
+def _divided(
+    order: list[ast.stmt], now: Container[str], roots: Iterable[str]
+) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """Return the statements of which the functions run now, and those of which they run later."""
     homes: dict[str, list[ast.stmt]] = {}
     for statement in order:
         for name in _bound(statement):
             homes.setdefault(name, []).append(statement)
-    waits = _Waits(order, first)
+    waits = _Waits(order, now)
+    values = frozenset(_values(order))
     kept: dict[int, tuple[ast.stmt, list[ast.stmt]]] = {}
     later: set[str] = set()
     waiting = [*roots]
@@ -35,7 +56,7 @@ def divide(
         name = waiting.pop()
         later.discard(name)
         for statement in homes.pop(name, ()):
-            stays, goes = _parts(statement, first)
+            stays, goes = _parts(statement, now, values)
             if id(statement) in kept:
                 continue
             kept[id(statement)] = stays, goes
@@ -56,33 +77,46 @@ def divide(
     return one, two
 
 
-def _parts(statement: ast.stmt, first: Container[str]) -> tuple[ast.stmt, list[ast.stmt]]:
-    """Return what stays of a statement in the first part, and what goes to the second."""
-    if isinstance(statement, ast.FunctionDef) and statement.name not in first:
+def _parts(
+    statement: ast.stmt, now: Container[str], values: Container[str]
+) -> tuple[ast.stmt, list[ast.stmt]]:
+    """Return what stays of a statement in this part, and what goes to a later one.
+
+    A class lacks a method that goes, and gets it later; if the method's name is in `values`, it has a
+    stand-in.
+    """
+    if isinstance(statement, ast.FunctionDef) and statement.name not in now:
         return _stand_in(statement.name, statement.name), [statement]
     if not isinstance(statement, ast.ClassDef):
         return statement, []
+    of = statement.name
+    # What Python asks for a method that the class lacks.
+    asked = next((one for one in statement.body if "__getattr__" in _bound(one)), None)
     body: list[ast.stmt] = []
     moved: list[ast.stmt] = []
     for method in statement.body:
-        if not isinstance(method, ast.FunctionDef) or _must_stay(method, statement.name, first):
+        if not isinstance(method, ast.FunctionDef) or _must_stay(method, of, now):
             body.append(method)
             continue
-        name = f"{statement.name}__{method.name}"
-        body.append(_stand_in(method.name, name))
+        name = f"{of}__{method.name}"
         moved.append(ast.FunctionDef(name, method.args, method.body, [], lineno=0))
-    stays = ast.ClassDef(
-        statement.name, statement.bases, statement.keywords, body, statement.decorator_list
-    )
+        if isinstance(asked, ast.FunctionDef) or method.name in values:
+            body.append(_stand_in(method.name, name))
+        else:
+            target = ast.Attribute(ast.Name(of, ast.Load()), method.name, ast.Store())
+            moved.append(ast.Assign([target], ast.Name(name, ast.Load())))
+    if moved and asked is None:
+        body += ast.parse(_COMPLETE).body
+    stays = ast.ClassDef(of, statement.bases, statement.keywords, body, statement.decorator_list)
     return stays, moved
 
 
-def _must_stay(method: ast.FunctionDef, of: str, first: Container[str]) -> bool:
-    """Tell whether a method runs first, or means something else outside of its class."""
+def _must_stay(method: ast.FunctionDef, of: str, now: Container[str]) -> bool:
+    """Tell whether a method runs now, or means something else outside of its class."""
     nodes = list(ast.walk(method))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return (
-        f"{of}.{method.name}" in first
+        f"{of}.{method.name}" in now
         or method.name[:2] == "__"
         or bool(method.decorator_list)
         or not names.isdisjoint(("super", "__class__"))
@@ -113,6 +147,15 @@ class _Waits:
                 yield from self._methods(base.id)
 
 
+def _values(statements: list[ast.stmt]) -> Iterator[str]:
+    """Yield the attributes that are used as values, such as a method that is called by others."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and id(node) not in called:
+            yield node.attr
+
+
 def _is_private(name: str) -> bool:
     return name[:2] == "__" and name[-2:] != "__"
 
@@ -127,6 +170,11 @@ def _bound(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         return [statement.name]
     if isinstance(statement, ast.Assign):
+        if isinstance(statement.targets[0], ast.Attribute) and isinstance(
+            statement.value, ast.Name
+        ):
+            # A class gets a method: this goes where the method is.
+            return [statement.value.id]
         return [node.id for node in statement.targets if isinstance(node, ast.Name)]
     return []
 

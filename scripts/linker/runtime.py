@@ -34,30 +34,54 @@ def _loaded(module: str, name: str) -> tuple[Any, ...]:
 
 
 def _rest(name: str) -> Any:
-    """Return what stands for a function of the second part, and loads that when it is called."""
-    return lambda *args, **kwargs: (_load_rest(), globals()[name](*args, **kwargs))[1]  # type: ignore[func-returns-value]
+    """Return what stands for a function of a later part, and loads that when it is called."""
+
+    def later(*args: Any, **kwargs: Any) -> Any:
+        while globals().get(name, later) is later:
+            _load_rest()
+        return globals()[name](*args, **kwargs)
+
+    return later
+
+
+def _call_rest(name: str, *values: Any) -> Any:
+    """Call a function of a later part."""
+    return _of_rest(name)(*values)
 
 
 def _of_rest(name: str) -> Any:
-    """Return a class of the second part."""
-    _load_rest()
+    """Return a class or a function of a later part."""
+    while name not in globals():
+        _load_rest()
     return globals()[name]
 
 
-def _load_rest() -> None:
-    """Load the second part, unless it was: while the server answers, or when it is needed."""
-    if _WAITING:
-        from _frozen_importlib_external import SourceFileLoader
+def _load_second() -> None:
+    """Load the second part, unless it was: while the server answers."""
+    if len(_WAITING) > 1:
+        _load_rest()
 
-        path = f"{_WAITING.pop()[:-3]}_rest.py"
-        code: Any = SourceFileLoader("agentbus", path).get_code("agentbus")
-        builtins.__build_class__, making = _make, builtins.__build_class__
+
+def _load_rest() -> None:
+    """Load the next part; what handles a signal meanwhile loads it anew if it needs it."""
+    from _frozen_importlib_external import SourceFileLoader
+
+    path, making = _WAITING[-1], builtins.__build_class__
+    code: Any = SourceFileLoader("agentbus", path).get_code("agentbus")
+    builtins.__build_class__ = _make
+    try:
         exec(code, globals())
+    finally:
         builtins.__build_class__ = making
+    if path in _WAITING:
+        _WAITING.remove(path)
 
 
 def _complete(value: object, name: str) -> Any:
-    """Return an attribute of a value whose class was linked without what no linked code uses."""
+    """Return what the class of a value lacks: a method of a later part, or what no linked code uses."""
+    if _WAITING:
+        _load_rest()
+        return getattr(value, name)
     for each in type(value).__mro__:
         if each.__module__ in _CLASSES.values():
             __import__(each.__module__)
@@ -69,7 +93,8 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
     made = _make(make, name, *bases, **options)
     if _CLASSES.get(name) != made.__module__ or made.__qualname__ != name:
         return made
-    _load_rest()
+    while _WAITING:
+        _load_rest()
     linked = globals()[name]
     for key, value in vars(made).items():
         if key[:2] != "__" and key not in vars(linked):
@@ -160,13 +185,15 @@ def _system() -> Any:
     return found
 
 
-# The path of this part, until the second part is loaded.
-_WAITING: list[str] = [_load_rest.__code__.co_filename]
+# The paths of the parts that are not loaded, the next one at the end.
+_WAITING: list[str] = [
+    f"{_load_rest.__code__.co_filename[:-3]}_{part}.py" for part in ("rare", "after")
+]
 _make: Any = builtins.__build_class__
 if sys.flags.no_site:
     _find.find_spec = _find  # type: ignore[attr-defined]
     sys.meta_path.append(_find)  # type: ignore[arg-type]
-os: Any = sys.modules.get("os") or _system()
-stat: Any = sys.modules.get("stat") or __import__("_stat")
+os: Any = _system()
+stat: Any = __import__("_stat")
 if "_socket" not in (*sys.builtin_module_names, *sys.modules):
     _load_socket()

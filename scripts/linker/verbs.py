@@ -70,10 +70,13 @@ _NOT_LATE_IN = {
 _DECLARE, _RESP = f"{PACKAGE}.commands._declare", f"{PACKAGE}.store.resp"
 _CLIENT = f"{PACKAGE}.agents.clients"
 _DIGESTS = "store/lua/digests.txt"
+# The declarations whose second argument is a text for readers, and their other ones.
+_DECLARED = frozenset(("Param", "Verb"))
+_DOCUMENTED = frozenset(("actions", "examples", "text", "values"))
 
 
-def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, str]:
-    """Return the texts of both parts of a quick verb's linked module; if `whole`, the first is all."""
+def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, str, str]:
+    """Return the texts of the parts of a quick verb's linked module; if `whole`, the first is all."""
     late = {*_LATE, *_LATE_IN.get(verb, ())}.difference(_NOT_LATE_IN.get(verb, ()))
     linker = Linker(
         sources,
@@ -82,8 +85,10 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         values={
             (_DECLARE, "VERBS"): repr((verb,)),
             (_DECLARE, "module"): "_MODULES.__getitem__",
-            (_DECLARE, "_prepare"): "_load_rest",
+            (_DECLARE, "_prepare"): "_load_second",
             (_CLIENT, "load"): "_MODULES.__getitem__",
+            # Those of workers, which no quick verb is.
+            (f"{PACKAGE}.store.scope", "INTERVALS"): "None",
             (
                 _RESP,
                 "digest",
@@ -95,9 +100,10 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         modules = [_module(linker, name, f"{_CLIENT}.{name}", _OF_CLIENT) for name in _CLIENTS]
     else:
         modules = [_module(linker, verb, f"{PACKAGE}.{VERBS[verb][0]}", ("VERB", "run"))]
-    statements = linker.statements()
+    statements = [_Undocumented().visit(statement) for statement in linker.statements()]
     digests = _digests(sources, statements)
     rest: list[ast.stmt] = []
+    rare: list[ast.stmt] = []
     if not whole:
         used = {
             node.id
@@ -105,10 +111,11 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
             for node in ast.walk(ast.parse(line))
             if isinstance(node, ast.Name)
         }
-        statements, rest = divide(statements, _first(verb), {main, *used})
+        first, second = (_run(verb, name) for name in ("first.txt", "second.txt"))
+        statements, rest, rare = divide(statements, first, second, {main, *used})
     text = "\n".join(
         (
-            _runtime(),
+            beginning(),
             f"_DIGESTS = {digests!r}",
             _text(statements),
             f"_CLASSES.update({linker.classes!r})",
@@ -119,12 +126,24 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
             "",
         )
     )
-    return text, f"{_text(rest)}\n"
+    return text, f"{_text(rest)}\n", f"{_text(rare)}\n"
 
 
-def _first(verb: str) -> frozenset[str]:
-    """Return the functions that a verb runs until its request is sent."""
-    lines = (line.split() for line in _beside("first.txt").splitlines())
+class _Undocumented(ast.NodeTransformer):
+    """Leaves out of declarations what only help and completion read: these import the declarations."""
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in _DECLARED:
+            node.keywords = [word for word in node.keywords if word.arg not in _DOCUMENTED]
+            if len(node.args) > 1:
+                node.args[1] = ast.Constant("")
+        return node
+
+
+def _run(verb: str, name: str) -> frozenset[str]:
+    """Return the functions that a verb runs, by a file that `tests/first_part.py` wrote."""
+    lines = (line.split() for line in _beside(name).splitlines())
     return frozenset(name for name, *verbs in lines if verbs == ["all"] or verb in verbs)
 
 
@@ -152,7 +171,11 @@ def _digests(sources: Sources, statements: list[ast.stmt]) -> dict[str, str]:
     texts = {
         node.value
         for statement in statements
-        for node in ast.walk(statement)
+        for call in ast.walk(statement)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "Script"
+        for node in ast.walk(call.args[0])
         if isinstance(node, ast.Constant)
     }
     return {
@@ -160,14 +183,16 @@ def _digests(sources: Sources, statements: list[ast.stmt]) -> dict[str, str]:
     }
 
 
-def _runtime() -> str:
+def beginning() -> str:
     """Return `runtime.py` without docstrings and types, which would have to be imported."""
     tree = ast.parse(_beside("runtime.py"))
     kept: list[ast.stmt] = []
     for statement in tree.body[1:]:
         if isinstance(statement, ast.FunctionDef):
             del statement.body[0]
-            strip(statement)
+            for node in ast.walk(statement):
+                if isinstance(node, ast.FunctionDef):
+                    strip(node)
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             statement = ast.Assign([statement.target], statement.value)
         if not isinstance(statement, ast.ImportFrom):
