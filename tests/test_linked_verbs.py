@@ -171,7 +171,7 @@ def test_a_signal_ends_a_wait_in_the_same_way(both, number):
 
 def test_what_handles_a_signal_while_a_part_is_loaded_finds_all_parts(tmp_path):
     parts = {
-        "x.py": f"{verbs.beginning()}\nheard = []\nended = _rest('ended')\n",
+        "x.py": f"{verbs.beginning()[0]}\nheard = []\nended = _rest('ended')\n",
         "x_after.py": "if not heard:\n    heard.append(1)\n    interrupt()\nclass Last:\n    pass\n",
         "x_rare.py": "def ended():\n    print(Last.__name__)\n",
     }

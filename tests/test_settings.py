@@ -88,8 +88,13 @@ def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
 # A value that each setting may have, other than the default.
 TAKEN = {
     **{setting: value for setting, (_, (_, value, *_)) in CASES.items()},
-    "json": "1", "max_body": "1000", "exchange_limit": "3", "database": "postgresql://h/d",
-    "webhooks": "1", "webhook_secret": "s" * 32, "webhook_allow": "hooks.example",
+    "json": "1",
+    "max_body": "1000",
+    "exchange_limit": "3",
+    "database": "postgresql://h/d",
+    "webhooks": "1",
+    "webhook_secret": "s" * 32,
+    "webhook_allow": "hooks.example",
 }
 
 

@@ -131,7 +131,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
         if setting in given:
             sources[setting] = "flag"
             return given[setting], 0
-        for variable in VARIABLES[setting] if variables is None else variables:
+        for variable in _variables(setting) if variables is None else variables:
             value = os.environ.get(variable)
             if value:
                 sources[setting] = variable
@@ -171,6 +171,10 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     return Settings(
         agent=agent, project=chosen, sources=sources, peers=peers, nearby=near, **others
     )
+
+
+def _variables(setting: str) -> Sequence[str]:
+    return VARIABLES[setting]
 
 
 def _loaded(paths: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Map]]:

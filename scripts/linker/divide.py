@@ -86,7 +86,7 @@ def _parts(
     stand-in.
     """
     if isinstance(statement, ast.FunctionDef) and statement.name not in now:
-        return _stand_in(statement.name, statement.name), [statement]
+        return stand_in(statement.name, statement.name), [statement]
     if not isinstance(statement, ast.ClassDef):
         return statement, []
     of = statement.name
@@ -99,9 +99,15 @@ def _parts(
             body.append(method)
             continue
         name = f"{of}__{method.name}"
-        moved.append(ast.FunctionDef(name, method.args, method.body, [], lineno=0))
-        if isinstance(asked, ast.FunctionDef) or method.name in values:
-            body.append(_stand_in(method.name, name))
+        is_property = bool(method.decorator_list)
+        if is_property and isinstance(asked, ast.FunctionDef):
+            body.append(method)
+            continue
+        moved.append(
+            ast.FunctionDef(name, method.args, method.body, method.decorator_list, lineno=0)
+        )
+        if isinstance(asked, ast.FunctionDef) or (method.name in values and not is_property):
+            body.append(stand_in(method.name, name))
         else:
             target = ast.Attribute(ast.Name(of, ast.Load()), method.name, ast.Store())
             moved.append(ast.Assign([target], ast.Name(name, ast.Load())))
@@ -118,7 +124,7 @@ def _must_stay(method: ast.FunctionDef, of: str, now: Container[str]) -> bool:
     return (
         f"{of}.{method.name}" in now
         or method.name[:2] == "__"
-        or bool(method.decorator_list)
+        or not set(map(ast.unparse, method.decorator_list)) <= {"property"}
         or not names.isdisjoint(("super", "__class__"))
         or any(isinstance(node, ast.Attribute) and _is_private(node.attr) for node in nodes)
     )
@@ -160,7 +166,8 @@ def _is_private(name: str) -> bool:
     return name[:2] == "__" and name[-2:] != "__"
 
 
-def _stand_in(name: str, of: str) -> ast.stmt:
+def stand_in(name: str, of: str) -> ast.stmt:
+    """Return the statement that binds a name to what stands for a function of a later part."""
     made = ast.Call(ast.Name(_FUNCTION, ast.Load()), [ast.Constant(of)], [])
     return ast.Assign([ast.Name(name, ast.Store())], made)
 

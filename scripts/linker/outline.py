@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-# Calls a function of the second part, and imports what is not linked (see runtime.py).
-_CALL, _LATE = "_call_rest", "_late"
+# Calls a branch by its number, and imports what is not linked (see runtime.py).
+_CALL, _LATE = "_branch", "_late"
+# What the names of branches begin with, before the number: each name takes time to load.
+_BRANCH = "branch"
 # A shorter branch gains nothing from being a call.
 _LEAST = 70
 # What leaves a branch in another way than its function, or means something else in another function.
@@ -34,21 +36,13 @@ class _Outliner(ast.NodeVisitor):
     def __init__(self, package: str) -> None:
         self.found: list[ast.stmt] = []
         self._package = package
-        self._names: list[str] = []
         # The functions around.
         self._functions: list[ast.FunctionDef] = []
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._names.append(node.name)
-        self.generic_visit(node)
-        self._names.pop()
-
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._names.append(node.name)
         self._functions.append(node)
         self.generic_visit(node)
         self._functions.pop()
-        self._names.pop()
 
     def visit_If(self, node: ast.If) -> None:
         self.generic_visit(node)
@@ -67,10 +61,12 @@ class _Outliner(ast.NodeVisitor):
         if any(name in outside for name, is_bound in used if is_bound):
             return
         given = sorted({name for name, _ in used if name in outside})
-        name = f"{'__'.join(self._names)}__{len(self.found)}"
-        self.found.append(ast.FunctionDef(name, _parameters(given), [*body], [], lineno=0))
+        number = len(self.found)
+        self.found.append(
+            ast.FunctionDef(f"{_BRANCH}{number}", _parameters(given), [*body], [], lineno=0)
+        )
         values: list[ast.expr] = [ast.Name(one, ast.Load()) for one in given]
-        call = ast.Call(ast.Name(_CALL, ast.Load()), [ast.Constant(name), *values], [])
+        call = ast.Call(ast.Name(_CALL, ast.Load()), [ast.Constant(number), *values], [])
         body[:] = [ast.Return(call)]
 
     def _is_rare(self, body: list[ast.stmt]) -> bool:

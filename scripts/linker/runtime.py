@@ -44,9 +44,9 @@ def _rest(name: str) -> Any:
     return later
 
 
-def _call_rest(name: str, *values: Any) -> Any:
-    """Call a function of a later part."""
-    return _of_rest(name)(*values)
+def _branch(number: int, *values: Any) -> Any:
+    """Run a branch of a function that was moved to the last part."""
+    return _of_rest(f"branch{number}")(*values)
 
 
 def _of_rest(name: str) -> Any:
@@ -106,7 +106,7 @@ def _find(name: str, path: Any = None, target: Any = None) -> Any:
     """Find a module that is installed, where Python was started without `site`, which knows the places."""
     import site
 
-    sys.meta_path.remove(_find)  # type: ignore[arg-type]
+    sys.meta_path.remove(_finder)
     site.main()
     found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
     return next(filter(None, found), None)
@@ -190,9 +190,10 @@ _WAITING: list[str] = [
     f"{_load_rest.__code__.co_filename[:-3]}_{part}.py" for part in ("rare", "after")
 ]
 _make: Any = builtins.__build_class__
+_finder: Any = _find
 if sys.flags.no_site:
-    _find.find_spec = _find  # type: ignore[attr-defined]
-    sys.meta_path.append(_find)  # type: ignore[arg-type]
+    _finder.find_spec = _find
+    sys.meta_path.append(_finder)
 os: Any = _system()
 stat: Any = __import__("_stat")
 if "_socket" not in (*sys.builtin_module_names, *sys.modules):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from linker.divide import divide
+from linker.divide import divide, stand_in
 from linker.link import Linker
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
@@ -70,6 +70,8 @@ _NOT_LATE_IN = {
 _DECLARE, _RESP = f"{PACKAGE}.commands._declare", f"{PACKAGE}.store.resp"
 _CLIENT = f"{PACKAGE}.agents.clients"
 _DIGESTS = "store/lua/digests.txt"
+# The functions of `runtime.py` that no plain call runs.
+_AT_LAST = frozenset(("_class", "_find"))
 # The declarations whose second argument is a text for readers, and their other ones.
 _DECLARED = frozenset(("Param", "Verb"))
 _DOCUMENTED = frozenset(("actions", "examples", "text", "values"))
@@ -115,7 +117,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         statements, rest, rare = divide(statements, first, second, {main, *used})
     text = "\n".join(
         (
-            beginning(),
+            beginning(whole=whole)[0],
             f"_DIGESTS = {digests!r}",
             _text(statements),
             f"_CLASSES.update({linker.classes!r})",
@@ -126,7 +128,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
             "",
         )
     )
-    return text, f"{_text(rest)}\n", f"{_text(rare)}\n"
+    return text, f"{_text(rest)}\n", f"{beginning(whole=whole)[1]}\n{_text(rare)}\n"
 
 
 class _Undocumented(ast.NodeTransformer):
@@ -183,11 +185,22 @@ def _digests(sources: Sources, statements: list[ast.stmt]) -> dict[str, str]:
     }
 
 
-def beginning() -> str:
-    """Return `runtime.py` without docstrings and types, which would have to be imported."""
-    tree = ast.parse(_beside("runtime.py"))
-    kept: list[ast.stmt] = []
-    for statement in tree.body[1:]:
+def beginning(*, whole: bool = False) -> tuple[str, str]:
+    """Return the texts of `runtime.py` for the first and for the last part."""
+    first: list[ast.stmt] = []
+    last: list[ast.stmt] = []
+    for statement in _runtime():
+        if not whole and isinstance(statement, ast.FunctionDef) and statement.name in _AT_LAST:
+            first.append(stand_in(statement.name, statement.name))
+            last.append(statement)
+        else:
+            first.append(statement)
+    return _text(first), _text(last)
+
+
+def _runtime() -> Iterator[ast.stmt]:
+    """Yield the statements of `runtime.py`, without docstrings and types (to import them takes time)."""
+    for statement in ast.parse(_beside("runtime.py")).body[1:]:
         if isinstance(statement, ast.FunctionDef):
             del statement.body[0]
             for node in ast.walk(statement):
@@ -196,5 +209,4 @@ def beginning() -> str:
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             statement = ast.Assign([statement.target], statement.value)
         if not isinstance(statement, ast.ImportFrom):
-            kept.append(statement)
-    return _text(kept)
+            yield statement
