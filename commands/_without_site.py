@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -40,6 +41,9 @@ def _find(name: str, path: Any = None, target: Any = None) -> Any:
 
 
 def _begin() -> None:
+    gc.disable()
+    # Python's own option, and this file.
+    del sys.argv[:2]
     # This file is site-packages/agentbus/commands/_without_site.py.
     packages = _begin.__code__.co_filename.rsplit("/", 3)[0]
     # What PYTHONPATH names comes before Python's own.

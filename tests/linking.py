@@ -221,7 +221,7 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
                 pathlib.Path(files, name).write_text("\n".join(found))
         end(code)
 
-    linked: dict[str, Any] = {"__name__": "__main__"}
+    linked: dict[str, Any] = {"__name__": "__main__", "searched": ""}
     called_in: tuple[set[str], set[str]] = set(), set()
     is_sent = False
 

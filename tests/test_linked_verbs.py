@@ -190,7 +190,7 @@ def test_what_handles_a_signal_while_a_part_is_loaded_finds_all_parts(tmp_path):
 
 _INTERRUPTED = """
 import signal, sys
-part = {"__name__": "x", "interrupt": lambda: signal.raise_signal(signal.SIGUSR1)}
+part = {"__name__": "x", "searched": "", "interrupt": lambda: signal.raise_signal(signal.SIGUSR1)}
 signal.signal(signal.SIGUSR1, lambda *_: part["ended"]())
 with open(sys.argv[1]) as file:
     exec(compile(file.read(), sys.argv[1], "exec"), part)

@@ -23,7 +23,7 @@ sys.path.append(str(ROOT / "scripts"))
 
 from linker.build import PARTS
 from linker.sources import Sources
-from linker.verbs import VERBS, linked
+from linker.verbs import VERBS, beginning, linked
 
 NEEDED_TO_BUILD = (77,)
 
@@ -352,7 +352,8 @@ def test_a_package_that_pythonpath_names_comes_before_the_linked_modules(
     # As many that what comes last is where packages are without them.
     places = [str(tmp_path), "/none/a", "/none/b", str(tmp_path / "last")]
     (tmp_path / "last/agentbus/linked").mkdir(parents=True)
-    (tmp_path / "last/agentbus/linked/speak.py").write_text("raise SystemExit('linked')")
+    linked = f"{beginning()[0]}\nraise SystemExit('linked')\n"
+    (tmp_path / "last/agentbus/linked/speak.py").write_text(linked)
     done = subprocess.run(
         [str(installed / command), "speak", "hi"],
         env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": ":".join(places)},

@@ -48,8 +48,14 @@ def run(tmp_path):
     (packages / "agentbus").symlink_to(ROOT / "agentbus")
 
     def start(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        module = str(packages / "agentbus/commands/_without_site.py")
+        # As scripts/agentbus does it.
+        text = (
+            "import sys; from _frozen_importlib_external import SourceFileLoader;"
+            " exec(SourceFileLoader('agentbus', sys.argv[1]).get_code('agentbus'))"
+        )
         return subprocess.run(
-            [sys.executable, "-SP", packages / "agentbus/commands/_without_site.py", *words],
+            [sys.executable, "-SPc", text, module, "agentbus", *words],
             env={"HOME": str(tmp_path), "PATH": os.defpath, **environment},
             capture_output=True,
             text=True,

@@ -13,7 +13,7 @@ from linker.sources import Alias, LinkError, Module, Sources
 _COMPLETE = "__getattr__ = _complete"
 
 # What runtime.py has.
-AT_HAND = frozenset(("builtins", "os", "stat", "sys"))
+AT_HAND = frozenset(("builtins", "gc", "os", "stat", "sys"))
 
 Name = tuple[str, str]
 

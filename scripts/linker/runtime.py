@@ -6,6 +6,7 @@ A class that is linked exists once: when its own module is imported after all, t
 from __future__ import annotations
 
 import builtins
+import gc
 import sys
 from typing import Any
 
@@ -185,6 +186,14 @@ def _system() -> Any:
     return found
 
 
+# Nothing that a quick verb makes is garbage.
+gc.disable()
+if sys.flags.no_site:
+    # Python's own option, and the path of this file.
+    del sys.argv[:2]
+elif "searched" not in globals() and not sys.path[3].endswith("/lib-dynload"):
+    # The second command took the fifth place on the path for that of this package, which has others before it.
+    raise OSError(f"{sys.path[4]} may not be the first place of the package agentbus")
 # The paths of the parts that are not loaded, the next one at the end.
 _WAITING: list[str] = [
     f"{_load_rest.__code__.co_filename[:-3]}_{part}.py" for part in ("rare", "after")
