@@ -7,6 +7,8 @@ that they agree on every line that the fast one accepts.
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     Convert = Callable[[str], Any]
+    # What the parser knows of a parameter: the name of its value; whether it is a flag, takes many words,
+    # and is required; its choices; and what converts a word.
+    Spec = tuple[str, bool, bool, bool, Sequence[str], Convert | None]
 
 
 class Param:
@@ -111,17 +116,14 @@ class Verb:
         self.waits = waits
 
 
-class Args:
-    """The values of a call's parameters, as attributes."""
+# The values of a call's parameters, as attributes.
+if TYPE_CHECKING:
+    from types import SimpleNamespace
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        # The same dict, so that what a verb computes (its key, its flags) reaches the log.
-        self.__dict__ = values
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
-        def __setattr__(self, name: str, value: object) -> None: ...
+    Args = SimpleNamespace
+else:
+    # A quick verb does without `types`, and with few classes: to make one takes a hundredth of its time.
+    Args = type(sys.implementation)
 
 
 class Call:
@@ -328,15 +330,26 @@ def module(name: str) -> Any:
     """Import a verb's module, which has `VERB` and `run`."""
     full = f"agentbus.commands.{_MODULES.get(name, name)}"
     __import__(full)
-    import sys
-
     return sys.modules[full]
+
+
+def grammar(params: Sequence[Param]) -> tuple[dict[str, Spec], list[Spec], dict[str, Any]]:
+    """Return the options by their names, the arguments in order, and the values if nothing is given."""
+    options: dict[str, Spec] = {}
+    arguments: list[Spec] = []
+    initial: dict[str, Any] = {}
+    for param in params:
+        spec = param.dest, param.flag, param.many, param.required, param.choices, param.convert
+        options.update(dict.fromkeys(param.names, spec))
+        if not param.names:
+            arguments.append(spec)
+        initial[param.dest] = param.initial()
+    return options, arguments, initial
 
 
 def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
     """Parse a command line; return the verb, its parameters' values and its module, or None to decline."""
-    known = {name: param for param in GLOBAL for name in param.names}
-    values: dict[str, Any] = {param.dest: param.initial() for param in GLOBAL}
+    known, arguments, values = grammar(GLOBAL)
     positional: list[str] = []
     verb: Verb | None = None
     loaded: Any = None
@@ -349,55 +362,53 @@ def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
             break
         if word[:1] == "-" and word != "-":
             name, equals, value = word.partition("=")
-            param = known.get(name)
-            if param is None or (param.flag and equals):
+            spec = known.get(name)
+            if spec is None or (spec[1] and equals):
                 return None
-            if param.flag:
-                values[param.dest] = True
+            if spec[1]:
+                values[spec[0]] = True
                 continue
             if not equals:
                 if at == len(argv) or argv[at][:1] == "-":
                     return None
                 value = argv[at]
                 at += 1
-            if not _store(param, value, values):
+            if not _store(spec, value, values):
                 return None
         elif verb is None:
             if word not in VERBS:
                 return None
             loaded = module(word)
             verb = loaded.VERB
-            for param in verb.params:
-                values[param.dest] = param.initial()
-                known.update(dict.fromkeys(param.names, param))
+            own, arguments, initial = grammar(verb.params)
+            known |= own
+            values |= initial
         else:
             positional.append(word)
-    if verb is None or not _place(verb, positional, values):
+    if verb is None or not _place(arguments, positional, values):
         return None
     return verb, values, loaded
 
 
-def _place(verb: Verb, words: list[str], values: dict[str, Any]) -> bool:
+def _place(arguments: Sequence[Spec], words: list[str], values: dict[str, Any]) -> bool:
     """Assign words to the verb's arguments, in order; an argument with `many` takes all that are left."""
-    for param in verb.params:
-        if param.names:
-            continue
-        taken, words = (words, []) if param.many else (words[:1], words[1:])
-        if param.required and not taken:
+    for spec in arguments:
+        taken, words = (words, []) if spec[2] else (words[:1], words[1:])
+        if spec[3] and not taken:
             return False
         for word in taken:
-            if not _store(param, word, values):
+            if not _store(spec, word, values):
                 return False
     return not words
 
 
-def _store(param: Param, text: str, values: dict[str, Any]) -> bool:
+def _store(spec: Spec, text: str, values: dict[str, Any]) -> bool:
+    dest, _, many, _, choices, convert = spec
+    if choices and text not in choices:
+        return False
     try:
-        value = param.read(text)
+        value = text if choices or convert is None else convert(text)
     except ValueError:
         return False
-    if param.many:
-        values[param.dest] = [*values[param.dest], value]
-    else:
-        values[param.dest] = value
+    values[dest] = [*values[dest], value] if many else value
     return True

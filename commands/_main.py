@@ -94,7 +94,9 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
             values["flags"] = flags
         if settings is None:
             settings = _settings(verb, flags)
-        made = Call(Args(values), settings)
+        made = Call(Args(**values), settings)
+        # What the verb computes (its key, its flags) reaches the log.
+        values = vars(made.args)
         waits = verb.waits is not None and _waits(verb.waits, values)
         if waits or settings.log_level == "debug":
             from agentbus.commands import _waiting

@@ -86,7 +86,7 @@ class ToolCall(Call):
     """One call of a tool: it prints into memory, and its connection is kept for others."""
 
     def __init__(self, links: Links, given: dict[str, Any]) -> None:
-        super().__init__(Args({}), links.settings)
+        super().__init__(Args(), links.settings)
         self.given = given
         self.captured = Captured()
         self._out = self.captured
@@ -125,7 +125,7 @@ class ToolCall(Call):
         """Run a verb with these values of its parameters."""
         module = _declare.module(called)
         initial = {param.dest: param.initial() for param in module.VERB.params}
-        self.args = Args({**initial, **values})
+        self.args = Args(**{**initial, **values})
         module.run(self)
 
     def wait(self) -> float | None:

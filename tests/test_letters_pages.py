@@ -306,7 +306,7 @@ def call(connect: Connect) -> Iterator[Callable[..., Call]]:
 
     def make(**args: Any) -> Call:
         settings = resolve({"url": bus.settings.url, "project": bus.project, "agent": "ada"})
-        made.append(Call(Args({"queue": "mail", "dry_run": False, **args}), settings))
+        made.append(Call(Args(**{"queue": "mail", "dry_run": False, **args}), settings))
         return made[-1]
 
     yield make

@@ -192,8 +192,10 @@ if sys.flags.no_site:
     # Python's own option, and the path of this file.
     del sys.argv[:2]
 elif "searched" not in globals() and not sys.path[3].endswith("/lib-dynload"):
-    # The second command took the fifth place on the path for that of this package, which has others before it.
+    # The second command took the fifth place on the path for this package's: others come before it.
     raise OSError(f"{sys.path[4]} may not be the first place of the package agentbus")
+# What has attributes, and needs no class.
+_namespace: Any = type(sys.implementation)
 # The paths of the parts that are not loaded, the next one at the end.
 _WAITING: list[str] = [
     f"{_load_rest.__code__.co_filename[:-3]}_{part}.py" for part in ("rare", "after")

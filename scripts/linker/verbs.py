@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 
 from linker.divide import divide, stand_in
+from linker.fold import DECLARE as _DECLARE, fold
 from linker.link import Linker
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
@@ -67,14 +68,11 @@ _NOT_LATE_IN = {
         "store.driver.run",
     )
 }
-_DECLARE, _RESP = f"{PACKAGE}.commands._declare", f"{PACKAGE}.store.resp"
+_RESP = f"{PACKAGE}.store.resp"
 _CLIENT = f"{PACKAGE}.agents.clients"
 _DIGESTS = "store/lua/digests.txt"
 # The functions of `runtime.py` that no plain call runs.
 _AT_LAST = frozenset(("_class", "_find"))
-# The declarations whose second argument is a text for readers, and their other ones.
-_DECLARED = frozenset(("Param", "Verb"))
-_DOCUMENTED = frozenset(("actions", "examples", "text", "values"))
 
 
 def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, str, str]:
@@ -85,6 +83,8 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         [f"{PACKAGE}.{name}" for name in (*_ALL, *VERBS[verb])],
         late=[(module, name) for module, _, name in map(_parted, late)],
         values={
+            # Folded: what comes in is what it returns.
+            (_DECLARE, "grammar"): "lambda found: found",
             (_DECLARE, "VERBS"): repr((verb,)),
             (_DECLARE, "module"): "_MODULES.__getitem__",
             (_DECLARE, "_prepare"): "_load_second",
@@ -102,7 +102,8 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         modules = [_module(linker, name, f"{_CLIENT}.{name}", _OF_CLIENT) for name in _CLIENTS]
     else:
         modules = [_module(linker, verb, f"{PACKAGE}.{VERBS[verb][0]}", ("VERB", "run"))]
-    statements = [_Undocumented().visit(statement) for statement in linker.statements()]
+    statements = linker.statements()
+    fold(statements, sources, f"{PACKAGE}.{VERBS[verb][0]}")
     digests = _digests(sources, statements)
     rest: list[ast.stmt] = []
     rare: list[ast.stmt] = []
@@ -129,18 +130,6 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         )
     )
     return text, f"{_text(rest)}\n", f"{beginning(whole=whole)[1]}\n{_text(rare)}\n"
-
-
-class _Undocumented(ast.NodeTransformer):
-    """Leaves out of declarations what only help and completion read: these import the declarations."""
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id in _DECLARED:
-            node.keywords = [word for word in node.keywords if word.arg not in _DOCUMENTED]
-            if len(node.args) > 1:
-                node.args[1] = ast.Constant("")
-        return node
 
 
 def _run(verb: str, name: str) -> frozenset[str]:
