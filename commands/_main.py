@@ -64,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
         from agentbus.commands._completion import complete
 
         return complete(root())
-    from agentbus.commands._declare import parse
+    from agentbus.commands._parser import parse
 
     found = parse(argv)
     if found is None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentbus.commands import _declare
+from agentbus.commands import _parser
 from agentbus.errors import EXIT_CODES
 from tests.servers import Shell, program, scrubbed
 
@@ -67,7 +67,7 @@ def test_every_use_of_agentbus_is_a_command_line_that_we_check():
 
 @pytest.mark.parametrize("words", command_lines(), ids=" ".join)
 def test_each_command_line_of_the_workflow_parses(words):
-    assert _declare.parse(words) is not None
+    assert _parser.parse(words) is not None
 
 
 def test_the_workflow_has_jobs_with_a_runner_and_steps():

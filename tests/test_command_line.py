@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from agentbus.commands import _click, _declare, _main
-from agentbus.commands._declare import GLOBAL, VERBS, Param, module, parse
+from agentbus.commands._declare import GLOBAL, VERBS, Param, module
+from agentbus.commands._parser import parse
 from tests import inprocess
 from tests.profiles import times
 

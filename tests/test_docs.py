@@ -29,7 +29,8 @@ import yaml
 import agentbus
 import agentbus.aio
 from agentbus import errors
-from agentbus.commands._declare import GLOBAL, VERBS, module, parse as parse_line
+from agentbus.commands._declare import GLOBAL, VERBS, module
+from agentbus.commands._parser import parse as parse_line
 from agentbus.core import names, settings
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record

@@ -9,7 +9,8 @@ import shlex
 import pytest
 
 from agentbus.commands._bare import actions_of
-from agentbus.commands._declare import GLOBAL, VERBS, module, parse
+from agentbus.commands._declare import GLOBAL, VERBS, module
+from agentbus.commands._parser import parse
 from agentbus.commands._topics import TOPICS
 from agentbus.core.errors import EXIT_CODES
 from agentbus.core.settings import VARIABLES

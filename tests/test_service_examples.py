@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import yaml
 
-from agentbus.commands._declare import parse
+from agentbus.commands._parser import parse
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "docs/examples"
 UNITS = sorted((EXAMPLES / "systemd").iterdir())

@@ -125,13 +125,11 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     files = _loaded(paths) if paths else ()
     near: list[str] = []
 
-    def pick(
-        setting: str, default: object, variables: Sequence[str] | None = None
-    ) -> tuple[object, int]:
+    def pick(setting: str, default: object, variables: Sequence[str] = ()) -> tuple[object, int]:
         if setting in given:
             sources[setting] = "flag"
             return given[setting], 0
-        for variable in _variables(setting) if variables is None else variables:
+        for variable in variables:
             value = os.environ.get(variable)
             if value:
                 sources[setting] = variable
@@ -148,7 +146,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
                 return values[setting], values.lines[setting]
         return default, 0
 
-    def value(setting: str, default: object, variables: Sequence[str] | None = None) -> Any:
+    def value(setting: str, default: object, variables: Sequence[str]) -> Any:
         found, line = pick(setting, default, variables)
         if setting not in sources or _is_sound(setting, found):
             return found
@@ -165,16 +163,11 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     chosen = value("project", None, _PROJECT)
     if chosen is None:
         chosen, sources["project"] = default_project(root, common)
-    # Most often no other setting is given: to look for each takes a twentieth of a quick verb's own time.
+    # Most often there are none, and to look for each takes a twentieth of a quick verb's own time.
     are_given = files or not _NAMING.issuperset(given) or not _OTHERS.isdisjoint(os.environ)
     others = _others(value) if are_given else {}
-    return Settings(
-        agent=agent, project=chosen, sources=sources, peers=peers, nearby=near, **others
-    )
-
-
-def _variables(setting: str) -> Sequence[str]:
-    return VARIABLES[setting]
+    named = {"agent": agent, "project": chosen, **others}
+    return Settings(sources=sources, peers=peers, nearby=near, **named)
 
 
 def _loaded(paths: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Map]]:
@@ -185,12 +178,12 @@ def _loaded(paths: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Map]]:
     return [(path, nearby, load(path, IN_FILES, own, nearby=nearby)) for path, nearby in paths]
 
 
-def _others(value: Callable[[str, object], Any]) -> dict[str, Any]:
+def _others(value: Callable[[str, object, Sequence[str]], Any]) -> dict[str, Any]:
     """Return the settings that are given, but for the agent and the project."""
     found = {}
-    for setting in VARIABLES:
+    for setting, variables in VARIABLES.items():
         if setting in (*IN_FILES, *IN_OWN_FILE) and setting not in _NAMING:
-            given = value(setting, None)
+            given = value(setting, None, variables)
             if given is not None:
                 found[setting.replace(".", "_")] = given
     return found

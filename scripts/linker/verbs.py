@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 }
 _ALL = (
     *("commands._main", "commands._declare", "commands._message", "commands._output"),
+    "commands._parser",
     *("commands._session", "commands._values"),
     *("core.agent_name", "core.client_session", "core.clock", "core.json_text", "core.keys"),
     *("core.names", "core.oplog", "core.repository:_HEX,_SPACE,is_head", "core.settings"),

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from agentbus.commands import report
-from agentbus.commands._declare import parse
 from agentbus.commands._main import run
+from agentbus.commands._parser import parse
 from agentbus.pipeline import reports
 from agentbus.pipeline.reports import NAMES
 from tests.pipeline.archives import write_archive
