@@ -7,7 +7,6 @@ test runs on both. A server that is missing is an error, never a skip.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import os
 import pathlib
@@ -40,36 +39,16 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep together what shares a session, in a run of `--dist loadgroup`."""
-    if config.getoption("dist") != "loadgroup":
-        return None
-    # By a scheduler of our own: xdist's marks a group in test ids, which pytest 9.2 lets nobody change.
-    from tests.spreading import Spreading
-
-    return Spreading(config, log)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect with the least work: compile once, and search no garbage.
-
-    pytest rewrites the assertions of all tests where no file of an earlier run is there. The first of
-    several processes does this, and the others, which wait here, read what it wrote.
-    """
-    with (CACHE / "collecting.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        # Hundreds of thousands of objects are made here, and all of them stay.
-        gc.disable()
-        try:
-            return (yield)
-        finally:
-            gc.enable()
-            gc.freeze()
+    """Search no garbage: hundreds of thousands of objects are made here, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        # Forks share the memory of what nobody looks at.
+        gc.freeze()
 
 
 # Async tests that each change runs on uvloop, too; the nightly tier runs all of them on it.

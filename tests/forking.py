@@ -42,7 +42,7 @@ class Forked(Shell):
     def __init__(self, home: pathlib.Path, environment: dict[str, str] | None = None) -> None:
         super().__init__(home, environment)
         # That takes a second, which no test may count.
-        _forks()
+        forks()
 
     def run(
         self,
@@ -71,7 +71,7 @@ class Forked(Shell):
                 given.write(stdin.encode() if isinstance(stdin, str) else stdin)
                 given.seek(0)
             asked.settimeout(timeout)
-            asked.connect(_forks())
+            asked.connect(forks())
             socket.send_fds(asked, [b"0"], [given.fileno(), out.fileno(), err.fileno()])
             asked.sendall(asking)
             try:
@@ -89,8 +89,8 @@ class Forked(Shell):
 _starting = threading.Lock()
 
 
-def _forks() -> str:
-    """Return the address of the process that forks for this one."""
+def forks() -> str:
+    """Return the address of the process that forks for this one, and for those that were forked from it."""
     with _starting:
         return _started()[0]
 
@@ -222,9 +222,9 @@ if __name__ == "__main__":
     # An interrupt ends whoever runs the tests, and with it this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prepare()
-    forks = _Forks(sys.argv[1])
+    here = _Forks(sys.argv[1])
     os.write(1, b"ready\n")
     try:
-        forks.serve()
+        here.serve()
     finally:
-        forks.close()
+        here.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdist.scheduler import LoadScopeScheduling
+from collections import deque
 
 # A JVM takes seconds to start, and hundreds of megabytes.
 TOGETHER = "tests/pipeline/"
@@ -28,11 +28,19 @@ _SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 
 
-class Spreading(LoadScopeScheduling):
-    """Hands out one test at a time, and those of the pipeline all at once, before all others."""
+def spread(nodeids: list[str]) -> deque[list[int]]:
+    """Return what is handed out at a time, by places among the tests: one, or those that belong together.
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if nodeid.startswith(TOGETHER):
-            return APART.get(file, TOGETHER)
-        return _SHARED.get(file, nodeid)
+    The largest lots come first: all others would end before them.
+    """
+    lots: dict[str, list[int]] = {}
+    for index, nodeid in enumerate(nodeids):
+        lots.setdefault(_lot(nodeid), []).append(index)
+    return deque(sorted(lots.values(), key=len, reverse=True))
+
+
+def _lot(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    if nodeid.startswith(TOGETHER):
+        return APART.get(file, TOGETHER)
+    return _SHARED.get(file, nodeid)
