@@ -1,10 +1,11 @@
-"""Command lines in forks of a process that has imported all already, which takes a verb longest.
+"""Command lines and programs in forks of a process that has imported all already, which takes longest.
 
 The nightly tier starts a Python for each instead, as users do.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -12,6 +13,7 @@ import importlib
 import json
 import os
 import pathlib
+import runpy
 import selectors
 import signal
 import socket
@@ -20,6 +22,8 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -60,30 +64,44 @@ class Forked(Shell):
             return super().run(*args, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
         words = [os.fsdecode(word) for word in args]
         job = {"words": words, "environment": environment, "cwd": str(cwd or self.home)}
-        asking = f"{json.dumps(job)}\n".encode()
-        with (
-            tempfile.TemporaryFile() if stdin is not None else open(os.devnull, "rb") as given,
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-            socket.socket(socket.AF_UNIX) as asked,
-        ):
-            if stdin is not None:
-                given.write(stdin.encode() if isinstance(stdin, str) else stdin)
-                given.seek(0)
-            asked.settimeout(timeout)
-            asked.connect(forks())
-            socket.send_fds(asked, [b"0"], [given.fileno(), out.fileno(), err.fileno()])
-            asked.sendall(asking)
-            try:
-                code = int(asked.recv(16))
-            except TimeoutError:
-                # The process ends when nobody waits for it any more.
-                raise subprocess.TimeoutExpired(args, timeout) from None
-            said = []
-            for file in (out, err):
-                file.seek(0)
-                said.append(file.read().decode("utf-8", "surrogateescape"))
-        return subprocess.CompletedProcess([*args], code, *said)
+        return _run(job, stdin, timeout)
+
+    def python(
+        self, *args: str, cwd: pathlib.Path, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a file of Python to its end, to which a warning is an error."""
+        job = {"file": args[0], "words": args[1:], "environment": self.environment, "cwd": str(cwd)}
+        return _run(job, None, timeout)
+
+
+def _run(
+    job: dict[str, Any], stdin: str | bytes | None, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Have a fork do a job, and return what it printed and how it ended."""
+    asking = f"{json.dumps(job)}\n".encode()
+    with (
+        tempfile.TemporaryFile() if stdin is not None else open(os.devnull, "rb") as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        socket.socket(socket.AF_UNIX) as asked,
+    ):
+        if stdin is not None:
+            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            given.seek(0)
+        asked.settimeout(timeout)
+        asked.connect(forks())
+        socket.send_fds(asked, [b"0"], [given.fileno(), out.fileno(), err.fileno()])
+        asked.sendall(asking)
+        try:
+            code = int(asked.recv(16))
+        except TimeoutError:
+            # The process ends when nobody waits for it any more.
+            raise subprocess.TimeoutExpired(job["words"], timeout) from None
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode("utf-8", "surrogateescape"))
+    return subprocess.CompletedProcess(job["words"], code, *said)
 
 
 _starting = threading.Lock()
@@ -191,6 +209,8 @@ def _become(job: dict[str, Any], files: Sequence[int]) -> NoReturn:
         os.environ.update(job["environment"])
         time.tzset()
         os.chdir(job["cwd"])
+        if "file" in job:
+            _run_file(job["file"], job["words"])
         sys.argv = ["agentbus", *job["words"]]
         from agentbus.commands._main import main
 
@@ -199,14 +219,36 @@ def _become(job: dict[str, Any], files: Sequence[int]) -> NoReturn:
         os._exit(99)
 
 
+def _run_file(file: str, words: Sequence[str]) -> NoReturn:
+    """Be a program of Python, to which a warning is an error."""
+    sys.argv = [file, *words]
+    code = 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            runpy.run_path(file, run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+        raise
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def _prepare() -> None:
-    """Import what most verbs import when they run."""
+    """Import what most verbs and programs import when they run."""
     from agentbus.commands._declare import VERBS, module
     from agentbus.events import Consumer, Ledger, Relay  # noqa: F401
 
     for verb in VERBS:
         module(verb)
     for name in (
+        "aio",
         "commands._main",
         "commands._click",
         "commands._errors",

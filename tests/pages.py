@@ -146,14 +146,6 @@ connection.disconnect()
 
 
 def run_python(file: pathlib.Path, block: Block, session: Shell, place: pathlib.Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(file.parent / "runner.py"), str(file)],
-        env=session.environment,
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = session.python(str(file.parent / "runner.py"), str(file), cwd=place)
     assert done.returncode == 0, f"line {block.line}:\n{done.stderr}"
     assert_printed(block.output, done.stdout, f"line {block.line}: {block.text}")

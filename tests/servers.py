@@ -109,6 +109,20 @@ class Shell:
             done.stderr.decode("utf-8", "surrogateescape"),
         )
 
+    def python(
+        self, *args: str, cwd: pathlib.Path, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a file of Python to its end, to which a warning is an error."""
+        return subprocess.run(
+            [sys.executable, "-W", "error", *args],
+            env=self.environment,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
     def ok(self, *args: str, **options: Any) -> str:
         """Run one command line that must succeed, and return its output."""
         done = self.run(*args, **options)

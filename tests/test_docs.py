@@ -35,6 +35,7 @@ from agentbus.core import names, settings
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
+from tests.forking import new_shell
 from tests.pages import REDIS_CLI, RUNNER, Block, Terminal, blocks, run_python
 from tests.servers import Shell, program
 from tests.tiers import nightly
@@ -352,7 +353,7 @@ def session(tmp_path: pathlib.Path) -> Iterator[Shell]:
     path = f"{pathlib.Path(program()).parent}:{tools}:{os.environ['PATH']}"
     # A short path, as homes have: the server's socket lies in it.
     with tempfile.TemporaryDirectory(prefix="docs-", dir="/tmp") as home:
-        shell = Shell(pathlib.Path(home), {"PATH": path, "LOGNAME": "you", "USER": "you"})
+        shell = new_shell(pathlib.Path(home), {"PATH": path, "LOGNAME": "you", "USER": "you"})
         yield shell
         shell.run("server", "stop")
 

@@ -56,3 +56,24 @@ def test_one_that_takes_too_long_is_given_up(both):
         forked.run("await", "building", "--until", "announced", "--timeout", "60", timeout=0.2)
 
     assert forked.run("whoami").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("import agentbus, sys; print(len(sys.argv), __name__)", 0),
+        ("import sys; print('so far'); sys.exit(3)", 3),
+        ("import atexit; atexit.register(print, 'at last'); raise ValueError('no')", 1),
+        ("import warnings; warnings.warn('beware')", 1),
+        ("import os; print(os.getcwd(), os.environ['AGENTBUS_AGENT'])", 0),
+    ],
+)
+def test_a_program_prints_and_ends_alike(both, tmp_path, program, code):
+    file = tmp_path / "program.py"
+    file.write_text(program)
+
+    found, wanted = (one.python(str(file), "word", cwd=tmp_path) for one in both)
+
+    assert (found.returncode, found.stdout) == (wanted.returncode, wanted.stdout)
+    assert found.stderr[-20:] == wanted.stderr[-20:]
+    assert found.returncode == code
