@@ -365,6 +365,31 @@ def test_a_package_that_pythonpath_names_comes_before_the_linked_modules(
     assert (done.returncode, done.stderr) == (1, "another package\n")
 
 
+@COMMANDS
+@pytest.mark.parametrize(("name", "is_quick"), [("mine.py", True), ("agentbus/none.py", False)])
+def test_a_quick_verb_is_as_quick_with_places_on_pythonpath_that_do_not_matter(
+    installed, tmp_path, command, name, is_quick
+):
+    place = tmp_path / "place"
+    file = place / name
+    file.parent.mkdir(parents=True)
+    file.touch()
+    python = {"PYTHONPATH": f"{place}:/none", "PYTHONPROFILEIMPORTTIME": "1"}
+    run(installed / "agentbus", "speak", "hi", home=tmp_path)
+    try:
+        done = subprocess.run(
+            [str(installed / command), "speak", "hi"],
+            env={"HOME": str(tmp_path), "PATH": os.defpath, **python},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        run(installed / "agentbus", "server", "stop", home=tmp_path)
+
+    assert ("agentbus.commands._main" in done.stderr) is not is_quick
+
+
 def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(
     installed, tmp_path
 ):
