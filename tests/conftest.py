@@ -71,13 +71,6 @@ def _uvloop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-# Tests that mostly wait for deadlines and pauses: beside those of Spark, which mostly compute.
-_WAITING = (
-    *("tests/test_faults.py", "tests/test_pausing_workers.py", "tests/test_adversity.py"),
-    "tests/test_durable.py",
-)
-
-
 # What these files are about is decided above the store: on the in-memory server in the nightly tier alone.
 _ON_VALKEY = (
     *("tests/test_web_", "tests/test_dashboard_", "tests/test_hook", "tests/test_prime.py"),
@@ -90,18 +83,15 @@ _ON_VALKEY = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what waits first, and torture, whose tests take longest, in the middle.
-
-    Many that wait at once would leave the cores idle, and all others would wait for torture's last one.
-    """
+    """Have torture, whose tests take longest, in the middle: all others would wait for its last one."""
     for item in items:
         store = getattr(item, "callspec", None) and item.callspec.params.get("url")
         if store == "memory" and item.nodeid.startswith(_ON_VALKEY):
             item.add_marker(pytest.mark.slow)
 
-    def place(item: pytest.Item) -> tuple[bool, str]:
+    def place(item: pytest.Item) -> str:
         file = item.nodeid.partition("::")[0]
-        return file not in _WAITING, file.replace("tests/torture/", "tests/test_m_torture/")
+        return file.replace("tests/torture/", "tests/test_m_torture/")
 
     items.sort(key=place)
 

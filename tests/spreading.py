@@ -1,4 +1,4 @@
-"""Spreads the tests over processes: each by itself, but those that share a Spark session together."""
+"""Spreads the tests over processes: each by itself, but those together that share something, or wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ _ONE_RUN = (
     *(("test_packaging",), ("test_discovery",), ("test_linked_verbs",)),
     *(("test_web_hostile",), ("test_web_forged",)),
 )
-_SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}
+# What mostly waits for deadlines and pauses: all that computes goes on beside it, as it would not if every
+# process waited at once.
+_WAITING = tuple(
+    (f"test_{name}",) for name in ("faults", "adversity", "pausing_workers", "await", "durable")
+)
+_SHARED = {f"tests/{name}.py": names[0] for names in (*_ONE_RUN, *_WAITING) for name in names}
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 
 
