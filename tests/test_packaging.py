@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import importlib.metadata
+import json
 import os
 import pathlib
 import re
@@ -388,6 +389,23 @@ def test_a_quick_verb_is_as_quick_with_places_on_pythonpath_that_do_not_matter(
         run(installed / "agentbus", "server", "stop", home=tmp_path)
 
     assert ("agentbus.commands._main" in done.stderr) is not is_quick
+
+
+@COMMANDS
+def test_a_quick_verb_heeds_what_a_customization_sets(installed, tmp_path, command):
+    (tmp_path / "sitecustomize.py").write_text("import os; os.environ['AGENTBUS_PROJECT'] = 'mine'")
+    try:
+        subprocess.run(
+            [str(installed / command), "speak", "hi"],
+            env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": str(tmp_path)},
+            check=True,
+        )
+    finally:
+        run(installed / "agentbus", "server", "stop", home=tmp_path)
+
+    log = (tmp_path / ".local/state/agentbus/agentbus.log").read_text()
+    (spoke,) = (line for line in map(json.loads, log.splitlines()) if line["verb"] == "speak")
+    assert spoke["project"] == "mine"
 
 
 def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(

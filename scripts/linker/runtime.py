@@ -136,6 +136,9 @@ def _system() -> Any:
     from _stat import S_ISDIR
 
     coding = sys.getfilesystemencoding()
+    known = sys.modules.get("os")
+    # Where `site` ran, it may have run what sets variables.
+    environment = posix.environ if known is None else known.environ._data
 
     def text(data: bytes) -> str:
         return data.decode(coding, "surrogateescape")
@@ -168,7 +171,7 @@ def _system() -> Any:
     found, path = type(sys)("os"), type(sys)("posixpath")
     vars(found).update(vars(posix))
     vars(found).update(
-        environ={text(name): text(value) for name, value in posix.environ.items()},
+        environ={text(name): text(value) for name, value in environment.items()},
         devnull="/dev/null",
         fsencode=lambda name: name.encode(coding, sys.getfilesystemencodeerrors()),
         path=path,
