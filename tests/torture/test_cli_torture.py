@@ -368,7 +368,7 @@ def test_no_setting_of_the_user_reaches_a_client(monkeypatch, tmp_path):
     sources = dict(found[0].sources)
     # The name of the repository here, which nobody has set; each client is given its own.
     assert sources.pop("project").startswith("path ")
-    assert set(sources.values()) == {"flag", "default"}
+    assert set(sources.values()) == {"flag"}
     assert dict(os.environ) == before
     assert not run.place.exists()
 
