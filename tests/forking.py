@@ -113,8 +113,15 @@ def forks() -> str:
         return _started()[0]
 
 
+def end() -> None:
+    """Have the process that forks end, once no other needs it."""
+    _, process = _started()
+    process.communicate()
+    _started.cache_clear()
+
+
 @functools.cache
-def _started() -> tuple[str, object]:
+def _started() -> tuple[str, subprocess.Popen[bytes]]:
     """Start the process that forks: it ends with its stdin, which ends with this process."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="forks-"), "socket")
     process = subprocess.Popen(

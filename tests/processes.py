@@ -103,6 +103,8 @@ class _Run:
                 # It ends after the test that it runs.
                 process.connection.close()
                 os.waitpid(process.pid, 0)
+            if not profiles.NIGHTLY:
+                forking.end()
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
         if self._session.shouldstop:
@@ -267,6 +269,11 @@ def _run_each(session: pytest.Session, indices: Iterator[int], telling: _Telling
 
 def _given(connection: Connection) -> Iterator[int]:
     """Yield what to run, until there is no more or nobody who would hear of it."""
+    gives_way = False
     with contextlib.suppress(EOFError, OSError):
         while indices := connection.recv():
+            if len(indices) == 1 and not gives_way:
+                # The longest lot decides when all is done, and must not wait for its turn.
+                os.nice(5)
+                gives_way = True
             yield from indices
