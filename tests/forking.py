@@ -46,7 +46,7 @@ class Forked(Shell):
     def __init__(self, home: pathlib.Path, environment: dict[str, str] | None = None) -> None:
         super().__init__(home, environment)
         # That takes a second, which no test may count.
-        forks()
+        _forks()
 
     def run(
         self,
@@ -89,7 +89,7 @@ def _run(
             given.write(stdin.encode() if isinstance(stdin, str) else stdin)
             given.seek(0)
         asked.settimeout(timeout)
-        asked.connect(forks())
+        asked.connect(_forks())
         socket.send_fds(asked, [b"0"], [given.fileno(), out.fileno(), err.fileno()])
         asked.sendall(asking)
         try:
@@ -107,21 +107,17 @@ def _run(
 _starting = threading.Lock()
 
 
-def forks() -> str:
-    """Return the address of the process that forks for this one, and for those that were forked from it."""
+def _forks() -> str:
+    """Return the address of the process that forks for this one.
+
+    Several could share it, but for command lines that look for a client of an agent among their ancestors.
+    """
     with _starting:
         return _started()[0]
 
 
-def end() -> None:
-    """Have the process that forks end, once no other needs it."""
-    _, process = _started()
-    process.communicate()
-    _started.cache_clear()
-
-
 @functools.cache
-def _started() -> tuple[str, subprocess.Popen[bytes]]:
+def _started() -> tuple[str, object]:
     """Start the process that forks: it ends with its stdin, which ends with this process."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="forks-"), "socket")
     process = subprocess.Popen(
@@ -271,9 +267,9 @@ if __name__ == "__main__":
     # An interrupt ends whoever runs the tests, and with it this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prepare()
-    here = _Forks(sys.argv[1])
+    forks = _Forks(sys.argv[1])
     os.write(1, b"ready\n")
     try:
-        here.serve()
+        forks.serve()
     finally:
-        here.close()
+        forks.close()

@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests import forking, profiles
 from tests.spreading import spread
 
 _INTERRUPTED = 2
@@ -83,9 +82,6 @@ class _Run:
         self._places = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
 
     def to_the_end(self) -> None:
-        if not profiles.NIGHTLY:
-            # One for all of them.
-            forking.forks()
         try:
             for _ in range(self._count):
                 self._start()
@@ -103,8 +99,6 @@ class _Run:
                 # It ends after the test that it runs.
                 process.connection.close()
                 os.waitpid(process.pid, 0)
-            if not profiles.NIGHTLY:
-                forking.end()
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
         if self._session.shouldstop:

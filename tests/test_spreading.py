@@ -56,8 +56,6 @@ _TESTS = """
 def ran(pytester, monkeypatch):
     """Return a function that runs the tests in three processes."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    # Nothing is forked here, so that no command lines are either.
-    monkeypatch.setenv("HYPOTHESIS_PROFILE", "nightly")
     plugins = ("-p", "no:cacheprovider", "-p", "tests.processes", "--processes", "3")
     return lambda *words: pytester.runpytest_subprocess(*plugins, *words)
 
