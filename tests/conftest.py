@@ -7,6 +7,7 @@ test runs on both. A server that is missing is an error, never a skip.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import os
 import pathlib
@@ -39,16 +40,36 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep together what shares a session, in a run of `--dist loadgroup`."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    # By a scheduler of our own: xdist's marks a group in test ids, which pytest 9.2 lets nobody change.
+    from tests.spreading import Spreading
+
+    return Spreading(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Search no garbage: hundreds of thousands of objects are made here, and all of them stay."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-        # Forks share the memory of what nobody looks at.
-        gc.freeze()
+    """Collect with the least work: compile once, and search no garbage.
+
+    pytest rewrites the assertions of all tests where no file of an earlier run is there. The first of
+    several processes does this, and the others, which wait here, read what it wrote.
+    """
+    with (CACHE / "collecting.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        # Hundreds of thousands of objects are made here, and all of them stay.
+        gc.disable()
+        try:
+            return (yield)
+        finally:
+            gc.enable()
+            gc.freeze()
 
 
 # Async tests that each change runs on uvloop, too; the nightly tier runs all of them on it.
@@ -71,6 +92,13 @@ def _uvloop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+# Tests that mostly wait for deadlines and pauses: beside those of Spark, which mostly compute.
+_WAITING = (
+    *("tests/test_faults.py", "tests/test_pausing_workers.py", "tests/test_adversity.py"),
+    "tests/test_durable.py",
+)
+
+
 # What these files are about is decided above the store: on the in-memory server in the nightly tier alone.
 _ON_VALKEY = (
     *("tests/test_web_", "tests/test_dashboard_", "tests/test_hook", "tests/test_prime.py"),
@@ -83,15 +111,18 @@ _ON_VALKEY = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have torture, whose tests take longest, in the middle: all others would wait for its last one."""
+    """Have what waits first, and torture, whose tests take longest, in the middle.
+
+    Many that wait at once would leave the cores idle, and all others would wait for torture's last one.
+    """
     for item in items:
         store = getattr(item, "callspec", None) and item.callspec.params.get("url")
         if store == "memory" and item.nodeid.startswith(_ON_VALKEY):
             item.add_marker(pytest.mark.slow)
 
-    def place(item: pytest.Item) -> str:
+    def place(item: pytest.Item) -> tuple[bool, str]:
         file = item.nodeid.partition("::")[0]
-        return file.replace("tests/torture/", "tests/test_m_torture/")
+        return file not in _WAITING, file.replace("tests/torture/", "tests/test_m_torture/")
 
     items.sort(key=place)
 

@@ -108,10 +108,7 @@ _starting = threading.Lock()
 
 
 def _forks() -> str:
-    """Return the address of the process that forks for this one.
-
-    Several could share it, but for command lines that look for a client of an agent among their ancestors.
-    """
+    """Return the address of the process that forks for this one."""
     with _starting:
         return _started()[0]
 
@@ -267,9 +264,9 @@ if __name__ == "__main__":
     # An interrupt ends whoever runs the tests, and with it this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prepare()
-    forks = _Forks(sys.argv[1])
+    here = _Forks(sys.argv[1])
     os.write(1, b"ready\n")
     try:
-        forks.serve()
+        here.serve()
     finally:
-        forks.close()
+        here.close()

@@ -1,8 +1,8 @@
-"""Spreads the tests over processes: each by itself, but those together that share something, or wait."""
+"""Spreads the tests over processes: each by itself, but those that share a Spark session together."""
 
 from __future__ import annotations
 
-from collections import deque
+from xdist.scheduler import LoadScopeScheduling
 
 # A JVM takes seconds to start, and hundreds of megabytes.
 TOGETHER = "tests/pipeline/"
@@ -26,28 +26,15 @@ _ONE_RUN = (
     *(("test_packaging",), ("test_discovery",), ("test_linked_verbs",)),
     *(("test_web_hostile",), ("test_web_forged",)),
 )
-# What mostly waits for deadlines and pauses: all that computes goes on beside it, as it would not if every
-# process waited at once.
-_WAITING = tuple(
-    (f"test_{name}",) for name in ("faults", "adversity", "pausing_workers", "await", "durable")
-)
-_SHARED = {f"tests/{name}.py": names[0] for names in (*_ONE_RUN, *_WAITING) for name in names}
+_SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 
 
-def spread(nodeids: list[str]) -> deque[list[int]]:
-    """Return what is handed out at a time, by places among the tests: one, or those that belong together.
+class Spreading(LoadScopeScheduling):
+    """Hands out one test at a time, and those of the pipeline all at once, before all others."""
 
-    The largest lots come first: all others would end before them.
-    """
-    lots: dict[str, list[int]] = {}
-    for index, nodeid in enumerate(nodeids):
-        lots.setdefault(_lot(nodeid), []).append(index)
-    return deque(sorted(lots.values(), key=len, reverse=True))
-
-
-def _lot(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    if nodeid.startswith(TOGETHER):
-        return APART.get(file, TOGETHER)
-    return _SHARED.get(file, nodeid)
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if nodeid.startswith(TOGETHER):
+            return APART.get(file, TOGETHER)
+        return _SHARED.get(file, nodeid)
