@@ -1,4 +1,4 @@
-"""Moves branches that no plain call takes out of functions, which are loaded in less time then."""
+"""Moves branches that plain calls never take out of functions, which then load faster."""
 
 from __future__ import annotations
 

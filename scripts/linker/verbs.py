@@ -84,13 +84,13 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         [f"{PACKAGE}.{name}" for name in (*_ALL, *VERBS[verb])],
         late=[(module, name) for module, _, name in map(_parted, late)],
         values={
-            # Folded: what comes in is what it returns.
+            # What it would return is in place of the parameters (see fold.py).
             (_DECLARE, "grammar"): "lambda found: found",
             (_DECLARE, "VERBS"): repr((verb,)),
             (_DECLARE, "module"): "_MODULES.__getitem__",
             (_DECLARE, "_prepare"): "_load_second",
             (_CLIENT, "load"): "_MODULES.__getitem__",
-            # Those of workers, which no quick verb is.
+            # The intervals of workers: quick verbs use none.
             (f"{PACKAGE}.store.scope", "INTERVALS"): "None",
             (
                 _RESP,
