@@ -64,7 +64,7 @@ _UNPLAIN = frozenset('"\\#;\r\t ')
 
 
 class Settings:
-    """The resolved settings; `sources` has the source of each value that is not the default."""
+    """The resolved settings; `sources` says where the given ones, the agent and the project are from."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     chosen = value("project", None, _PROJECT)
     if chosen is None:
         chosen, sources["project"] = default_project(root, common)
-    # Most often there are none, and to look for each takes a twentieth of a quick verb's own time.
+    # Most often there are none, and to look for each takes a hundredth of a quick verb's own time.
     are_given = files or not _NAMING.issuperset(given) or not _OTHERS.isdisjoint(os.environ)
     others = _others(value) if are_given else {}
     named = {"agent": agent, "project": chosen, **others}

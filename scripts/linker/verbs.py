@@ -117,9 +117,10 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         }
         first, second = (_run(verb, name) for name in ("first.txt", "second.txt"))
         statements, rest, rare = divide(statements, first, second, {main, *used})
+    opening, ending = beginning(whole=whole)
     text = "\n".join(
         (
-            beginning(whole=whole)[0],
+            opening,
             f"_DIGESTS = {digests!r}",
             _text(statements),
             f"_CLASSES.update({linker.classes!r})",
@@ -130,7 +131,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
             "",
         )
     )
-    return text, f"{_text(rest)}\n", f"{beginning(whole=whole)[1]}\n{_text(rare)}\n"
+    return text, f"{_text(rest)}\n", f"{ending}\n{_text(rare)}\n"
 
 
 def _run(verb: str, name: str) -> frozenset[str]:
