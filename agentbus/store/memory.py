@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _servers: dict[str, fakeredis.FakeServer] = {}
 _guard = threading.Lock()
+# The seconds that one read waits for tasks before it is repeated: fakeredis goes on waiting at a stream that
+# was deleted meanwhile, where a server answers at once.
+_ONE_READ = 0.25
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
     "socket_timeout": None,
@@ -57,7 +61,7 @@ class MemoryLink:
             connection = self._idle.pop()
         except IndexError:
             connection = FakeRedisConnection(server=self._server, **_OPTIONS)
-        replies = [_ask(connection, args) for args in _requests(step)]
+        replies = _replies(connection, step)
         self._idle.append(connection)
         if step.meanwhile is not None:
             step.meanwhile()
@@ -128,6 +132,19 @@ def _requests(step: Step) -> list[tuple[Arg, ...]]:
     if isinstance(step, Both):
         return [*_requests(step.first), *_requests(step.second)]
     return [tuple(args) for args in commands(step)]
+
+
+def _replies(connection: FakeRedisConnection, step: Step) -> list[Any]:
+    if not (isinstance(step, Take) and step.seconds > _ONE_READ):
+        return [_ask(connection, args) for args in _requests(step)]
+    *first, _, last = _requests(step)
+    replies = [_ask(connection, args) for args in first]
+    part = Take(step.streams, step.group, step.consumer, step.count, _ONE_READ, step.watched)
+    until, reply = time.monotonic() + step.seconds, None
+    while not reply and (left := until - time.monotonic()) > 0:
+        part.seconds = min(left, _ONE_READ)
+        reply = _ask(connection, commands(part)[0])
+    return [*replies, reply, _ask(connection, last)]
 
 
 def _ask(connection: FakeRedisConnection, args: tuple[Arg, ...]) -> Any:
