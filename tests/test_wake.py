@@ -19,7 +19,7 @@ import pytest
 from agentbus.agents import bell, wake
 from agentbus.agents.event import Event
 from agentbus.core import client_session
-from agentbus.store.steps import LinkDown, Pause, Wait
+from agentbus.store.steps import LinkDown, Pause, ServerReply, Wait
 from tests import inprocess
 from tests.hooks import Session, staying
 from tests.servers import ask, program
@@ -86,9 +86,9 @@ class Idle:
         else:
             self._go(self._link.execute(self.step))
 
-    def fail(self) -> None:
-        """Lose the server in this step."""
-        self.step = self._op.throw(LinkDown("refused", sent=False))
+    def fail(self, failure: Exception | None = None) -> None:
+        """Lose the server in this step, or meet another failure."""
+        self.step = self._op.throw(failure or LinkDown("refused", sent=False))
 
     def _go(self, reply: Any) -> None:
         try:
@@ -312,6 +312,16 @@ def test_a_server_that_is_away_is_asked_ever_less_often(session, wait, reviewer,
     assert "1 message came" in idle.line
 
 
+def test_a_server_that_loads_its_data_is_asked_again(session, wait, reviewer, own):
+    idle = wait()
+    idle.fail(ServerReply("LOADING the dataset is in memory soon"))
+    assert not idle.ended
+
+    reviewer.tell(session.agent, "one")
+    idle.go_on()
+    assert "1 message came" in idle.line
+
+
 # -- processes --
 
 
@@ -369,7 +379,7 @@ def test_the_process_waits_through_a_restart_of_the_server(beside, own_server, h
         assert waiting.end() == (0, b"", b"")
         return
     with beside.bus("reviewer") as reviewer, beside.bus(opencode(beside)) as own:
-        # The server has forgotten all.
+        # It may still load its data when it answers the first time.
         own.here(state="idle")
         reviewer.tell(opencode(beside), "why?")
 

@@ -14,6 +14,7 @@ import time
 from agentbus.core import client_session
 from agentbus.core.settings_check import make_private
 from agentbus.store.driver import run
+from agentbus.store.operation import PASSING
 from agentbus.store.steps import Denied, LinkDown, Pause, ServerReply, Wait
 
 TYPE_CHECKING = False
@@ -106,7 +107,9 @@ def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] 
             yield Wait(inbox, reply[1].decode(), min(_RECHECK, until - now))
         except Denied:
             return None
-        except LinkDown:
+        except (LinkDown, ServerReply) as failure:
+            if isinstance(failure, ServerReply) and failure.code not in PASSING:
+                raise
             # Messages are kept while the server is restarted.
             yield Pause(pause)
             pause = min(2 * pause, _SELDOM)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _servers: dict[str, fakeredis.FakeServer] = {}
 _guard = threading.Lock()
-# The seconds that one read waits for tasks before it is repeated: fakeredis goes on waiting at a stream that
+# Seconds that one read waits for tasks before it is repeated: fakeredis goes on waiting at a stream that
 # was deleted meanwhile, where a server answers at once.
 _ONE_READ = 0.25
 _OPTIONS: dict[str, Any] = {
@@ -143,7 +143,7 @@ def _replies(connection: FakeRedisConnection, step: Step) -> list[Any]:
     until, reply = time.monotonic() + step.seconds, None
     while not reply and (left := until - time.monotonic()) > 0:
         part.seconds = min(left, _ONE_READ)
-        reply = _ask(connection, commands(part)[0])
+        reply = _ask(connection, tuple(commands(part)[0]))
     return [*replies, reply, _ask(connection, last)]
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MISREAD = (ServerReply, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 # Not executed, and transient: a restart, a failover, resharding, a busy script.
-_PASSING = frozenset(
+PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
 # The server refuses a write with these before it checks whether the write was executed already.
@@ -131,7 +131,7 @@ def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool)
         # What the system forbids from the start, it will not allow in a moment.
         return isinstance(failure, Denied) and not answered
     # Whether a first copy was executed, the server can say only with free memory.
-    return failure.code not in _PASSING and not (maybe_done and failure.code in _UNSEEN)
+    return failure.code not in PASSING and not (maybe_done and failure.code in _UNSEEN)
 
 
 def _readable(op: Op[T], where: str) -> Op[T]:
