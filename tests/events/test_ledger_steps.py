@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -17,7 +14,7 @@ from agentbus.errors import InvalidName, InvalidPayload
 from agentbus.events import Ledger, LedgerSteps
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
-from tests.servers import ROOT, Server
+from tests.servers import Server, Shell
 from tests.tiers import nightly
 
 SOON = Backoff(first=0.01)
@@ -177,16 +174,22 @@ with agentbus.connect(sys.argv[1], project="app") as bus:
     indirect=["database"],
 )
 def test_a_process_that_is_killed_in_a_step_doubles_no_effect(
-    own_server: Server, database: str, ledger: Ledger, steps: LedgerSteps, kills: int
+    own_server: Server,
+    real_shell: Shell,
+    database: str,
+    ledger: Ledger,
+    steps: LedgerSteps,
+    kills: int,
 ) -> None:
+    (real_shell.home / "killed.py").write_text(_KILLED)
     with agentbus.connect(own_server.url, project="app") as bus:
         tasks = [bus.queue("orders").publish(n) for n in range(max(2, kills // 4))]
         died = 0
         for kill in range(kills + 1):
             lives = 1 + kill % 7 if kill < kills else -1
-            words = [sys.executable, "-c", _KILLED, own_server.url, database, str(lives)]
-            ended = subprocess.run(words, cwd=ROOT, env=os.environ, check=False, timeout=120)
-            assert ended.returncode in (0, -signal.SIGKILL)
+            words = ["killed.py", own_server.url, database, str(lives)]
+            ended = real_shell.python(*words, cwd=real_shell.home, timeout=120)
+            assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
             died += ended.returncode == -signal.SIGKILL
 
         assert died > 0
