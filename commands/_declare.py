@@ -169,7 +169,7 @@ class Call:
         if patience:
             return driver.run(self._link, self._attending(op, patience))
         self._attend_beside()
-        return driver.at_once(self._link, op, self.settings.deadline, self._attempt, _prepare)
+        return driver.at_once(self._link, op, self.settings.deadline, self._attempt, self._prepare)
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
         """Run an operation on the scope that `enter` returned, and yield what it emits."""
@@ -189,6 +189,14 @@ class Call:
             from agentbus.store import driver
 
             driver.run(self._link, self._attempt(self._scope.attend()))
+
+    def _prepare(self) -> None:
+        """Make ready what follows the server's reply, while waiting for it."""
+        _prepare()
+        if self.settings.log_level == "info":
+            from agentbus.core import oplog
+
+            oplog.open_ahead()
 
     def _attend_beside(self) -> None:
         from agentbus.store.connection import PlainLink

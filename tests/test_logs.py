@@ -344,6 +344,12 @@ def test_the_level_says_what_is_kept(level, verbs, real_shell):
     assert any("step" in line for line in found) == (level == "debug")
 
 
+@pytest.mark.parametrize("level", ["warning", "off"])
+def test_a_verb_of_which_nothing_is_kept_opens_no_log(level, real_shell):
+    real_shell.ok("jot", "key", "value", "--log-level", level)
+    assert not log_of(real_shell).exists()
+
+
 def test_hostile_names_stay_on_one_line(real_shell):
     name = 'a"b\\c\u2028d\u202ee'
     real_shell.ok("announce", name, "--agent", name)

@@ -17,6 +17,8 @@ from agentbus.core.settings import log_path
 # Joins emoji into one, and does no harm on a terminal.
 JOINER = "\u200d"
 _ROTATE_AT = 10 * 1024 * 1024
+# The descriptor that `open_ahead` opened, for the next line.
+_opened: list[int] = []
 
 
 def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
@@ -26,7 +28,7 @@ def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
     record = {"time": rfc3339(time.time(), milliseconds=True), "level": level, **fields}
     line = "{" + ", ".join(f"{quoted(k)}: {_value(v)}" for k, v in record.items()) + "}\n"
     try:
-        descriptor = open_file(log_path())
+        descriptor = _opened.pop() if _opened else open_file(log_path())
     except OSError:
         return False
     try:
@@ -36,6 +38,16 @@ def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def open_ahead() -> None:
+    """Open the log file for the record that is written next, while there is time; it may fail later."""
+    if not _opened:
+        try:
+            _opened.append(open_file(log_path()))
+        except OSError:
+            # `write` will see to it.
+            return
 
 
 def open_file(path: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store import sandbox
-from agentbus.store.connection import Backend, Target, check_peer
+from agentbus.store.connection import Backend, Target, check_peer, greeting
 from agentbus.store.failures import mistake, revive, unconnected
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle
@@ -166,7 +166,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         self._watchdog: asyncio.TimerHandle | None = None
         self._lost = ""
         self._host = target.host
-        self._greeting: list[tuple[Arg, ...]] = target.greeting(client)
+        self._greeting: list[tuple[Arg, ...]] = greeting(target, client)
 
     @property
     def closed(self) -> bool:

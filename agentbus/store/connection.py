@@ -90,10 +90,7 @@ class Backend:
 
 
 class Target:
-    """The address and login of a server; `tls` is an `ssl.SSLContext`.
-
-    With `own`, only a server that runs as this user, or as root, is spoken to.
-    """
+    """The address and login of a server, of this user or root alone if `own`; `tls` is an `SSLContext`."""
 
     __slots__ = ("database", "host", "own", "password", "path", "port", "tls", "username")
 
@@ -118,19 +115,20 @@ class Target:
         self.database = database
         self.tls = tls
 
-    def greeting(self, client: str) -> list[tuple[Arg, ...]]:
-        """Return the commands that open a connection; they are sent with the first request.
 
-        The last one names the connection; it may fail, because an account may lack it.
-        """
-        commands: list[tuple[Arg, ...]] = []
-        if self.password is not None:
-            user = () if self.username is None else (self.username,)
-            commands.append(("AUTH", *user, self.password))
-        if self.database:
-            commands.append(("SELECT", self.database))
-        commands.append(("CLIENT", "SETNAME", client))
-        return commands
+def greeting(target: Target, client: str) -> list[tuple[Arg, ...]]:
+    """Return the commands that open a connection, for its first request.
+
+    The last one names the connection, which an account may not be allowed to do.
+    """
+    commands: list[tuple[Arg, ...]] = []
+    if target.password is not None:
+        user = () if target.username is None else (target.username,)
+        commands.append(("AUTH", *user, target.password))
+    if target.database:
+        commands.append(("SELECT", target.database))
+    commands.append(("CLIENT", "SETNAME", client))
+    return commands
 
 
 class PlainLink:
@@ -225,7 +223,7 @@ class _Connection:
 
     def __init__(self, target: Target, until: float, client: str) -> None:
         self._host = target.host
-        self._greeting = target.greeting(client)
+        self._greeting = greeting(target, client)
         self._reader: Any = None
         self._place: Any = None
         self._pack = pack

@@ -97,7 +97,9 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
     while _WAITING:
         _load_rest()
     linked = globals()[name]
-    for key, value in vars(made).items():
+    # What it inherits, too, where the linked one has what was linked of that.
+    given = made.__mro__[-2::-1] if linked.__bases__ == (object,) else (made,)
+    for key, value in {key: value for of in given for key, value in vars(of).items()}.items():
         if key[:2] != "__" and key not in vars(linked):
             setattr(linked, key, value)
     return linked

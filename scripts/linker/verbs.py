@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from linker.divide import divide, stand_in
 from linker.fold import DECLARE as _DECLARE, fold
 from linker.link import Linker
+from linker.records import spare
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
 
@@ -105,6 +106,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         modules = [_module(linker, verb, f"{PACKAGE}.{VERBS[verb][0]}", ("VERB", "run"))]
     statements = linker.statements()
     fold(statements, sources, f"{PACKAGE}.{VERBS[verb][0]}")
+    spare(statements, linker.classes)
     digests = _digests(sources, statements)
     rest: list[ast.stmt] = []
     rare: list[ast.stmt] = []

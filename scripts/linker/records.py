@@ -1,0 +1,118 @@
+"""Does without the classes that a quick verb can spare: to make one takes as long as a hundred calls."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, MutableMapping
+
+# What makes an object of attributes in a linked module (see runtime.py).
+_OBJECT = "_namespace"
+
+
+def spare(statements: list[ast.stmt], classes: MutableMapping[str, str]) -> None:
+    """Replace classes that are only called by functions, and merge those that only others derive from.
+
+    A class that has only attributes becomes a function that returns an object with these, and leaves
+    `classes`. One that no code names but as a base class is copied into the classes that derive from it.
+    """
+    named = Counter(node.id for node in _nodes(statements) if isinstance(node, ast.Name))
+    called = Counter(
+        node.func.id
+        for node in _nodes(statements)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    )
+    bases = {one.name: one for one in statements if isinstance(one, ast.ClassDef)}
+    inherited = Counter(
+        base.id for one in bases.values() for base in one.bases if isinstance(base, ast.Name)
+    )
+    for place, statement in enumerate(statements):
+        if not isinstance(statement, ast.ClassDef):
+            continue
+        name = statement.name
+        words = _attributes(statement)
+        if words is not None and named[name] == called[name]:
+            statements[place] = _function(statement, words)
+            del classes[name]
+            continue
+        for base in statement.bases:
+            if (
+                isinstance(base, ast.Name)
+                and named[base.id] == inherited[base.id]
+                and base.id in bases
+                and not bases[base.id].bases
+                and _is_plain(statement)
+                and _is_plain(bases[base.id])
+            ):
+                _merge(statement, bases[base.id])
+
+
+def _attributes(made: ast.ClassDef) -> list[ast.keyword] | None:
+    """Return the attributes that a class gives an object when it is made; None if it does more."""
+    found: list[ast.keyword] = []
+    if made.bases or made.decorator_list:
+        return None
+    for statement in made.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+            itself = statement.args.args[0].arg
+            for one in statement.body:
+                if not isinstance(one, ast.Assign) or len(one.targets) > 1:
+                    return None
+                (target,) = one.targets
+                if not isinstance(target, ast.Attribute) or itself in _names(one.value):
+                    return None
+                found.append(ast.keyword(target.attr, one.value))
+        elif not isinstance(statement, ast.Assign) or not {"__module__", "__slots__"}.issuperset(
+            map(ast.unparse, statement.targets)
+        ):
+            return None
+    return found
+
+
+def _function(made: ast.ClassDef, words: list[ast.keyword]) -> ast.stmt:
+    (begins,) = (one for one in made.body if isinstance(one, ast.FunctionDef))
+    del begins.args.args[0]
+    value = ast.Call(ast.Name(_OBJECT, ast.Load()), [], words)
+    return ast.FunctionDef(made.name, begins.args, [ast.Return(value)], [], lineno=0)
+
+
+def _is_plain(made: ast.ClassDef) -> bool:
+    """Tell whether a class means the same where it does not inherit, but has a copy."""
+    return (
+        not (made.keywords or made.decorator_list)
+        and all(isinstance(one, ast.Assign | ast.FunctionDef) for one in made.body)
+        and not {"super", "__class__"} & _names(made)
+    )
+
+
+def _merge(made: ast.ClassDef, base: ast.ClassDef) -> None:
+    """Copy what a base class has, and the class itself has not, into it."""
+    made.bases = []
+    own = {name: one for one in made.body for name in _bound(one)}
+    slots = own.get("__slots__")
+    set_by_itself = ast.literal_eval(slots.value) if isinstance(slots, ast.Assign) else ()
+    for statement in base.body:
+        (name,) = _bound(statement)
+        if (
+            name == "__slots__"
+            and isinstance(slots, ast.Assign)
+            and isinstance(statement, ast.Assign)
+        ):
+            slots.value = ast.BinOp(slots.value, ast.Add(), statement.value)
+        elif name not in own and name not in set_by_itself:
+            made.body.append(statement)
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, ast.FunctionDef):
+        return [statement.name]
+    assert isinstance(statement, ast.Assign)
+    return [node.id for node in statement.targets if isinstance(node, ast.Name)]
+
+
+def _names(value: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+
+
+def _nodes(statements: Iterable[ast.stmt]) -> Iterable[ast.AST]:
+    return (node for statement in statements for node in ast.walk(statement))

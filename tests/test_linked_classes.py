@@ -1,0 +1,93 @@
+"""The classes that a linked module does without."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import Any
+
+from tests.linking import ROOT
+
+sys.path.append(str(ROOT / "scripts"))
+
+from linker.records import spare
+
+
+def spared(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a module has without the classes it can spare, and the classes that are left."""
+    statements = ast.parse(text).body
+    classes = {one.name: "home" for one in statements if isinstance(one, ast.ClassDef)}
+    spare(statements, classes)
+    made: dict[str, Any] = {"_namespace": type(sys.implementation)}
+    exec(ast.unparse(ast.fix_missing_locations(ast.Module(statements, []))), made)
+    return made, classes
+
+
+def test_a_class_of_attributes_alone_is_a_function_that_returns_them():
+    made, classes = spared(
+        "class Point:\n"
+        "    __slots__ = ('x', 'y')\n"
+        "    def __init__(self, x, *, y=2):\n"
+        "        self.x = x\n"
+        "        self.y = [y, x]\n"
+        "found = Point(1)\n"
+    )
+    assert vars(made["found"]) == {"x": 1, "y": [2, 1]}
+    assert classes == {}
+
+
+def test_a_class_that_does_more_or_is_tested_for_stays():
+    _, classes = spared(
+        "class Tested:\n"
+        "    def __init__(self, x):\n"
+        "        self.x = x\n"
+        "class Twice:\n"
+        "    def __init__(self, x):\n"
+        "        self.x = x\n"
+        "        self.y = self.x\n"
+        "class Method:\n"
+        "    def __init__(self, x):\n"
+        "        self.x = x\n"
+        "    def read(self):\n"
+        "        return self.x\n"
+        "assert isinstance(Tested(1), Tested)\n"
+    )
+    assert [*classes] == ["Tested", "Twice", "Method"]
+
+
+def test_a_base_that_is_not_named_elsewhere_is_copied_into_its_class():
+    made, _ = spared(
+        "class Step:\n"
+        "    __slots__ = ('sent',)\n"
+        "    writes = False\n"
+        "    blocks = 0\n"
+        "    def label(self):\n"
+        "        return 'step'\n"
+        "    def close(self):\n"
+        "        return self.sent\n"
+        "class Script(Step):\n"
+        "    __slots__ = ('writes',)\n"
+        "    def __init__(self):\n"
+        "        self.sent = self.writes = True\n"
+        "    def label(self):\n"
+        "        return 'script'\n"
+        "found = Script()\n"
+    )
+    found = made["found"]
+    assert type(found).__bases__ == (object,)
+    assert (found.sent, found.writes, found.blocks) == (True, True, 0)
+    assert (found.label(), found.close()) == ("script", True)
+
+
+def test_a_base_is_inherited_from_where_its_methods_are_called_or_it_is_tested_for():
+    for use in ("assert isinstance(Part(), Whole)", "assert issubclass(Part, Whole)"):
+        made, _ = spared(
+            "class Whole:\n    def read(self):\n        return 1\n"
+            "class Part(Whole):\n    pass_ = 1\n" + use
+        )
+        assert made["Part"].__bases__ == (made["Whole"],)
+    made, _ = spared(
+        "class Whole:\n    def read(self):\n        return 1\n"
+        "class Part(Whole):\n    def read(self):\n        return super().read() + 1\n"
+    )
+    assert made["Part"]().read() == 2
