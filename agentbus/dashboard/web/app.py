@@ -24,7 +24,7 @@ from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed
 from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
 from agentbus.dashboard.web.pages import PAGES, TEXTS, archive
 from agentbus.dashboard.web.sessions import WebSessions
-from agentbus.dashboard.web.templates import PageTemplates
+from agentbus.dashboard.web.templates import page_templates
 from agentbus.dashboard.web.viewers import Viewer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WebSite:
         self, bus: AsyncBus, *, write: bool, person: str | None, reports: str | None
     ) -> None:
         self.settings = persons.acting(bus.settings, person)
-        self.templates = PageTemplates()
+        self.templates = page_templates()
         self.files = {path.name: path.read_bytes() for path in sorted(_STATIC.iterdir())}
         self.by_path = {page.path: page for page in PAGES}
         context = self.context = WebContext(

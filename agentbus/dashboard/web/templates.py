@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,12 @@ FOLDED = 4_096
 _DAY = 20 * 3600.0
 # The regions of base.html.
 BASE = ("verdict", "pulse")
+
+
+@cache
+def page_templates() -> PageTemplates:
+    """Return the templates, which all applications of a process share."""
+    return PageTemplates()
 
 
 class PageTemplates:
