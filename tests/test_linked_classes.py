@@ -10,7 +10,8 @@ from tests.linking import ROOT
 
 sys.path.append(str(ROOT / "scripts"))
 
-from linker.records import spare
+from linker import runtime
+from linker.records import spare, unclass
 
 
 def spared(text: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -91,3 +92,43 @@ def test_a_base_is_inherited_from_where_its_methods_are_called_or_it_is_tested_f
         "class Part(Whole):\n    def read(self):\n        return super().read() + 1\n"
     )
     assert made["Part"]().read() == 2
+
+
+def test_an_object_of_a_class_that_is_only_called_has_its_methods_without_it():
+    first = ast.parse(
+        "class Link:\n"
+        "    __module__ = 'home'\n"
+        "    wraps = False\n"
+        "    def __init__(self, name, *, sent=0):\n"
+        "        self.name = name\n"
+        "        self.sent = sent\n"
+        "    def send(self, *more):\n"
+        "        self.sent += 1 + len(more)\n"
+        "        return self\n"
+        "    __getattr__ = _complete\n"
+        "link = Link('a', sent=2)\n"
+    ).body
+    later = ast.parse("def Link__close(self):\n    return self.name\nLink.close = Link__close").body
+    unclass(first, later)
+    made: dict[str, Any] = {"_object": runtime._object}
+    exec(ast.unparse(ast.fix_missing_locations(ast.Module(first, []))), made)
+
+    link, other = made["link"], made["Link"]("b")
+    assert link.send("x").send() is link
+    assert (link.name, link.sent, link.wraps) == ("a", 5, False)
+    assert (other.name, other.sent) == ("b", 0)
+    # A later part has the method, under the name by which the object finds it.
+    assert [one.name for one in later if isinstance(one, ast.FunctionDef)] == ["Link__close"]
+    assert len(later) == 1
+
+
+def test_a_class_stays_that_code_names_or_of_which_python_asks_more():
+    begins = "class Link:\n    def __init__(self):\n        self.x = 1\n"
+    for more in (
+        "isinstance(1, Link)",
+        "    def __enter__(self):\n        return self\n",
+        "    @property\n    def y(self):\n        return 1\n",
+    ):
+        first = ast.parse(begins + more).body
+        unclass(first)
+        assert isinstance(first[0], ast.ClassDef)

@@ -116,3 +116,85 @@ def _names(value: ast.AST) -> set[str]:
 
 def _nodes(statements: Iterable[ast.stmt]) -> Iterable[ast.AST]:
     return (node for statement in statements for node in ast.walk(statement))
+
+
+def unclass(first: list[ast.stmt], *later: list[ast.stmt]) -> None:
+    """Replace the classes of the first part by functions that make their objects, where no code can tell.
+
+    Such an object is a module with its methods, bound, as attributes (see `_object` in runtime.py). Only
+    what Python itself asks of a class, or code tests a value for, needs one. `later` are the statements of
+    the later parts; what they add to a class is found by its name.
+    """
+    for place in range(len(first) - 1, -1, -1):
+        statement = first[place]
+        statements = [one for part in (first, *later) for one in part]
+        if not isinstance(statement, ast.ClassDef) or not _is_spared(statement, statements):
+            continue
+        first[place : place + 1] = _functions(statement)
+        for part in later:
+            part[:] = [one for one in part if not _adds_to(statement.name, one)]
+
+
+def _is_spared(made: ast.ClassDef, statements: list[ast.stmt]) -> bool:
+    """Tell whether a class is only called, or added to, and has but methods and constants."""
+    nodes = [*_nodes(statements)]
+    named = sum(_is_name(node, made.name) for node in nodes)
+    called = sum(isinstance(node, ast.Call) and _is_name(node.func, made.name) for node in nodes)
+    added = sum(_adds_to(made.name, one) for one in statements)
+    methods = [one for one in made.body if isinstance(one, ast.FunctionDef)]
+    return (
+        named == called + added
+        and not made.bases
+        and _is_plain(made)
+        and [one.name for one in methods if one.name[:2] == "__"] == ["__init__"]
+        and not any(one.decorator_list for one in methods)
+    )
+
+
+def _functions(made: ast.ClassDef) -> list[ast.stmt]:
+    """Return the methods of a class as functions, and the one that makes its objects."""
+    found: list[ast.stmt] = []
+    methods, values = ast.Dict([], []), ast.Dict([], [])
+    begins: ast.FunctionDef | None = None
+    for statement in made.body:
+        (name,) = _bound(statement)
+        if isinstance(statement, ast.FunctionDef):
+            if name == "__init__":
+                begins = statement
+                continue
+            statement.name = f"{made.name}__{name}"
+            found.append(statement)
+            value: ast.expr = ast.Name(statement.name, ast.Load())
+            into = methods
+        elif name in ("__module__", "__slots__", "__getattr__"):
+            continue
+        else:
+            assert isinstance(statement, ast.Assign)
+            value = statement.value
+            into = methods if isinstance(value, ast.Call) else values
+        into.keys.append(ast.Constant(name))
+        into.values.append(value)
+    assert begins is not None
+    itself = begins.args.args.pop(0).arg
+    given: list[ast.expr] = [ast.Constant(made.name), methods, values]
+    new = ast.Call(ast.Name("_object", ast.Load()), given, [])
+    begins.name = made.name
+    begins.body = [
+        ast.Assign([ast.Name(itself, ast.Store())], new),
+        *begins.body,
+        ast.Return(ast.Name(itself, ast.Load())),
+    ]
+    return [*found, begins]
+
+
+def _adds_to(name: str, statement: ast.stmt) -> bool:
+    """Tell whether a statement gives a class a method."""
+    return (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Attribute)
+        and _is_name(statement.targets[0].value, name)
+    )
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name

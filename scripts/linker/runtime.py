@@ -89,6 +89,33 @@ def _complete(value: object, name: str) -> Any:
     return object.__getattribute__(value, name)
 
 
+def _object(kind: str, methods: dict[str, Any], values: dict[str, Any]) -> Any:
+    """Return an object that has methods and no class: to make one takes a hundred times as long."""
+    made: Any = type(sys)(kind)
+    known = vars(made)
+    known.update(values)
+    for name, method in methods.items():
+        known[name] = method.__get__(made)
+    known["__getattr__"] = _lacking.__get__(made)
+    return made
+
+
+def _lacking(value: Any, name: str) -> Any:
+    """Return what an object that has no class lacks: a method of a later part, or of its own class."""
+    kind = value.__name__
+    found = f"{kind}__{name}"
+    while _WAITING and found not in globals():
+        _load_rest()
+    if found in globals():
+        return globals()[found].__get__(value)
+    own = _late(_CLASSES[kind], kind)
+    for of in own.__mro__:
+        if name in vars(of):
+            method = vars(of)[name]
+            return method.__get__(value, own) if hasattr(method, "__get__") else method
+    raise AttributeError(f"{kind} has no {name}")
+
+
 def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
     """Make a class, or complete the linked one of this name and module, and return that."""
     made = _make(make, name, *bases, **options)
@@ -97,6 +124,8 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
     while _WAITING:
         _load_rest()
     linked = globals()[name]
+    if not isinstance(linked, type):
+        return made
     # What it inherits, too, where the linked one has what was linked of that.
     given = made.__mro__[-2::-1] if linked.__bases__ == (object,) else (made,)
     for key, value in {key: value for of in given for key, value in vars(of).items()}.items():

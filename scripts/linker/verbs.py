@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from linker.divide import divide, stand_in
 from linker.fold import DECLARE as _DECLARE, fold
 from linker.link import Linker
-from linker.records import spare
+from linker.records import spare, unclass
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
 
@@ -119,6 +119,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         }
         first, second = (_run(verb, name) for name in ("first.txt", "second.txt"))
         statements, rest, rare = divide(statements, first, second, {main, *used})
+        unclass(statements, rest, rare)
     opening, ending = beginning(whole=whole)
     text = "\n".join(
         (
