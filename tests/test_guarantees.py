@@ -11,6 +11,7 @@ import pytest
 import agentbus
 from agentbus.core.stream import position
 from agentbus.errors import NotHolder, TimedOut
+from agentbus.testing import drain
 from agentbus.torture.server import clockwork
 from tests.servers import Server
 
@@ -162,6 +163,28 @@ def test_ids_only_grow_though_the_clock_leaps(clocked: Server, project: str, lea
 
         assert sorted(ids, key=position) == ids
         assert [said.id for said in bus.overhear()] == ids
+
+
+def test_what_was_answered_is_kept_for_three_hours_for_each_kind_of_write(
+    own_server: Server, project: str
+) -> None:
+    with opened(own_server, project) as bus, opened(own_server, project, "bob") as bob:
+        mail = bus.queue("mail")
+        bus.speak("hi")
+        bus.jot("key", "value")
+        bus.announce("deploy")
+        bus.satisfy("deploy")
+        bob.here()
+        bus.tell("bob", "hi")
+        mail.publish("plain")
+        mail.publish("keyed", key="k")
+        mail.publish_many(["one", "two"])
+        drain(bob, "mail", lambda delivery: None)
+
+        answers = own_server.ask("KEYS", "*:once:*")
+        left = {key: int(own_server.ask("TTL", key)) for key in answers}
+        assert left
+        assert {key: ttl for key, ttl in left.items() if not 10_700 < ttl <= 10_800} == {}
 
 
 @needs_clockwork

@@ -26,7 +26,8 @@ for i = 6, last, step do
     id = string.match(first, '^%d+') .. '-*'
   end
 end
-call('SETEX', KEYS[2], 300, token .. first)
+-- As long as there.
+call('SETEX', KEYS[2], 10800, token .. first)
 local published = redis.pcall('HINCRBY', KEYS[3], 'published', count)
 -- An error means that another program has stored something else there.
 if published == count or type(published) == 'table' then

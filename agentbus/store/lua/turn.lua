@@ -89,7 +89,8 @@ if ARGV[3] ~= '' then
     end
     if #stale > 0 then redis.pcall('HINCRBY', KEYS[1], 'stale', #stale) end
     if #KEYS > 5 + streams then attempted(from, from - first, without) end
-    call('SET', KEYS[2], token .. cjson.encode(stale), 'EX', 300)
+    -- As long as in lib/once.lua.
+    call('SET', KEYS[2], token .. cjson.encode(stale), 'EX', 10800)
   end
 end
 local cancelled = left > 0 and call('EXISTS', KEYS[5]) == 1
