@@ -11,21 +11,21 @@ from tests.linking import ROOT
 sys.path.append(str(ROOT / "scripts"))
 
 from linker import runtime
-from linker.records import spare, unclass
+from linker.classes import replace, simplify
 
 
-def spared(text: str) -> tuple[dict[str, Any], dict[str, str]]:
+def simplified(text: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what a module has without the classes it can spare, and the classes that are left."""
     statements = ast.parse(text).body
     classes = {one.name: "home" for one in statements if isinstance(one, ast.ClassDef)}
-    spare(statements, classes)
+    simplify(statements, classes)
     made: dict[str, Any] = {"_namespace": type(sys.implementation)}
     exec(ast.unparse(ast.fix_missing_locations(ast.Module(statements, []))), made)
     return made, classes
 
 
 def test_a_class_of_attributes_alone_is_a_function_that_returns_them():
-    made, classes = spared(
+    made, classes = simplified(
         "class Point:\n"
         "    __slots__ = ('x', 'y')\n"
         "    def __init__(self, x, *, y=2):\n"
@@ -38,7 +38,7 @@ def test_a_class_of_attributes_alone_is_a_function_that_returns_them():
 
 
 def test_a_class_that_does_more_or_is_tested_for_stays():
-    _, classes = spared(
+    _, classes = simplified(
         "class Tested:\n"
         "    def __init__(self, x):\n"
         "        self.x = x\n"
@@ -57,7 +57,7 @@ def test_a_class_that_does_more_or_is_tested_for_stays():
 
 
 def test_a_base_that_is_not_named_elsewhere_is_copied_into_its_class():
-    made, _ = spared(
+    made, _ = simplified(
         "class Step:\n"
         "    __slots__ = ('sent',)\n"
         "    writes = False\n"
@@ -82,12 +82,12 @@ def test_a_base_that_is_not_named_elsewhere_is_copied_into_its_class():
 
 def test_a_base_is_inherited_from_where_its_methods_are_called_or_it_is_tested_for():
     for use in ("assert isinstance(Part(), Whole)", "assert issubclass(Part, Whole)"):
-        made, _ = spared(
+        made, _ = simplified(
             "class Whole:\n    def read(self):\n        return 1\n"
             "class Part(Whole):\n    pass_ = 1\n" + use
         )
         assert made["Part"].__bases__ == (made["Whole"],)
-    made, _ = spared(
+    made, _ = simplified(
         "class Whole:\n    def read(self):\n        return 1\n"
         "class Part(Whole):\n    def read(self):\n        return super().read() + 1\n"
     )
@@ -109,7 +109,7 @@ def test_an_object_of_a_class_that_is_only_called_has_its_methods_without_it():
         "link = Link('a', sent=2)\n"
     ).body
     later = ast.parse("def Link__close(self):\n    return self.name\nLink.close = Link__close").body
-    unclass(first, later)
+    replace(first, later)
     made: dict[str, Any] = {"_object": runtime._object}
     exec(ast.unparse(ast.fix_missing_locations(ast.Module(first, []))), made)
 
@@ -130,5 +130,5 @@ def test_a_class_stays_that_code_names_or_of_which_python_asks_more():
         "    @property\n    def y(self):\n        return 1\n",
     ):
         first = ast.parse(begins + more).body
-        unclass(first)
+        replace(first)
         assert isinstance(first[0], ast.ClassDef)

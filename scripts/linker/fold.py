@@ -12,7 +12,7 @@ from linker.sources import PACKAGE, Alias, LinkError, Sources
 
 DECLARE = f"{PACKAGE}.commands._declare"
 # What makes an object of attributes in a linked module (see runtime.py).
-_OBJECT = "_namespace"
+OBJECT = "_namespace"
 # What only help and completion read of a verb: these import its module.
 _DOCUMENTED = frozenset(("examples", "excludes", "goes_with", "summary", "text"))
 
@@ -57,7 +57,7 @@ class _Folder:
             found.params = self._known["grammar"](found.params)
             named = {name: one for name, one in vars(found).items() if name not in _DOCUMENTED}
             words = [ast.keyword(name, _literal(one)) for name, one in named.items()]
-            statement.value = ast.Call(ast.Name(_OBJECT, ast.Load()), [], words)
+            statement.value = ast.Call(ast.Name(OBJECT, ast.Load()), [], words)
         else:
             statement.value = _literal(self._known["grammar"](found))
 

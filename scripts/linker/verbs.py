@@ -6,10 +6,10 @@ import ast
 import pathlib
 from collections.abc import Iterable, Iterator
 
+from linker.classes import replace, simplify
 from linker.divide import divide, stand_in
 from linker.fold import DECLARE as _DECLARE, fold
 from linker.link import Linker
-from linker.records import spare, unclass
 from linker.rewrite import strip
 from linker.sources import PACKAGE, Sources
 
@@ -106,7 +106,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         modules = [_module(linker, verb, f"{PACKAGE}.{VERBS[verb][0]}", ("VERB", "run"))]
     statements = linker.statements()
     fold(statements, sources, f"{PACKAGE}.{VERBS[verb][0]}")
-    spare(statements, linker.classes)
+    simplify(statements, linker.classes)
     digests = _digests(sources, statements)
     rest: list[ast.stmt] = []
     rare: list[ast.stmt] = []
@@ -119,7 +119,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         }
         first, second = (_run(verb, name) for name in ("first.txt", "second.txt"))
         statements, rest, rare = divide(statements, first, second, {main, *used})
-        unclass(statements, rest, rare)
+        replace(statements, rest, rare)
     opening, ending = beginning(whole=whole)
     text = "\n".join(
         (

@@ -6,11 +6,10 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, MutableMapping
 
-# What makes an object of attributes in a linked module (see runtime.py).
-_OBJECT = "_namespace"
+from linker.fold import OBJECT
 
 
-def spare(statements: list[ast.stmt], classes: MutableMapping[str, str]) -> None:
+def simplify(statements: list[ast.stmt], classes: MutableMapping[str, str]) -> None:
     """Replace classes that are only called by functions, and merge those that only others derive from.
 
     A class that has only attributes becomes a function that returns an object with these, and leaves
@@ -72,7 +71,7 @@ def _attributes(made: ast.ClassDef) -> list[ast.keyword] | None:
 def _function(made: ast.ClassDef, words: list[ast.keyword]) -> ast.stmt:
     (begins,) = (one for one in made.body if isinstance(one, ast.FunctionDef))
     del begins.args.args[0]
-    value = ast.Call(ast.Name(_OBJECT, ast.Load()), [], words)
+    value = ast.Call(ast.Name(OBJECT, ast.Load()), [], words)
     return ast.FunctionDef(made.name, begins.args, [ast.Return(value)], [], lineno=0)
 
 
@@ -118,7 +117,7 @@ def _nodes(statements: Iterable[ast.stmt]) -> Iterable[ast.AST]:
     return (node for statement in statements for node in ast.walk(statement))
 
 
-def unclass(first: list[ast.stmt], *later: list[ast.stmt]) -> None:
+def replace(first: list[ast.stmt], *later: list[ast.stmt]) -> None:
     """Replace the classes of the first part by functions that make their objects, where no code can tell.
 
     Such an object is a module with its methods, bound, as attributes (see `_object` in runtime.py). Only
