@@ -41,7 +41,7 @@ def write(level: str, threshold: str, fields: dict[str, object]) -> bool:
 
 
 def open_ahead() -> None:
-    """Open the log file for the record that is written next, while there is time; it may fail later."""
+    """Open the log file for the next record in advance; nothing happens if that fails."""
     if not _opened:
         try:
             _opened.append(open_file(log_path()))

@@ -1,6 +1,7 @@
 """The beginning of each linked module: how it and the modules that are not linked get on with each other.
 
 A class that is linked exists once: when its own module is imported after all, that gets the linked one.
+What was linked as a function that makes objects is a class there, and its objects ask that for the rest.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _complete(value: object, name: str) -> Any:
 
 
 def _object(kind: str, methods: dict[str, Any], values: dict[str, Any]) -> Any:
-    """Return an object that has methods and no class: to make one takes a hundred times as long."""
+    """Return an object that has methods and no class: to make a class takes twice as long."""
     made: Any = type(sys)(kind)
     known = vars(made)
     known.update(values)
