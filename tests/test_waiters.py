@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 
@@ -61,6 +62,24 @@ def test_a_wait_ends_though_its_connection_was_closed_meanwhile(real_url, projec
         bob.runner.run(waiting.end())
 
         assert bob.await_("linux")
+
+
+def test_a_connection_in_use_is_closed_once_it_has_its_reply(own_server, project):
+    """Nobody would close it later; a socket that is only forgotten is an error in these tests."""
+    bob = agentbus.connect(own_server.url, project=project, agent="bob")
+    waiting = awaiting(bob, "linux")
+    finishing = threading.Thread(target=waiting.finish)
+    finishing.start()
+    while b"cmd=xread" not in own_server.ask("CLIENT", "LIST"):
+        pass
+    link = bob.runner.link
+
+    bob.close()
+    with agentbus.connect(own_server.url, project=project, agent="ada") as ada:
+        ada.satisfy("linux")
+    finishing.join()
+
+    assert link._idle == []
 
 
 def test_an_agent_that_waits_for_a_hold_to_end_is_seen(bus, bob):

@@ -200,7 +200,9 @@ class Runner(_AnyRunner):
             except AgentBusError:
                 # Nobody waits for a server that is gone.
                 continue
-        self.link.close()
+        # What other threads have begun ends on the old one.
+        link, self.link = self.link, self.backend.link()
+        link.close()
 
 
 class LastingRunner:

@@ -15,9 +15,10 @@ from agentbus.store.resp import (
     moved,
     pack,
     parse,
+    raise_first,
     settle,
 )
-from agentbus.store.steps import Denied, LinkDown, ServerReply, Step
+from agentbus.store.steps import Denied, LinkDown, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,11 +30,9 @@ if TYPE_CHECKING:
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _SMALL = 8192
-# A connection with this many exchanges is long-lived.
-_LASTS = 16
+_LASTS = 16  # A connection with this many exchanges is long-lived.
 _GRACE = 1.0
-# Linux; other systems have other ways.
-_PEERCRED = getattr(_socket, "SO_PEERCRED", None)
+_PEERCRED = getattr(_socket, "SO_PEERCRED", None)  # Other systems than Linux have other ways.
 
 
 class Backend:
@@ -143,6 +142,7 @@ class PlainLink:
         self._commands = backend.encoder()
         self._idle: list[_Connection] = []
         self._process = os.getpid()
+        self._closed = False
 
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
@@ -159,12 +159,12 @@ class PlainLink:
                 until = time.monotonic() + step.within
         if step.posted and not fresh:
             connection.post(self._commands(step))
-            self._idle.append(connection)
+            self._keep(connection)
             return None
         if step.confirms:
             from agentbus.store.durable import over
 
-            return over(connection, step, until, self._commands, self.name, self._idle.append)
+            return over(connection, step, until, self._commands, self.name, self._keep)
         if step.blocks:
             until += step.blocks + _GRACE
         requests, beside = self._commands(step), None if step.blocks else self.beside
@@ -181,27 +181,27 @@ class PlainLink:
             connection.close()
             if isinstance(failure, LinkDown) and not fresh:
                 # It may have been closed long ago, like the other idle ones.
-                self.close()
+                _close(self._idle)
             raise
-        self._idle.append(connection)
+        self._keep(connection)
         if moved(replies):
-            self.close()
+            _close(self._idle)
         return settle(step, replies)
 
     def trim(self) -> None:
         """Close the idle connections but the one that was used last."""
-        while len(self._idle) > 1:
-            try:
-                self._idle.pop(0).close()
-            except IndexError:
-                # Another thread has begun to use it.
-                return
+        _close(self._idle, 1)
 
     def close(self) -> None:
-        """Close the idle connections."""
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        """Close the connections; those of exchanges to come are closed after one exchange."""
+        self._closed = True
+        _close(self._idle)
+
+    def _keep(self, connection: _Connection) -> None:
+        self._idle.append(connection)
+        if self._closed:
+            # By another thread, meanwhile: nobody would close this connection any more.
+            _close(self._idle)
 
     def _dial(self, within: float) -> _Connection:
         until = time.monotonic() + within
@@ -283,7 +283,7 @@ class _Connection:
             return replies[unread:]
         if not greeting:
             return replies
-        _refused(replies[: len(greeting) - 1])
+        raise_first(replies[: len(greeting) - 1])
         return replies[len(greeting) :]
 
     def post(self, requests: Sequence[Sequence[Arg]]) -> None:
@@ -329,7 +329,7 @@ class _Connection:
             if not chunk:
                 if greeting:
                     # A server that refuses the login closes after its answer to the first request.
-                    _refused(replies[: greeting - 1] + replies[greeting : greeting + 1])
+                    raise_first(replies[: greeting - 1] + replies[greeting : greeting + 1])
                 raise LinkDown("the server closed the connection", sent=True)
             data += chunk
             if len(data) > _SMALL:
@@ -351,11 +351,13 @@ class _Connection:
         self._socket.close()
 
 
-def _refused(replies: list[Any]) -> None:
-    """Raise the first error among replies."""
-    for reply in replies:
-        if isinstance(reply, ServerReply):
-            raise reply
+def _close(idle: list[_Connection], left: int = 0) -> None:
+    while len(idle) > left:
+        try:
+            idle.pop(0).close()
+        except IndexError:
+            # Another thread has begun to use it.
+            return
 
 
 def _open(target: Target, until: float) -> Any:

@@ -109,6 +109,13 @@ def settle(step: Step, replies: list[Any]) -> Any:
     return reply
 
 
+def raise_first(replies: Sequence[Any]) -> None:
+    """Raise the first error among replies."""
+    for reply in replies:
+        if isinstance(reply, ServerReply):
+            raise reply
+
+
 def moved(replies: Sequence[Any]) -> bool:
     """Report whether the server replied that another one is, or will be, the master."""
     for reply in replies:  # noqa: SIM110 (a generator costs more than the loop)
