@@ -56,8 +56,11 @@ class Site:
     def hire(self, name: str, words: Words, upstreams: Sequence[Upstream] | None = None) -> Client:
         """Start a process in a role; `words`, its command line, is asked for at each start.
 
-        It gets a proxy to each of `upstreams`, by default to the site's.
+        It gets a proxy to each of `upstreams`, by default to the site's. No role gets the name of another
+        of the run, even of one that is over: names tell which processes are done, and whose a history is.
         """
+        if name in self._commands:
+            raise ValueError(f"there was a {name!r} before")
         wanted = [self._upstream] if upstreams is None else upstreams
         client = Client(name, [self._open.enter_context(Proxy(each)) for each in wanted])
         self._commands[name] = words
@@ -98,6 +101,11 @@ class Site:
             if entry.op == DIES:
                 self.client(entry.who).killed = True
             saw(entry)
+
+    @property
+    def hired(self) -> int:
+        """How many roles there were."""
+        return len(self._commands)
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from agentbus.torture.network import Proxy
 from agentbus.torture.server import Server
-from agentbus.torture.site import spawn, through
+from agentbus.torture.site import Site, spawn, through
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,17 @@ def test_what_a_client_prints_is_kept_with_its_errors(tmp_path: pathlib.Path) ->
     assert group == process.pid, "a Ctrl-C would reach it"
     assert process.args == [sys.executable, "-m", "this"]
     assert "The Zen of Python" in (tmp_path / "said").read_text()
+
+
+def test_no_role_of_a_run_gets_the_name_of_one_that_is_over(tmp_path: pathlib.Path) -> None:
+    with Site(tmp_path, "/nowhere") as site:
+        first = site.hire("archiver-1", lambda _: ["this"])
+        site.clients.remove(first)
+        first.end()
+
+        with pytest.raises(ValueError, match="there was a 'archiver-1' before"):
+            site.hire("archiver-1", lambda _: ["this"])
+        assert site.hired == 1
 
 
 def test_a_server_leaves_no_socket_behind(tmp_path: pathlib.Path) -> None:

@@ -110,7 +110,7 @@ class ArchiveSite(Workload):
         return True
 
     def _named(self, which: str) -> str:
-        return f"{ARCHIVER}-{which}-{len(self.clients)}" if which else ARCHIVER
+        return f"{ARCHIVER}-{which}-{self.hired}" if which else ARCHIVER
 
     def versions(self) -> int:
         """Return how many versions the archive has."""
