@@ -1,7 +1,8 @@
 """How long one shell verb takes, as a whole process, against `python -c pass` of the same venv.
 
 On a wheel install, as users have it: an editable install slows every start of its Python. The
-commands take turns, so that a noisy machine is equally noisy to all. The server is the embedded one,
+commands take turns, each right after `python -c pass`, so that a noisy machine is equally noisy to
+both. The server is the embedded one,
 which keeps an append-only file. [Why it is fast](why-fast.md#shell-verbs) explains the hot verbs.
 
     python -m tests.bench.cli_latency [--rounds N]
@@ -23,7 +24,7 @@ from tests.bench._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import scrubbed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SIZES = {"quick": {"rounds": 3}, "page": {"rounds": 40}}
+SIZES = {"quick": {"rounds": 3}, "page": {"rounds": 100}}
 BASE = "python -c pass"
 HOT = {
     "speak": ["speak", "hi", "--topic", "build"],
@@ -72,24 +73,29 @@ def install(place: pathlib.Path) -> pathlib.Path:
 
 
 def measure(
-    commands: dict[str, list[str]], environment: dict[str, str], rounds: int, stdin: pathlib.Path
+    base: list[str],
+    commands: dict[str, list[str]],
+    environment: dict[str, str],
+    rounds: int,
+    stdin: pathlib.Path,
 ) -> dict[str, list[float]]:
-    """Run the commands in turns, each with a file as stdin, and return their wall times in ms."""
+    """Run the commands in turns, each after the base and with a file as stdin; return wall times in ms."""
     # A package of this name on the user's own path has the modules themselves imported.
     other = stdin.parent / "path"
     (other / "agentbus").mkdir(parents=True)
     unlinked = {**environment, "PYTHONPATH": str(other)}
-    took: dict[str, list[float]] = {name: [] for name in commands}
+    took: dict[str, list[float]] = {name: [] for name in (BASE, *commands)}
     for turn in range(rounds + 3):
         for name, command in commands.items():
-            given = unlinked if name == UNLINKED else environment
-            with stdin.open("rb") as file:
-                began = time.perf_counter()
-                subprocess.run(
-                    command, env=given, stdin=file, stdout=subprocess.DEVNULL, check=False
-                )
-                if turn >= 3:
-                    took[name].append((time.perf_counter() - began) * 1000)
+            for of, words in ((BASE, base), (name, command)):
+                given = unlinked if of == UNLINKED else environment
+                with stdin.open("rb") as file:
+                    began = time.perf_counter()
+                    subprocess.run(
+                        words, env=given, stdin=file, stdout=subprocess.DEVNULL, check=False
+                    )
+                    if turn >= 3:
+                        took[of].append((time.perf_counter() - began) * 1000)
     return took
 
 
@@ -108,8 +114,8 @@ def verbs(given: argparse.Namespace) -> Iterator[Figure]:
         event.write_text(json.dumps(EVENT))
         try:
             took = measure(
+                [str(programs / "python"), "-c", "pass"],
                 {
-                    BASE: [str(programs / "python"), "-c", "pass"],
                     **{name: [agentbus, *words] for name, words in HOT.items()},
                     **{f"{name}, {ORDINARY}": [ordinary, *HOT[name]] for name in HOT},
                     UNLINKED: [agentbus, *HOT["speak"]],
@@ -167,7 +173,7 @@ def verbs(given: argparse.Namespace) -> Iterator[Figure]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=100)
     run(verbs, parser, SIZES)
 
 
