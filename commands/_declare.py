@@ -199,10 +199,10 @@ class Call:
             oplog.open_ahead()
 
     def _attend_beside(self) -> None:
-        from agentbus.store.connection import PlainLink
-
-        if isinstance(self._link, PlainLink):
-            self._link.beside = self._scope.attendance()
+        link: Any = self._link
+        # Not every kind of link can.
+        if hasattr(link, "beside"):
+            link.beside = self._scope.attendance()
 
     def _attending(self, op: Op[T], patience: float) -> Op[T]:
         from agentbus.store.sessions import attending

@@ -59,7 +59,7 @@ def _fill_descriptors() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
-    if "_AGENTBUS_COMPLETE" in os.environ:
+    if os.environ.get("_AGENTBUS_COMPLETE"):
         from agentbus.commands._click import root
         from agentbus.commands._completion import complete
 

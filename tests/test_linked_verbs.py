@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -31,7 +32,7 @@ from tests.tiers import nightly, sampled
 
 sys.path.append(str(ROOT / "scripts"))
 
-from linker import runtime, verbs
+from linker import link, runtime, sources, verbs
 from linker.build import PARTS, write
 
 QUICK = sorted(verbs.VERBS)
@@ -418,16 +419,38 @@ def test_paths_without_os_are_those_of_os(path, parts):
     assert system.fsencode(path) == os.fsencode(path)
 
 
-def test_the_rest_without_os_is_that_of_os():
+def test_the_rest_without_os_is_that_of_os(monkeypatch):
+    monkeypatch.setitem(os.environb, b"AGENTBUS_ODD", b"\xff\xc3\xa9")
     system = runtime._system()
 
-    assert dict(system.environ) == dict(os.environ)
+    assert all(system.environ.get(name) == value for name, value in os.environ.items())
+    assert system.environ.get("AGENTBUS_NONE") is None
+    assert system.environ.get("AGENTBUS_NONE", "else") == "else"
     assert system.devnull == os.devnull
     assert system.getcwd is os.getcwd
     assert system.makedirs is os.makedirs
 
 
 # -- the linker --
+
+
+@pytest.mark.parametrize(
+    ("written", "linked"),
+    [
+        ("os.getpid()", "posix.getpid()"),
+        ("os.path.join(a, os.sep)", "os.path.join(a, os.sep)"),
+        ("os.environ.get(os.fsdecode(a))", "os.environ.get(os.fsdecode(a))"),
+        ("default(os.environ, os.getcwd())", "default(os.environ, posix.getcwd())"),
+    ],
+)
+def test_what_os_has_from_posix_is_taken_from_there(written, linked):
+    assert ast.unparse(link._System().visit(ast.parse(written))) == linked
+
+
+@pytest.mark.parametrize("written", ["os.environ[a]", "a in os.environ", "{**os.environ}"])
+def test_of_the_environment_nothing_else_than_get_is_linked(written):
+    with pytest.raises(sources.LinkError, match="only `get`"):
+        link._System().visit(ast.parse(written))
 
 
 def test_a_linked_module_is_made_of_the_sources_alone(linked):

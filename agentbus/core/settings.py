@@ -164,7 +164,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     if chosen is None:
         chosen, sources["project"] = default_project(root, common)
     # Most often there are none, and to look for each takes a hundredth of a quick verb's own time.
-    are_given = files or not _NAMING.issuperset(given) or not _OTHERS.isdisjoint(os.environ)
+    are_given = files or not _NAMING.issuperset(given) or any(map(os.environ.get, _OTHERS))
     others = _others(value) if are_given else {}
     named = {"agent": agent, "project": chosen, **others}
     return Settings(sources=sources, peers=peers, nearby=near, **named)

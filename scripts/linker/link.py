@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import os
+import posix
 from collections.abc import Callable, Iterable, Mapping
 
 from linker.rewrite import Rewriter, called
@@ -13,7 +15,7 @@ from linker.sources import Alias, LinkError, Module, Sources
 _COMPLETE = "__getattr__ = _complete"
 
 # What runtime.py has.
-AT_HAND = frozenset(("builtins", "gc", "os", "stat", "sys"))
+AT_HAND = frozenset(("_socket", "builtins", "gc", "os", "posix", "stat", "sys"))
 
 Name = tuple[str, str]
 
@@ -77,7 +79,7 @@ class Linker:
                 for _, method in sorted(self._methods.pop(key).items()):
                     made.body += method
             found += statements
-        return found
+        return [_System().visit(statement) for statement in found]
 
     # -- names --
 
@@ -216,6 +218,37 @@ class Linker:
         for name in sorted(self._modules):
             visit(name)
         return found
+
+
+class _System(ast.NodeTransformer):
+    """Takes from `posix` what `os` has from there: in a linked module, `os` has the rest."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        given = [one for one in node.args if _is_environment(one)]
+        node.args = [one if one in given else self.visit(one) for one in node.args]
+        node.func = self.visit(node.func)
+        node.keywords = [self.visit(one) for one in node.keywords]
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if _is_environment(node):
+            raise LinkError("of `os.environ`, linked code has only `get`")
+        if not (_is_environment(node.value) and node.attr == "get"):
+            self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and node.value.id == "os":
+            own = vars(posix).get(node.attr)
+            if own is not None and own is vars(os)[node.attr]:
+                node.value.id = "posix"
+        return node
+
+
+def _is_environment(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and node.attr == "environ"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+    )
 
 
 def _is_special(method: ast.FunctionDef) -> bool:

@@ -6,8 +6,9 @@ What was linked as a function that makes objects is a class there, and its objec
 
 from __future__ import annotations
 
+import _imp
 import builtins
-import gc
+import posix
 import sys
 from typing import Any
 
@@ -145,35 +146,39 @@ def _find(name: str, path: Any = None, target: Any = None) -> Any:
     return next(filter(None, found), None)
 
 
-def _load_socket() -> None:
-    """Load `_socket` from the folder of Python's own extensions, without listing those before it."""
-    import _frozen_importlib as importer
-    import _frozen_importlib_external as files
-    import _imp
-
-    for place in sys.path:
-        if place.endswith("lib-dynload"):
-            path = f"{place}/_socket{_imp.extension_suffixes()[0]}"
-            loader = files.ExtensionFileLoader("_socket", path)
-            try:
-                importer._load(importer.ModuleSpec("_socket", loader, origin=path))  # type: ignore[attr-defined]
-            except ImportError:
-                # It is elsewhere: imported as usual.
-                return
+def _extension(name: str) -> Any:
+    """Load an extension of Python's own: `import` takes three times as long for one that is built in."""
+    spec = _namespace(name=name, origin=None)
+    if name in sys.builtin_module_names:
+        made = _imp.create_builtin(spec)
+        _imp.exec_builtin(made)
+    else:
+        # From the folder of them, without listing those before it.
+        folder = next(filter(lambda place: place.endswith("lib-dynload"), sys.path), "")
+        spec.origin = f"{folder}/{name}{_imp.extension_suffixes()[0]}"
+        try:
+            made = _imp.create_dynamic(spec)
+        except ImportError:
+            # It is elsewhere.
+            return __import__(name)
+        _imp.exec_dynamic(made)
+    sys.modules[name] = made
+    return made
 
 
 def _system() -> Any:
-    """Return what linked code uses of `os`, whose import takes a tenth of a verb; the rest is imported."""
-    import posix
-    from _stat import S_ISDIR
+    """Return what linked code uses of `os` and `posix` has not: to import it takes a tenth of a verb.
 
+    Of the environment, that is only `get`.
+    """
     coding = sys.getfilesystemencoding()
     known = sys.modules.get("os")
     # Where `site` ran, it may have run what sets variables.
     environment = posix.environ if known is None else known.environ._data
 
-    def text(data: bytes) -> str:
-        return data.decode(coding, "surrogateescape")
+    def get(name: str, default: str | None = None) -> str | None:
+        value = environment.get(name.encode())
+        return default if value is None else value.decode(coding, "surrogateescape")
 
     def join(path: str, *parts: str) -> str:
         for part in parts:
@@ -196,14 +201,13 @@ def _system() -> Any:
 
     def isdir(path: str) -> bool:
         try:
-            return S_ISDIR(posix.stat(path).st_mode)
+            return bool(stat.S_ISDIR(posix.stat(path).st_mode))
         except (OSError, ValueError):
             return False
 
     found, path = type(sys)("os"), type(sys)("posixpath")
-    vars(found).update(vars(posix))
     vars(found).update(
-        environ={text(name): text(value) for name, value in environment.items()},
+        environ=_namespace(get=get),
         devnull="/dev/null",
         fsencode=lambda name: name.encode(coding, sys.getfilesystemencodeerrors()),
         path=path,
@@ -221,7 +225,10 @@ def _system() -> Any:
     return found
 
 
+# What has attributes, and needs no class.
+_namespace: Any = type(sys.implementation)
 # Nothing that a quick verb makes is garbage.
+gc: Any = sys.modules.get("gc") or _extension("gc")
 gc.disable()
 if sys.flags.no_site:
     # Python's own option, and the path of this file.
@@ -229,8 +236,6 @@ if sys.flags.no_site:
 elif "searched" not in globals() and not sys.path[3].endswith("/lib-dynload"):
     # The second command took the fifth place on the path for this package's: others come before it.
     raise OSError(f"{sys.path[4]} may not be the first place of the package agentbus")
-# What has attributes, and needs no class.
-_namespace: Any = type(sys.implementation)
 # The paths of the parts that are not loaded, the next one at the end.
 _WAITING: list[str] = [
     f"{_load_rest.__code__.co_filename[:-3]}_{part}.py" for part in ("rare", "after")
@@ -240,7 +245,6 @@ _finder: Any = _find
 if sys.flags.no_site:
     _finder.find_spec = _find
     sys.meta_path.append(_finder)
+stat: Any = sys.modules.get("_stat") or _extension("_stat")
 os: Any = _system()
-stat: Any = __import__("_stat")
-if "_socket" not in (*sys.builtin_module_names, *sys.modules):
-    _load_socket()
+_socket: Any = sys.modules.get("_socket") or _extension("_socket")
