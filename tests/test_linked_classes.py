@@ -12,6 +12,7 @@ sys.path.append(str(ROOT / "scripts"))
 
 from linker import runtime
 from linker.classes import replace, simplify
+from linker.divide import divide
 
 
 def simplified(text: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -80,6 +81,32 @@ def test_a_base_that_is_not_named_elsewhere_is_copied_into_its_class():
     assert (found.label(), found.close()) == ("script", True)
 
 
+def test_a_record_that_is_only_called_is_an_object_with_its_fields():
+    made, known = simplified(
+        "class Record:\n    pass\n"
+        "class Note(Record):\n"
+        "    __module__ = 'home'\n"
+        "    key: str\n"
+        "    tags: tuple = ()\n"
+        "one, other = Note('a', tags=(1,)), Note(key='b')\n",
+    )
+    assert "Note" not in known
+    assert (made["one"].key, made["one"].tags) == ("a", (1,))
+    assert (made["other"].key, made["other"].tags) == ("b", ())
+
+
+def test_a_record_with_methods_stays_a_class():
+    made, known = simplified(
+        "class Record:\n    pass\n"
+        "class Note(Record):\n"
+        "    key: str\n"
+        "    def shown(self):\n        return 1\n"
+        "one = Note()\n",
+    )
+    assert "Note" in known
+    assert made["one"].shown() == 1
+
+
 def test_a_base_is_inherited_from_where_its_methods_are_called_or_it_is_tested_for():
     for use in ("assert isinstance(Part(), Whole)", "assert issubclass(Part, Whole)"):
         made, _ = simplified(
@@ -94,7 +121,7 @@ def test_a_base_is_inherited_from_where_its_methods_are_called_or_it_is_tested_f
     assert made["Part"]().read() == 2
 
 
-def test_an_object_of_a_class_that_is_only_called_has_its_methods_without_it():
+def test_an_object_of_a_class_that_is_only_called_has_its_methods_without_it(monkeypatch):
     first = ast.parse(
         "class Link:\n"
         "    __module__ = 'home'\n"
@@ -105,6 +132,9 @@ def test_an_object_of_a_class_that_is_only_called_has_its_methods_without_it():
         "    def send(self, *more):\n"
         "        self.sent += 1 + len(more)\n"
         "        return self\n"
+        "    @property\n"
+        "    def first(self):\n"
+        "        return self.name[:1]\n"
         "    __getattr__ = _complete\n"
         "link = Link('a', sent=2)\n"
     ).body
@@ -114,6 +144,8 @@ def test_an_object_of_a_class_that_is_only_called_has_its_methods_without_it():
     exec(ast.unparse(ast.fix_missing_locations(ast.Module(first, []))), made)
 
     link, other = made["link"], made["Link"]("b")
+    monkeypatch.setitem(vars(runtime), "Link__first", made["Link__first"])
+    assert (link.first, other.first) == ("a", "b")
     assert link.send("x").send() is link
     assert (link.name, link.sent, link.wraps) == ("a", 5, False)
     assert (other.name, other.sent) == ("b", 0)
@@ -127,8 +159,34 @@ def test_a_class_stays_that_code_names_or_of_which_python_asks_more():
     for more in (
         "isinstance(1, Link)",
         "    def __enter__(self):\n        return self\n",
-        "    @property\n    def y(self):\n        return 1\n",
+        "    @staticmethod\n    def y():\n        return 1\n",
+        "isinstance(1, (*_here('Link'),))",
     ):
         first = ast.parse(begins + more).body
         replace(first)
         assert isinstance(first[0], ast.ClassDef)
+
+
+def test_a_test_of_type_does_not_load_the_part_that_has_the_class():
+    body = ast.parse(
+        "class Wait:\n"
+        "    def __init__(self):\n"
+        "        self.seconds = 1\n"
+        "def run(step):\n"
+        "    return isinstance(step, (Wait, int))\n"
+        "def block():\n"
+        "    return Wait()\n"
+    ).body
+    one, two, three = (
+        "\n".join(ast.unparse(ast.fix_missing_locations(each)) for each in part)
+        for part in divide(body, {"run"}, (), {"run"})
+    )
+    assert "isinstance(step, (*_here('Wait'), int))" in one
+    assert two == ""
+    assert "class Wait" in three
+
+
+def test_while_the_part_of_a_class_is_not_loaded_no_value_is_of_it(monkeypatch):
+    assert runtime._here("Wait") == ()
+    monkeypatch.setitem(vars(runtime), "Wait", int)
+    assert runtime._here("Wait") == (int,)

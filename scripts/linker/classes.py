@@ -6,14 +6,16 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, MutableMapping
 
+from linker.divide import HERE
 from linker.fold import OBJECT
 
 
 def simplify(statements: list[ast.stmt], classes: MutableMapping[str, str]) -> None:
     """Replace classes that are only called by functions, and merge those that only others derive from.
 
-    A class that has only attributes becomes a function that returns an object with these, and leaves
-    `classes`. One that no code names but as a base class is copied into the classes that derive from it.
+    A class that has only attributes, such as a record, becomes a function that returns an object with
+    these, and leaves `classes`: linked code neither compares nor changes them. One that no code names but
+    as a base class is copied into the classes that derive from it.
     """
     named = Counter(node.id for node in _nodes(statements) if isinstance(node, ast.Name))
     called = Counter(
@@ -29,11 +31,12 @@ def simplify(statements: list[ast.stmt], classes: MutableMapping[str, str]) -> N
         if not isinstance(statement, ast.ClassDef):
             continue
         name = statement.name
-        words = _attributes(statement)
-        if words is not None and named[name] == called[name]:
-            statements[place] = _function(statement, words)
-            del classes[name]
-            continue
+        if named[name] == called[name]:
+            made = _record(statement) or _of_attributes(statement)
+            if made is not None:
+                statements[place] = made
+                del classes[name]
+                continue
         for base in statement.bases:
             if (
                 isinstance(base, ast.Name)
@@ -44,6 +47,32 @@ def simplify(statements: list[ast.stmt], classes: MutableMapping[str, str]) -> N
                 and _is_plain(bases[base.id])
             ):
                 _merge(statement, bases[base.id])
+
+
+def _record(made: ast.ClassDef) -> ast.stmt | None:
+    """Return the function in place of a class of records that has only fields; None if it has more."""
+    if [ast.unparse(one) for one in made.bases] != ["Record"]:
+        return None
+    given = ast.arguments([], [], None, [], [], None, [])
+    for statement in made.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            given.args.append(ast.arg(statement.target.id))
+            if statement.value is not None:
+                given.defaults.append(statement.value)
+        elif not _is_of_module(statement):
+            return None
+    words = [ast.keyword(one.arg, ast.Name(one.arg, ast.Load())) for one in given.args]
+    return _making(made.name, given, words)
+
+
+def _of_attributes(made: ast.ClassDef) -> ast.stmt | None:
+    """Return the function in place of a class that only sets attributes; None if it does more."""
+    words = _attributes(made)
+    if words is None:
+        return None
+    (begins,) = (one for one in made.body if isinstance(one, ast.FunctionDef))
+    del begins.args.args[0]
+    return _making(made.name, begins.args, words)
 
 
 def _attributes(made: ast.ClassDef) -> list[ast.keyword] | None:
@@ -61,18 +90,21 @@ def _attributes(made: ast.ClassDef) -> list[ast.keyword] | None:
                 if not isinstance(target, ast.Attribute) or itself in _names(one.value):
                     return None
                 found.append(ast.keyword(target.attr, one.value))
-        elif not isinstance(statement, ast.Assign) or not {"__module__", "__slots__"}.issuperset(
-            map(ast.unparse, statement.targets)
-        ):
+        elif not _is_of_module(statement):
             return None
     return found
 
 
-def _function(made: ast.ClassDef, words: list[ast.keyword]) -> ast.stmt:
-    (begins,) = (one for one in made.body if isinstance(one, ast.FunctionDef))
-    del begins.args.args[0]
+def _is_of_module(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and {"__module__", "__slots__"}.issuperset(
+        map(ast.unparse, statement.targets)
+    )
+
+
+def _making(name: str, given: ast.arguments, words: list[ast.keyword]) -> ast.stmt:
+    """Return the function that makes an object with these attributes."""
     value = ast.Call(ast.Name(OBJECT, ast.Load()), [], words)
-    return ast.FunctionDef(made.name, begins.args, [ast.Return(value)], [], lineno=0)
+    return ast.FunctionDef(name, given, [ast.Return(value)], [], lineno=0)
 
 
 def _is_plain(made: ast.ClassDef) -> bool:
@@ -117,21 +149,21 @@ def _nodes(statements: Iterable[ast.stmt]) -> Iterable[ast.AST]:
     return (node for statement in statements for node in ast.walk(statement))
 
 
-def replace(first: list[ast.stmt], *later: list[ast.stmt]) -> None:
-    """Replace the classes of the first part by functions that make their objects, where no code can tell.
+def replace(part: list[ast.stmt], *others: list[ast.stmt]) -> None:
+    """Replace the classes of one part by functions that make their objects, where no code can tell.
 
     Such an object is a module with its methods, bound, as attributes (see `_object` in runtime.py). Only
-    what Python itself asks of a class, or code tests a value for, needs one. `later` are the statements of
-    the later parts; what they add to a class is found by its name.
+    what Python itself asks of a class, or code tests a value for, needs one. `others` are the statements of
+    the other parts; what they add to a class is found by its name, as are its properties.
     """
-    for place in range(len(first) - 1, -1, -1):
-        statement = first[place]
-        statements = [one for part in (first, *later) for one in part]
+    for place in range(len(part) - 1, -1, -1):
+        statement = part[place]
+        statements = [one for each in (part, *others) for one in each]
         if not isinstance(statement, ast.ClassDef) or not _is_spared(statement, statements):
             continue
-        first[place : place + 1] = _functions(statement)
-        for part in later:
-            part[:] = [one for one in part if not _adds_to(statement.name, one)]
+        part[place : place + 1] = _functions(statement)
+        for other in others:
+            other[:] = [one for one in other if not _adds_to(statement.name, one)]
 
 
 def _is_spared(made: ast.ClassDef, statements: list[ast.stmt]) -> bool:
@@ -143,10 +175,20 @@ def _is_spared(made: ast.ClassDef, statements: list[ast.stmt]) -> bool:
     methods = [one for one in made.body if isinstance(one, ast.FunctionDef)]
     return (
         named == called + added
+        and not any(_is_tested(node, made.name) for node in nodes)
         and not made.bases
         and _is_plain(made)
         and [one.name for one in methods if one.name[:2] == "__"] == ["__init__"]
-        and not any(one.decorator_list for one in methods)
+        and all(ast.unparse(one) == "property" for each in methods for one in each.decorator_list)
+    )
+
+
+def _is_tested(node: ast.AST, name: str) -> bool:
+    """Tell whether a part tests a value for a class of a later one."""
+    return (
+        isinstance(node, ast.Call)
+        and _is_name(node.func, HERE)
+        and ast.unparse(node.args[0]) == repr(name)
     )
 
 
@@ -163,6 +205,8 @@ def _functions(made: ast.ClassDef) -> list[ast.stmt]:
                 continue
             statement.name = f"{made.name}__{name}"
             found.append(statement)
+            if statement.decorator_list:
+                continue
             value: ast.expr = ast.Name(statement.name, ast.Load())
             into = methods
         elif name in ("__module__", "__slots__", "__getattr__"):

@@ -8,8 +8,9 @@ from collections.abc import Container, Iterable, Iterator
 from linker.outline import outline
 from linker.sources import PACKAGE
 
-# What stands for a function and for a class of a later part (see runtime.py).
-_FUNCTION, _CLASS = "_rest", "_of_rest"
+# What stands for a function and for a class of a later part (see runtime.py), and for a class that values
+# are tested for.
+_FUNCTION, _CLASS, HERE = "_rest", "_of_rest", "_here"
 # Given to a class whose methods are added by a later part.
 _COMPLETE = "__getattr__ = _complete"
 
@@ -48,10 +49,11 @@ def _divided(
     values = frozenset(_values(order))
     kept: dict[int, tuple[ast.stmt, list[ast.stmt]]] = {}
     later: set[str] = set()
+    tested: set[str] = set()
     waiting = [*roots]
     for statement in order:
         if not _bound(statement):
-            waiting += (name for name, _ in _read(statement))
+            waiting += (name for name, _, _ in _read(statement))
     while waiting:
         name = waiting.pop()
         later.discard(name)
@@ -60,8 +62,10 @@ def _divided(
             if id(statement) in kept:
                 continue
             kept[id(statement)] = stays, goes
-            for other, within in _read(stays):
-                if within and other in homes and waits(other):
+            for other, within, for_test in _read(stays):
+                if for_test and other in homes and waits(other):
+                    tested.add(other)
+                elif within and other in homes and waits(other):
                     later.add(other)
                 else:
                     waiting.append(other)
@@ -70,7 +74,7 @@ def _divided(
     for statement in order:
         stays, goes = kept.get(id(statement), (statement, []))
         if id(statement) in kept or not _bound(statement):
-            one.append(_Later(later).visit(stays))
+            one.append(_Later(later, tested & homes.keys()).visit(stays))
             two += goes
         else:
             two.append(statement)
@@ -143,12 +147,13 @@ class _Waits:
         return known and not any(method in self._first for method in methods)
 
     def _methods(self, name: str) -> Iterator[str]:
-        """Yield the methods of a class and of those that it inherits from."""
+        """Yield the methods that tell whether a class has objects: its own, and those that make them."""
         made = self._classes.get(name)
         if made is None:
             return
-        yield from (f"{name}.{one.name}" for one in made.body if isinstance(one, ast.FunctionDef))
-        for base in made.bases:
+        own = [one.name for one in made.body if isinstance(one, ast.FunctionDef)]
+        yield from (f"{name}.{method}" for method in own)
+        for base in made.bases if "__init__" not in own else ():
             if isinstance(base, ast.Name):
                 yield from self._methods(base.id)
 
@@ -186,30 +191,54 @@ def _bound(statement: ast.stmt) -> list[str]:
     return []
 
 
-def _read(node: ast.AST, *, within: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yield the names that are read, and whether a function does so once it is called.
+def _read(
+    node: ast.AST, *, within: bool = False, for_test: bool = False
+) -> Iterator[tuple[str, bool, bool]]:
+    """Yield the names that are read, whether a function does so once it is called, and for a test of type.
 
     What it tests values for counts as read at once: to load the second part for a test would be too soon.
     """
     if isinstance(node, ast.Name):
-        yield node.id, within and isinstance(node.ctx, ast.Load)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        within = within and node.func.id != "isinstance"
+        yield node.id, within and isinstance(node.ctx, ast.Load), for_test
+    tests = _tests(node)
+    within = within and not tests
     is_function = isinstance(node, ast.FunctionDef | ast.Lambda)
     for field, value in ast.iter_fields(node):
         inside = within or (is_function and field == "body")
-        for child in value if isinstance(value, list) else (value,):
+        for place, child in enumerate(value if isinstance(value, list) else (value,)):
             if isinstance(child, ast.AST):
-                yield from _read(child, within=inside)
+                types = tests and field == "args" and place == 1
+                yield from _read(child, within=inside, for_test=for_test or types)
+
+
+def _tests(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "isinstance"
+    )
 
 
 class _Later(ast.NodeTransformer):
-    """Puts what loads the second part in the place of the names of its classes."""
+    """Puts what loads a later part in the place of the names of its classes; no test of types loads it."""
 
-    def __init__(self, names: Container[str]) -> None:
+    def __init__(self, names: Container[str], tested: Container[str]) -> None:
         self._names = names
+        self._tested = tested
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id not in self._names:
             return node
         return ast.Call(ast.Name(_CLASS, ast.Load()), [ast.Constant(node.id)], [])
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if _tests(node) and isinstance(node.args[1], ast.Tuple):
+            node.args[1].elts = [*map(self._type, node.args[1].elts)]
+        self.generic_visit(node)
+        return node
+
+    def _type(self, node: ast.expr) -> ast.expr:
+        if not isinstance(node, ast.Name) or node.id not in self._tested:
+            return node
+        found = ast.Call(ast.Name(HERE, ast.Load()), [ast.Constant(node.id)], [])
+        return ast.Starred(found, ast.Load())

@@ -36,6 +36,11 @@ def _loaded(module: str, name: str) -> tuple[Any, ...]:
     return () if found is None else (getattr(found, name),)
 
 
+def _here(name: str) -> tuple[Any, ...]:
+    """Return the linked class to test a value for; none while its part is not loaded: nothing is of it."""
+    return (globals()[name],) if name in globals() else ()
+
+
 def _rest(name: str) -> Any:
     """Return what stands for a function of a later part, and loads that when it is called."""
 

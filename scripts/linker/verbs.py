@@ -120,6 +120,7 @@ def linked(sources: Sources, verb: str, *, whole: bool = False) -> tuple[str, st
         first, second = (_run(verb, name) for name in ("first.txt", "second.txt"))
         statements, rest, rare = divide(statements, first, second, {main, *used})
         replace(statements, rest, rare)
+        replace(rest, statements, rare)
     opening, ending = beginning(whole=whole)
     text = "\n".join(
         (
