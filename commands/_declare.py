@@ -168,7 +168,7 @@ class Call:
         assert self._link is not None
         if patience:
             return driver.run(self._link, self._attending(op, patience))
-        self._attend_beside()
+        self._look_beside()
         return driver.at_once(self._link, op, self.settings.deadline, self._attempt, self._prepare)
 
     def each(self, op: Op[None], *, patience: float = 0.0) -> Iterator[Any]:
@@ -178,17 +178,28 @@ class Call:
         assert self._link is not None
         if patience:
             return iterate(self._link, self._attending(op, patience))
-        self._attend_beside()
+        self._look_beside()
         return iterate(self._link, self._attempt(op))
 
     def attend(self) -> None:
-        """Record the session that used the agent's name, unless that was done beside a request."""
+        """Record the session that used the agent's name, unless it was recorded a short time ago."""
         if self._link is None or self._scope.attended >= 0:
             return
-        if getattr(self._link, "beside", self) is not None:
+        found = getattr(self._link, "read_beside", ())
+        if self._scope.is_recent(found):
+            return
+        if [*found[2:]] != [[1]]:
             from agentbus.store import driver
 
             driver.run(self._link, self._attempt(self._scope.attend()))
+            return
+        from agentbus.store.steps import LinkDown, ServerReply
+
+        try:
+            self._link.execute(self._scope.attendance(posted=True))
+        except (LinkDown, ServerReply):
+            # As in `Scope.attend`: what the verb is for is done.
+            return
 
     def _prepare(self) -> None:
         """Make ready what follows the server's reply, while waiting for it."""
@@ -198,11 +209,13 @@ class Call:
 
             oplog.open_ahead()
 
-    def _attend_beside(self) -> None:
+    def _look_beside(self) -> None:
         link: Any = self._link
         # Not every kind of link can.
         if hasattr(link, "beside"):
-            link.beside = self._scope.attendance()
+            asked = self._scope.attended_last()
+            # Where functions stand in for scripts, the user may be allowed to ask for neither.
+            link.beside = asked[:2] if self._backend.functions else asked
 
     def _attending(self, op: Op[T], patience: float) -> Op[T]:
         from agentbus.store.sessions import attending

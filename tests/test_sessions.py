@@ -15,9 +15,9 @@ import agentbus
 from agentbus.core import agent_name, names
 from agentbus.core.clock import rfc3339
 from agentbus.store import connection
-from agentbus.store.scope import NAMES_KEPT
+from agentbus.store.scope import NAMES_KEPT, Scope
 from agentbus.store.sessions import records
-from agentbus.store.steps import Command, one_step
+from agentbus.store.steps import Command, ServerReply, one_step
 from tests import inprocess
 from tests.servers import Shell, program
 
@@ -234,8 +234,10 @@ def test_a_verb_records_its_session_once_a_minute(shell, bus):
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_the_record_of_a_verb_is_written_beside_its_request(monkeypatch, bus, real_url, project):
-    bus.speak("so that the server knows the agent and the script")
+def test_the_record_of_a_verb_costs_no_second_answer_of_the_server(
+    monkeypatch, bus, real_url, project
+):
+    bus.speak("so that the server knows the script")
     exchange, made = connection._Connection.exchange, []
     monkeypatch.setattr(
         connection._Connection, "exchange", lambda *args: made.append(1) or exchange(*args)
@@ -246,6 +248,66 @@ def test_the_record_of_a_verb_is_written_beside_its_request(monkeypatch, bus, re
     )
 
     assert (done.code, len(made)) == (0, 1)
+
+
+def seen(bus: agentbus.Bus, agent: str = "ada") -> list[int]:
+    """Return when sessions of an agent were recorded, in ms by the server's clock."""
+    return [
+        round(at * 1000) for name, _, _, at in bus.runner.run(records(bus.scope)) if name == agent
+    ]
+
+
+@pytest.mark.parametrize("ago", [60_001, -5_000])
+def test_a_record_that_is_a_minute_old_or_of_the_future_is_renewed(shell, bus, ago):
+    shell.ok("speak", "one", "--agent", "ada")
+    (first,) = seen(bus)
+    member = f"ada\n{os.uname().nodename}\n{os.getsid(0)}"
+    bus.runner.run(one_step(Command("ZADD", bus.scope.keys.sessions, first - ago, member)))
+
+    shell.ok("speak", "two", "--agent", "ada")
+
+    (again,) = seen(bus)
+    assert first <= again < first + 60_000
+
+
+def test_a_server_that_has_forgotten_the_script_is_sent_it(shell, bus):
+    bus.runner.run(one_step(Command("SCRIPT", "FLUSH")))
+
+    shell.ok("speak", "one", "--agent", "ada")
+
+    assert len(seen(bus)) == 1
+
+
+def test_a_verb_does_its_work_where_sessions_cannot_be_recorded(shell, bus):
+    bus.runner.run(one_step(Command("SET", bus.scope.keys.sessions, "text")))
+
+    shell.ok("speak", "one", "--agent", "ada")
+
+    assert [said.text for said in bus.overhear()] == ["one"]
+
+
+def test_who_only_reads_in_a_project_that_does_not_know_the_agent_leaves_no_record(shell, bus):
+    assert shell.run("recall", "none", "--agent", "ada").returncode == 5
+    assert seen(bus) == []
+
+
+_times = st.integers(0, 2**45)
+
+
+@given(at=_times, last=_times)
+def test_a_verb_decides_as_the_script_does_whether_a_record_is_recent(at, last):
+    scope = Scope("test", "ada")
+    replies = [[b"%d" % (at // 1000), b"%d" % (at % 1000 * 1000 + 999)], b"%d" % last, [1]]
+
+    assert scope.is_recent(replies) == (at - last < 60_000 and last <= at)
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [[], [[b"1", b"0"], None, [1]], [ServerReply("NOPERM"), b"1", [1]], [None, b"x", [0]]],
+)
+def test_a_record_of_which_the_server_says_nothing_is_not_recent(replies):
+    assert not Scope("test", "ada").is_recent(replies)
 
 
 def test_a_bus_records_its_session(bus):

@@ -16,7 +16,8 @@ from agentbus.core.record import Record
 # Scripts run with the permissions of their caller, so their commands are on these lists, too.
 READS = frozenset(
     [
-        *("ping", "select", "time", "info", "dbsize", "scan", "eval", "evalsha", "client|setname"),
+        *("ping", "select", "time", "info", "dbsize", "scan", "client|setname"),
+        *("eval", "evalsha", "script|exists"),
         *("exists", "type", "pttl", "get", "mget", "wait"),
         *("hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals"),
         *("scard", "sismember", "smismember", "sscan"),
@@ -64,7 +65,7 @@ _NOTED = {
 }
 ROLES = ("publisher", "worker")
 # What runs scripts, and what calls the functions that stand in for them.
-SCRIPTS = frozenset(["eval", "evalsha"])
+SCRIPTS = frozenset(["eval", "evalsha", "script|exists"])
 FUNCTIONS = frozenset(["fcall"])
 # Servers before Redis 7.2 refuse a rule with this: an administrator adds it for `durable="disk"`.
 BY_HAND = frozenset(["waitaof"])

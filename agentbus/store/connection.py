@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.store.async_driver import AsyncLink
-    from agentbus.store.steps import Advice, Arg, Link, Script
+    from agentbus.store.steps import Advice, Arg, Link
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _SMALL = 8192
@@ -135,9 +135,9 @@ class PlainLink:
 
     def __init__(self, backend: Backend) -> None:
         self.name = backend.name
-        # A script to send with the next request that does not block; its reply is only counted. It is
-        # removed once that is a number.
-        self.beside: Script | None = None
+        # Commands that only read, to send with the next request that does not block, and their replies.
+        self.beside: Sequence[Sequence[Arg]] = ()
+        self.read_beside: list[Any] = []
         self._backend = backend
         self._commands = backend.encoder()
         self._idle: list[_Connection] = []
@@ -165,15 +165,14 @@ class PlainLink:
             from agentbus.store.durable import over
 
             return over(connection, step, until, self._commands, self.name, self._keep)
-        if step.blocks:
-            until += step.blocks + _GRACE
-        requests, beside = self._commands(step), None if step.blocks else self.beside
-        if beside is not None:
-            requests += self._commands(beside)
+        until += step.blocks + _GRACE if step.blocks else 0.0
+        requests, beside = self._commands(step), () if step.blocks else self.beside
+        requests += beside
         try:
             replies = connection.exchange(requests, until, step.meanwhile)
-            if beside is not None and type(replies.pop()) is int:
-                self.beside = None
+            if beside:
+                self.beside, self.read_beside = (), replies[-len(beside) :]
+                del replies[-len(beside) :]
             if forgotten(replies):
                 # The commands after the script were executed.
                 replies[:1] = connection.exchange(self._commands(step, whole=True)[:1], until)

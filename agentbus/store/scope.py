@@ -14,15 +14,17 @@ from agentbus.core.settings import (
     variable,
 )
 from agentbus.store.connection import Backend, Target
+from agentbus.store.resp import digest
 from agentbus.store.steps import LinkDown, Once, Script, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from agentbus.core.client_session import ClientSession
     from agentbus.core.settings import Settings
-    from agentbus.store.steps import Op, Step
+    from agentbus.store.steps import Arg, Op, Step
 
 CHANNEL_BOUND = 10_000
 EMBEDDED = "the embedded server"
@@ -122,21 +124,44 @@ class Scope:
             self._begin()
         return f"{self._client}.{next(self._tokens)}"
 
-    def attendance(self, process: int | None = None) -> Script:
+    def attendance(self, process: int | None = None, *, posted: bool = False) -> Script:
         """Return the step that records the session of an agent, by default that of this process.
 
-        Its reply is None if the project has not seen the agent: looking leaves nothing in a project.
+        To be `posted`, the server must know its script. Its reply is None if the project has not seen the
+        agent: looking leaves nothing in a project.
         """
         keys, agent = self.keys, self.agent
         return Script(
             "attend",
             (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
             (
-                f"{agent}\n{os.uname().nodename}\n{process or _session_number()}",
+                self._session(process),
                 *(round(ATTENDED * 1000), NAMES_KEPT * 1000, int(self.peers != ""), agent),
             ),
             optional=True,
+            posted=posted,
         )
+
+    def attended_last(self) -> tuple[Sequence[Arg], ...]:
+        """Return the commands that read when the session of this process was recorded last.
+
+        And whether the server knows the script that records it.
+        """
+        last = "ZSCORE", self.keys.sessions, self._session()
+        return ("TIME",), last, ("SCRIPT", "EXISTS", digest("attend"))
+
+    def is_recent(self, replies: Sequence[Any]) -> bool:
+        """Tell by the replies whether that was so short a time ago that it need not be done again."""
+        try:
+            (seconds, micros), last, _ = replies
+            at = int(seconds) * 1000 + int(micros) // 1000
+            return at - ATTENDED * 1000 < float(last) <= at
+        except (TypeError, ValueError):
+            # Never, or the server did not say.
+            return False
+
+    def _session(self, process: int | None = None) -> str:
+        return f"{self.agent}\n{os.uname().nodename}\n{process or _session_number()}"
 
     def attend(self) -> Op[None]:
         """Record the session.
