@@ -163,6 +163,20 @@ async def test_so_does_an_async_bus(loaded: Server) -> None:
         assert await bus.queue("sums").result(task) == 2
 
 
+def test_a_verb_of_such_a_user_records_its_session_once_a_minute(
+    loaded: Server, shell: Shell
+) -> None:
+    shell.environment |= {"AGENTBUS_URL": url(loaded), "AGENTBUS_PROJECT": "shop"}
+    loaded.ask("ACL", "LOG", "RESET")
+    shell.ok("speak", "one", "--agent", "ada")
+    loaded.ask("CONFIG", "RESETSTAT")
+
+    shell.ok("speak", "two", "--agent", "ada")
+
+    assert b"cmdstat_fcall:calls=1," in loaded.ask("INFO", "commandstats")
+    assert loaded.ask("ACL", "LOG") == []
+
+
 def test_a_publisher_may_be_one(loaded: Server) -> None:
     with agentbus.connect(url(loaded, "publisher"), project="shop", agent="bob") as bus:
         bus.speak("hi")

@@ -294,10 +294,10 @@ def test_who_only_reads_in_a_project_that_does_not_know_the_agent_leaves_no_reco
 _times = st.integers(0, 2**45)
 
 
-@given(at=_times, last=_times)
-def test_a_verb_decides_as_the_script_does_whether_a_record_is_recent(at, last):
+@given(at=_times, last=_times, known=st.sampled_from([[], [[0]], [[1]]]))
+def test_a_verb_decides_as_the_script_does_whether_a_record_is_recent(at, last, known):
     scope = Scope("test", "ada")
-    replies = [[b"%d" % (at // 1000), b"%d" % (at % 1000 * 1000 + 999)], b"%d" % last, [1]]
+    replies = [[b"%d" % (at // 1000), b"%d" % (at % 1000 * 1000 + 999)], b"%d" % last, *known]
 
     assert scope.is_recent(replies) == (at - last < 60_000 and last <= at)
 

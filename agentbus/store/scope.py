@@ -153,7 +153,7 @@ class Scope:
     def is_recent(self, replies: Sequence[Any]) -> bool:
         """Tell by the replies whether that was so short a time ago that it need not be done again."""
         try:
-            (seconds, micros), last, _ = replies
+            (seconds, micros), last = replies[:2]
             at = int(seconds) * 1000 + int(micros) // 1000
             return at - ATTENDED * 1000 < float(last) <= at
         except (TypeError, ValueError):
