@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
@@ -80,6 +81,19 @@ def test_a_connection_in_use_is_closed_once_it_has_its_reply(own_server, project
     finishing.join()
 
     assert link._idle == []
+
+
+def test_a_connection_that_an_interrupt_left_to_nobody_is_closed(real_url, project):
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        bob.jot("key", "value")
+        # As after an interrupt between taking it and using it; unclosed, it would be an error here.
+        connection = bob.runner.link._idle.pop()
+        number = connection._socket.fileno()
+        del connection
+
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+        assert bob.recall("key").value == "value"
 
 
 def test_an_agent_that_waits_for_a_hold_to_end_is_seen(bus, bob):

@@ -141,8 +141,7 @@ class PlainLink:
         self._backend = backend
         self._commands = backend.encoder()
         self._idle: list[_Connection] = []
-        self._process = os.getpid()
-        self._closed = False
+        self._process, self._closed = os.getpid(), False
 
     def execute(self, step: Step) -> Any:
         """Exchange one step with the server."""
@@ -230,8 +229,7 @@ class _Connection:
         self._exchanges = 0
         # How many replies are still to come that nobody waits for.
         self._unread = 0
-        # The current timeout of the socket: setting one is a system call.
-        self._allowed = -1.0
+        self._allowed = -1.0  # The current timeout of the socket: setting one is a system call.
         # TLS sockets accept no flags, and OpenSSL never raises SIGPIPE.
         self._flags = 0 if target.tls else _NO_SIGPIPE
         try:
@@ -248,8 +246,7 @@ class _Connection:
         meanwhile: Callable[[], None] | None = None,
     ) -> list[Any]:
         """Send commands and return their replies; `meanwhile` is called between the two."""
-        greeting, self._greeting = self._greeting, []
-        self._exchanges += 1
+        greeting, self._greeting, self._exchanges = self._greeting, [], self._exchanges + 1
         if self._exchanges >= _LASTS and self._fast is None:
             self._quicken()
         unread, self._unread = self._unread, 0
@@ -348,6 +345,10 @@ class _Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):  # An interrupt may leave a connection to nobody.
+            self._socket.close()
 
 
 def _close(idle: list[_Connection], left: int = 0) -> None:

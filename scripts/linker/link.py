@@ -179,6 +179,9 @@ class Linker:
         methods = self._methods[module.name, place] = {}
         body: list[ast.stmt] = []
         for number, method in enumerate(statement.body):
+            if isinstance(method, ast.FunctionDef) and method.name == "__del__":
+                # The end of a quick verb's process closes what it has open.
+                continue
             if not isinstance(method, ast.FunctionDef) or _is_special(method):
                 body.append(method)
                 continue
