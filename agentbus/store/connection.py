@@ -347,7 +347,7 @@ class _Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_socket"):  # An interrupt may leave a connection to nobody.
+        if hasattr(self, "_socket"):  # Of a bus that nobody closed.
             self._socket.close()
 
 
