@@ -1,0 +1,33 @@
+"""Runs the command `agentbus-toolkit` where it found no linked module beside Python's own places.
+
+At the top level, since another project's `agentbus` may stand in for the package.
+"""
+
+import gc
+import os
+import sys
+from _frozen_importlib_external import SourceFileLoader
+
+
+def main() -> None:
+    """Run the command line, by a linked module if the first package on the path has one for its verb."""
+    gc.disable()
+    names = ("agentbus/", "agentbus.py")
+    searched = next(
+        (place for place in sys.path if any(os.path.exists(f"{place}/{name}") for name in names)),
+        "",
+    )
+    verb = sys.argv[1] if sys.argv[1:] and sys.argv[1].isalpha() else ""
+    linked = f"{searched}/agentbus/linked/{verb}.py"
+    if verb and os.path.exists(linked):
+        # `searched` tells it that no other package comes first.
+        code = SourceFileLoader("agentbus", linked).get_code("agentbus")
+        exec(code or "", {"__name__": "__main__", "searched": searched})  # noqa: S102 (as Python runs a script)
+    try:
+        from agentbus.commands._main import main as run
+    except ImportError as error:
+        raise SystemExit(
+            f"agentbus-toolkit: {error}\nhint: if another project's 'agentbus' is installed here, "
+            "uninstall it ('pip uninstall agentbus') and install agentbus-toolkit again"
+        ) from None
+    run()
