@@ -102,8 +102,7 @@ def run(program: pathlib.Path, *words: str, home: pathlib.Path) -> str:
 
 def test_the_wheel_holds_every_module_and_script(contents):
     modules = {
-        f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py"
-        for name in MODULES
+        f"{name.replace('.', '/')}{'/__init__' if _is_package(name) else ''}.py" for name in MODULES
     }
     scripts = {str(path.relative_to(ROOT)) for path in (PACKAGE / "store/lua").rglob("*.lua")}
     texts = {

@@ -70,6 +70,7 @@ class DisposableServer:
         """`options` are the server's own; `clock` lets its clock be shifted, where that is possible."""
         self.place = place
         self.options = options
+        self._any_port = port is None
         self.port = port or free_port()
         self.binary = binary or programs.find()
         self._socket_place: str | None = None
@@ -78,14 +79,25 @@ class DisposableServer:
             self._socket_place = tempfile.mkdtemp(prefix="agentbus-", dir="/tmp")
             self.socket = f"{self._socket_place}/socket"
         self.url = f"unix://{self.socket}"
-        self.tcp_url = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self._guard = ProcessGuard()
         self._clockwork = clockwork() if clock else None
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        try:
+            while True:
+                try:
+                    self.start()
+                    return self
+                except BackendUnavailable:
+                    if not self._any_port or "Address already in use" not in self.log():
+                        raise
+                    # Another program has taken the port since it was found free.
+                    self.port = free_port()
+                    self._log_path.unlink()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *_exc: object) -> None:
         self.kill()
@@ -94,13 +106,18 @@ class DisposableServer:
         if self._socket_place is not None:
             shutil.rmtree(self._socket_place, ignore_errors=True)
 
+    @property
+    def tcp_url(self) -> str:
+        """The URL of its TCP port."""
+        return f"redis://127.0.0.1:{self.port}"
+
     def start(self) -> None:
         """Start the server and return once it takes connections."""
         self.place.mkdir(parents=True, exist_ok=True)
         words = [
             *("--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket),
             *("--dir", str(self.place), "--appendonly", "yes", "--appendfsync", "always"),
-            *("--save", "", "--logfile", str(self.place / "server.log")),
+            *("--save", "", "--logfile", str(self._log_path)),
             *("--aof-use-rdb-preamble", "no", "--maxmemory-policy", "noeviction"),
             # Its environment, by which it can be found, lies where the title would be written.
             *("--set-proc-title", "no"),
@@ -212,8 +229,11 @@ class DisposableServer:
 
     def log(self) -> str:
         """Return the server's log."""
-        path = self.place / "server.log"
-        return path.read_text() if path.exists() else ""
+        return self._log_path.read_text() if self._log_path.exists() else ""
+
+    @property
+    def _log_path(self) -> pathlib.Path:
+        return self.place / "server.log"
 
     def ask(self, *args: str | bytes | int) -> Any:
         """Send one command over a new connection, and return the plain reply."""

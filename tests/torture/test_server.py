@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import pathlib
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from agentbus.core.errors import BackendUnavailable
 from agentbus.torture.server import Server
 
 
@@ -93,6 +95,33 @@ def accepts(path: str) -> bool:
     """Tell whether a server listens on a socket."""
     with socket.socket(socket.AF_UNIX) as connection:
         return connection.connect_ex(path) == 0
+
+
+@contextlib.contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Listen at a port, as another program would."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield
+
+
+def test_a_server_whose_port_was_taken_meanwhile_starts_at_another(tmp_path: pathlib.Path) -> None:
+    server = Server(tmp_path / "server")
+    lost = server.port
+    with taken(lost), server:
+        assert server.port != lost
+        assert server.tcp_url == f"redis://127.0.0.1:{server.port}"
+        assert redis.Redis.from_url(server.tcp_url).ping()
+
+
+def test_a_server_that_does_not_start_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    server = Server(tmp_path / "server", port=Server(tmp_path / "other").port)
+
+    with taken(server.port), pytest.raises(BackendUnavailable, match="Address already in use"):
+        server.__enter__()
+
+    # What still ran would be an error here.
+    del server
+    gc.collect()
 
 
 VALKEY = """
