@@ -447,7 +447,9 @@ def test_what_os_has_from_posix_is_taken_from_there(written, linked):
     assert ast.unparse(link._System().visit(ast.parse(written))) == linked
 
 
-@pytest.mark.parametrize("written", ["os.environ[a]", "a in os.environ", "{**os.environ}"])
+@pytest.mark.parametrize(
+    "written", ["os.environ[a]", "a in os.environ", "{**os.environ}", "dict(os.environ)"]
+)
 def test_of_the_environment_nothing_else_than_get_is_linked(written):
     with pytest.raises(sources.LinkError, match="only `get`"):
         link._System().visit(ast.parse(written))

@@ -227,7 +227,9 @@ class _System(ast.NodeTransformer):
     """Takes from `posix` what `os` has from there: in a linked module, `os` has the rest."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        given = [one for one in node.args if _is_environment(one)]
+        # Linked functions are held to the same; a function of Python's own uses more.
+        own = isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)
+        given = [one for one in node.args if _is_environment(one) and not own]
         node.args = [one if one in given else self.visit(one) for one in node.args]
         node.func = self.visit(node.func)
         node.keywords = [self.visit(one) for one in node.keywords]
