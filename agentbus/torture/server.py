@@ -90,7 +90,8 @@ class DisposableServer:
                     self.start()
                     return self
                 except BackendUnavailable:
-                    if not self._any_port or "Address already in use" not in self.log():
+                    taken = f":{self.port}: bind: Address already in use"
+                    if not self._any_port or taken not in self.log():
                         raise
                     # Another program has taken the port since it was found free.
                     self.port = free_port()
