@@ -26,8 +26,8 @@ _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 def _find(name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
     """Find a module of this package in the directory of its parent, as Python itself would.
 
-    Python looks for each through its lists of finders and of what is in a directory, which takes a
-    twentieth of a verb.
+    Python's own search goes through several finders and lists each directory, which takes a twentieth
+    of a verb's time.
     """
     if name[:9] != "agentbus." or path is None or len(path) != 1:
         return None
@@ -44,7 +44,7 @@ def _find(name: str, path: Sequence[str] | None = None, target: Any = None) -> A
     return found
 
 
-# What imports this package in another way, such as pytest or from an archive, goes on in that way.
+# Archives and pytest use other loaders.
 if __spec__ is not None and isinstance(__spec__.loader, SourceFileLoader):
     _find.find_spec = _find  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _find)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command line finds the package's modules itself; it finds what Python would."""
+"""The command finds the package's modules itself, with the same specs as Python's own search."""
 
 from __future__ import annotations
 

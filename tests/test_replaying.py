@@ -261,7 +261,7 @@ def test_a_buried_task_comes_again_as_long_as_it_is_kept(bus: agentbus.Bus) -> N
 
 
 def milliseconds(bus: agentbus.Bus) -> int:
-    """Return the time of the server."""
+    """Return the server's time."""
     seconds, micros = map(int, ask(bus, "TIME"))
     return seconds * 1000 + micros // 1000
 
@@ -272,7 +272,7 @@ def test_replayed_tasks_are_taken_apart_from_those_that_failed(bus: agentbus.Bus
     first = queue.publish_many(range(5))[0]
     for delivery in queue.fetch():
         delivery.ack() if delivery.payload != 2 else delivery.retry()
-    # Tasks that are replayed are due up to now, one that failed in this millisecond at the same time.
+    # A task that failed in the same millisecond would be due together with the last replayed task.
     failed = milliseconds(bus)
     while milliseconds(bus) == failed:
         pass

@@ -347,7 +347,7 @@ class _Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_socket"):  # Of a bus that nobody closed.
+        if hasattr(self, "_socket"):  # The bus was not closed.
             self._socket.close()
 
 

@@ -93,7 +93,7 @@ class DisposableServer:
                     taken = f":{self.port}: bind: Address already in use"
                     if not self._any_port or taken not in self.log():
                         raise
-                    # Another program has taken the port since it was found free.
+                    # Another program has taken the port meanwhile.
                     self.port = free_port()
                     self._log_path.unlink()
         except BaseException:

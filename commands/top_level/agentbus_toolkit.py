@@ -1,6 +1,6 @@
-"""Runs the command `agentbus-toolkit` where it found no linked module beside Python's own places.
+"""Runs the command `agentbus-toolkit` if its script found no linked module.
 
-At the top level, since another project's `agentbus` may stand in for the package.
+A top-level module, since the package `agentbus` may be another project's.
 """
 
 import gc
@@ -10,7 +10,7 @@ from _frozen_importlib_external import SourceFileLoader
 
 
 def main() -> None:
-    """Run the command line, by a linked module if the first package on the path has one for its verb."""
+    """Run the verb's linked module in the first package on the path, else the verb itself."""
     gc.disable()
     names = ("agentbus/", "agentbus.py")
     searched = next(

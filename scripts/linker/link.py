@@ -180,7 +180,7 @@ class Linker:
         body: list[ast.stmt] = []
         for number, method in enumerate(statement.body):
             if isinstance(method, ast.FunctionDef) and method.name == "__del__":
-                # The end of a quick verb's process closes what it has open.
+                # A quick verb's connections are closed when its process ends.
                 continue
             if not isinstance(method, ast.FunctionDef) or _is_special(method):
                 body.append(method)
@@ -227,7 +227,7 @@ class _System(ast.NodeTransformer):
     """Takes from `posix` what `os` has from there: in a linked module, `os` has the rest."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        # Linked functions are held to the same; a function of Python's own uses more.
+        # Linked functions use only `get`, too; a built-in function uses more.
         own = isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)
         given = [one for one in node.args if _is_environment(one) and not own]
         node.args = [one if one in given else self.visit(one) for one in node.args]

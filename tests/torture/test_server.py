@@ -97,17 +97,10 @@ def accepts(path: str) -> bool:
         return connection.connect_ex(path) == 0
 
 
-@contextlib.contextmanager
-def taken(port: int) -> Iterator[None]:
-    """Listen at a port, as another program would."""
-    with socket.create_server(("127.0.0.1", port)):
-        yield
-
-
 def test_a_server_whose_port_was_taken_meanwhile_starts_at_another(tmp_path: pathlib.Path) -> None:
     server = Server(tmp_path / "server")
     lost = server.port
-    with taken(lost), server:
+    with socket.create_server(("127.0.0.1", lost)), server:
         assert server.port != lost
         assert server.tcp_url == f"redis://127.0.0.1:{server.port}"
         assert redis.Redis.from_url(server.tcp_url).ping()
@@ -116,10 +109,11 @@ def test_a_server_whose_port_was_taken_meanwhile_starts_at_another(tmp_path: pat
 def test_a_server_that_does_not_start_leaves_nothing(tmp_path: pathlib.Path) -> None:
     server = Server(tmp_path / "server", port=Server(tmp_path / "other").port)
 
-    with taken(server.port), pytest.raises(BackendUnavailable, match="Address already in use"):
-        server.__enter__()
+    with socket.create_server(("127.0.0.1", server.port)):
+        with pytest.raises(BackendUnavailable, match="Address already in use"):
+            server.__enter__()
 
-    # What still ran would be an error here.
+    # A process that still runs raises a ResourceWarning here, which is an error.
     del server
     gc.collect()
 
