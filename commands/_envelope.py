@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
-
-import orjson
+import os
+from itertools import pairwise
 
 from agentbus.commands._declare import Args, Param, seconds, whole
+from agentbus.core import lazy_orjson
 from agentbus.core.context import is_traceparent
 from agentbus.core.settings import environment
 from agentbus.core.timespec import parse_rfc3339
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 
 def header(text: str) -> tuple[str, str]:
@@ -67,7 +68,7 @@ def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
         "correlation_id": args.correlation_id
         or around.get("AGENTBUS_CORRELATION_ID")
         or cause
-        or str(uuid.uuid4()),
+        or _random_id(),
         "causation_id": causation_id or cause,
         "traceparent": args.traceparent or _trace(around),
         "trail": _trail(around.get("AGENTBUS_TRAIL")),
@@ -76,6 +77,15 @@ def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
         "time_limit": args.time_limit,
         "headers": dict(args.header) or None,
     }
+
+
+def _random_id() -> str:
+    """Return a random UUID, version 4 (RFC 9562, section 5.4); to import `uuid` takes half of a verb."""
+    number = int.from_bytes(os.urandom(16), "big")
+    number = number & ~(0xF << 76 | 0b11 << 62) | 4 << 76 | 0b10 << 62
+    digits = f"{number:032x}"
+    ends = (0, 8, 12, 16, 20, 32)
+    return "-".join(digits[begin:end] for begin, end in pairwise(ends))
 
 
 def _trace(around: Mapping[str, str]) -> str | None:
@@ -89,7 +99,7 @@ def _trail(text: str | None) -> Any:
     if not text:
         return None
     try:
-        found = orjson.loads(text)
+        found = lazy_orjson.loads(text)
     except ValueError:
         return None
     return found if isinstance(found, list) else None

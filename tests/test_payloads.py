@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import example, given, strategies as st
 
-from agentbus.commands._payload import json_or_text, read
+from agentbus.commands._payload import _exact, _thorough, json_or_text, read
 from agentbus.errors import InvalidPayload
 from tests import profiles  # noqa: F401 (loads the profile)
 
@@ -75,3 +75,24 @@ def test_a_number_is_taken_with_its_exact_value_or_not_at_all(number):
 
         assert Decimal(typed) == Decimal(repr(value))
         assert math.isfinite(value)
+
+
+def _value_or_error(how, text):
+    try:
+        return repr(how(text))
+    except ValueError as error:
+        return "Inexact" if type(error).__name__ == "_Inexact" else "not JSON"
+
+
+@given(
+    st.text(alphabet='{}[]",:0123456789.eE+-ntrufalse \\\n\x7f\ud800é', max_size=60)
+    | st.from_regex(r"\s?\[(-?[0-9]{1,18}(\.[0-9]{1,9})?([eE][0-9]{1,2})?,?)*\]\s?", fullmatch=True)
+)
+@example("[" * 1000 + "]" * 1000)
+@example("[" * 5000 + "]" * 5000)
+@example('"\\u00e9"')
+@example('{"a": -0, "a": -0.0}')
+@example("true love")
+@example("")
+def test_a_short_payload_is_read_as_a_long_one(text):
+    assert _value_or_error(_exact, text) == _value_or_error(_thorough, text)

@@ -8,15 +8,14 @@ program: its fields are the payload.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.errors import InvalidPayload
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import TypedDict
+    from typing import Any, TypedDict
 
     class Envelope(TypedDict, total=False):
         """The fields of a `Task` that a publisher sets by keyword."""
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
         unique: str | None
 
 
-# Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
-_PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 # In longer JSON, a look at the parts of a value is quicker than a search, if they are of this length.
 _LONG, _PART = 2048, 128
 _BACKSLASH = ord("\\")
@@ -92,7 +89,8 @@ def by(agent: str) -> tuple[bytes, str]:
 def encode(payload: object, limit: int) -> bytes:
     """Return a payload as JSON that every later sink can store; raises `InvalidPayload`."""
     try:
-        data = orjson.dumps(payload, option=_PLAIN)
+        # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
+        data = lazy_orjson.dumps(payload, None, lazy_orjson.PLAIN)
     except TypeError as error:
         raise InvalidPayload(
             f"the payload cannot be sent as JSON ({error})",
@@ -127,12 +125,12 @@ def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
         # Another program's entry: it is malformed if its bytes are not text.
         found = {key.decode(): value.decode() for key, value in named.items()}
         return found, {name: found[name] for name in (WORK_ITEM, INBOX) if found.get(name)}
-    rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
+    rest = lazy_orjson.loads(named[b"meta"]) if b"meta" in named else {}
     if not isinstance(rest, dict):
         raise ValueError("the field 'meta' is not an object")  # noqa: TRY004 (malformed data)
     if b"id" in named:
         rest["id"] = named[b"id"].decode()
-    return orjson.loads(payload), rest
+    return lazy_orjson.loads(payload), rest
 
 
 def trail_of(meta: dict[str, Any], payload: object) -> Any:
@@ -145,7 +143,7 @@ def trail_of(meta: dict[str, Any], payload: object) -> Any:
         found = payload.get(TRAIL)
         if isinstance(found, str):
             try:
-                return orjson.loads(found)
+                return lazy_orjson.loads(found)
             except ValueError:
                 return found
     return found

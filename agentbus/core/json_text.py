@@ -1,4 +1,4 @@
-"""Reads and writes JSON without the package `json`, whose import takes longer than a short command."""
+"""Reads and writes JSON without `json` and `orjson`, whose imports take longer than a short command."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from agentbus.core.oplog import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _SPACE = " \t\r\n"
+# `orjson` is quicker, with its import, for a value of more parts.
+_MOST_PARTS = 2000
 
 
 def _no_constant(name: str) -> Any:
@@ -21,16 +24,23 @@ class _Rules:
     strict = True
     object_hook = None
     object_pairs_hook = None
-    parse_float = float
-    parse_int = int
     parse_constant = staticmethod(_no_constant)
 
+    def __init__(self, whole: Callable[[str], object], decimal: Callable[[str], object]) -> None:
+        self.parse_int = whole
+        self.parse_float = decimal
 
-def from_json(text: str) -> Any:
-    """Return the value of a JSON text. Raises `ValueError`, also for one that is nested too deeply."""
+
+def from_json(
+    text: str, *, whole: Callable[[str], object] = int, decimal: Callable[[str], object] = float
+) -> Any:
+    """Return the value of a JSON text. Raises `ValueError`, also for one that is nested too deeply.
+
+    `whole` and `decimal` return the values of the two kinds of numbers.
+    """
     from _json import make_scanner
 
-    rules: Any = _Rules()
+    rules: Any = _Rules(whole, decimal)
     try:
         found, end = make_scanner(rules)(text, len(text) - len(text.lstrip(_SPACE)))
     except StopIteration as missing:
@@ -39,7 +49,7 @@ def from_json(text: str) -> Any:
         # It has no error to raise unless `json` is loaded, which says what is wrong, and where.
         from json import loads
 
-        return loads(text)
+        return loads(text, parse_int=whole, parse_float=decimal)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if text[end:].strip(_SPACE):
@@ -62,3 +72,50 @@ def to_json(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(to_json(item) for item in value) + "]"
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def compact(value: object) -> bytes | None:
+    """Return a small value of plain data as `orjson.dumps` encodes it; None for any other value."""
+    from _json import encode_basestring
+
+    parts: list[str] = []
+    try:
+        _add(parts, value, encode_basestring)
+        return "".join(parts).encode()
+    except (TypeError, ValueError, RuntimeError):
+        # It is another value, holds text that is not UTF-8, is nested too deeply, or changed meanwhile.
+        return None
+
+
+def _add(parts: list[str], value: Any, in_quotes: Callable[[str], str]) -> None:
+    """Append the JSON of a value; raises `TypeError` for one that `orjson` may encode in another way."""
+    kind = type(value)
+    if kind is str:
+        parts.append(in_quotes(value))
+    elif kind is dict:
+        before = "{"
+        for key, item in value.items():
+            if type(key) is not str:
+                raise TypeError
+            parts.append(f"{before}{in_quotes(key)}:")
+            _add(parts, item, in_quotes)
+            before = ","
+        parts.append("}" if value else "{}")
+    elif kind is list or kind is tuple:
+        before = "["
+        for item in value:
+            parts.append(before)
+            _add(parts, item, in_quotes)
+            before = ","
+        parts.append("]" if value else "[]")
+    elif value is None or kind is bool:
+        parts.append("null" if value is None else "true" if value else "false")
+    elif kind is int and -(2**63) <= value < 2**64:
+        parts.append(str(value))
+    elif kind is float and "e" not in (shown := repr(value)) and "n" not in shown:
+        # Neither an exponent, which has two forms, nor NaN, nor an infinity.
+        parts.append(shown)
+    else:
+        raise TypeError
+    if len(parts) > _MOST_PARTS:
+        raise TypeError

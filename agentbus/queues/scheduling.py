@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import context, envelope
+from agentbus.core import context, envelope, lazy_orjson
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues.bound import refused
@@ -16,8 +13,10 @@ from agentbus.queues.ids import RETRY, suffix, writable
 from agentbus.queues.task import LONGEST, Task, check_due
 from agentbus.store.steps import Push, Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Once, Op
@@ -84,7 +83,7 @@ def schedule(
     seen = [keys.seen(queue, key)] if key is not None else []
     if isinstance(words[0], bytes):
         words = [word if isinstance(word, str) else word.decode() for word in words]
-    body = orjson.dumps([priority, ordering or "", *words])
+    body = lazy_orjson.dumps([priority, ordering or "", *words], None, None)
 
     def places(once: str) -> tuple[str, ...]:
         return (
