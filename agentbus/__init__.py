@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     )
     from agentbus.queues.dead_letters import Letter as Letter
     from agentbus.queues.delivery import AsyncDelivery as AsyncDelivery, Delivery as Delivery
-    from agentbus.queues.ids import Priority as Priority
     from agentbus.queues.policy import Policy as Policy
+    from agentbus.queues.priority import Priority as Priority
     from agentbus.queues.retry import (
         Backoff as Backoff,
         Bury as Bury,
@@ -84,7 +84,7 @@ _HOMES = {
     "Presence": "coordination.presence",
     "Letter": "queues.dead_letters",
     "Policy": "queues.policy",
-    "Priority": "queues.ids",
+    "Priority": "queues.priority",
     "Task": "queues.task",
     # Statistics
     "Attendee": "admin.agents",

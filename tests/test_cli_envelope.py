@@ -203,9 +203,14 @@ def test_an_expired_task_is_not_run(shell, queue, real_url, project):
     ],
 )
 def test_a_short_publish_imports_nothing_that_takes_longer_than_itself(shell, words):
-    command = [sys.executable, "-X", "importtime", "-m", "agentbus", "publish", "mail", *words]
+    main = "from agentbus.commands._main import main; main()"
     done = subprocess.run(
-        command, env=shell.environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-X", "importtime", "-c", main, "publish", "mail", *words],
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -213,7 +218,8 @@ def test_a_short_publish_imports_nothing_that_takes_longer_than_itself(shell, wo
     assert began
     imported = {line.rpartition("|")[2].strip() for line in began.splitlines()}
     assert imported & {"agentbus.commands.publish"}
-    assert not imported & {"orjson", "uuid", "json"}
+    slow = {"contextlib", "enum", "functools", "json", "orjson", "re", "typing", "uuid"}
+    assert not imported & slow
 
 
 def test_a_correlation_is_a_random_uuid(shell, queue):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import ids, publish
@@ -12,9 +10,10 @@ from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import ClassVar, Unpack
+    from typing import Any, ClassVar, Unpack
 
     from agentbus.admin.delete import Deleted
     from agentbus.admin.pause import Order
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.store.verb import PerBus
+else:
+    # The class that stands in for `Generic` ignores it.
+    Any = None
 
 
 class Queue(OnBus[BusT_co]):

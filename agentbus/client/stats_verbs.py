@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.store.verb import Emits, stream_verb, verb
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.health import Health
     from agentbus.admin.metrics_reader import Metrics, Sample

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIORITIES, UNIQUE_KEPT
 from agentbus.queues.task import Task, envelope_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from agentbus.store.scope import Scope
 
 
-class Encoded(NamedTuple):
+class Encoded:
     """A task with an envelope: its payload and the rest of the envelope, both encoded, and its keys.
 
     `meta` is empty if the keys and the payload are all there is.
     """
 
-    payload: bytes
-    meta: bytes
-    key: str | None
-    ordering_key: str | None
-    unique: bool = False
+    __slots__ = ("key", "meta", "ordering_key", "payload", "unique")
+
+    def __init__(
+        self,
+        payload: bytes,
+        meta: bytes,
+        key: str | None,
+        ordering_key: str | None,
+        unique: bool = False,
+    ) -> None:
+        self.payload = payload
+        self.meta = meta
+        self.key = key
+        self.ordering_key = ordering_key
+        self.unique = unique
 
     def words(self, agent: str) -> list[bytes | str]:
         """Return the fields and values of its entry, published by an agent."""

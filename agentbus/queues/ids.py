@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import envelope, names
+from agentbus.core.cache import cached
 from agentbus.core.errors import InvalidName, NotFound, UsageError
 from agentbus.core.stream import text
 from agentbus.store.steps import Batch, Command, ServerReply
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
 
-class Priority(StrEnum):
-    """The priority of a task; each is a separate stream, and they are read in this order."""
-
-    CRITICAL = "critical"
-    HIGH = "high"
-    NORMAL = "normal"
-    LOW = "low"
-
-
-PRIORITIES = tuple(priority.value for priority in Priority)
+# Those of `Priority`.
+PRIORITIES = ("critical", "high", "normal", "low")
 # The stream of tasks that were put aside and moved out of the others: tasks of any priority.
 RETRY = "retry"
 STREAMS = (*PRIORITIES, RETRY)
@@ -134,7 +125,7 @@ def task_id(entry_id: str, queue: str, priority: str) -> str:
     return entry_id + suffix(queue, priority)
 
 
-@lru_cache(1000)
+@cached
 def suffix(queue: str, priority: str) -> str:
     """Return the part of a task's id after the entry's id."""
     tail = "" if priority == "normal" else f":{priority}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter
 from sys import modules
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
@@ -18,10 +17,12 @@ from agentbus.queues.scheduling import schedule
 from agentbus.queues.stream_keys import place as stream_keys
 from agentbus.queues.task import Task, is_bare
 from agentbus.store.steps import Emit, Push, Script
+from agentbus.store.verb import Generic
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypedDict, Unpack
+    from typing import Any, TypedDict, TypeVar, Unpack
 
     from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
@@ -37,12 +38,13 @@ if TYPE_CHECKING:
         trim: bool
         common: Task | None
 
-
-T = TypeVar("T")
+    T = TypeVar("T")
+else:
+    T = None
 
 # When a queue is at its bound, so many publishes in a row ask for trimming at once.
 _CROWDED = 20
-_payload_and_meta = itemgetter(0, 1)
+_payload_and_meta = attrgetter("payload", "meta")
 # Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
 # must not block the server.
 BATCH, BATCH_BYTES = 500, 1 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import time
@@ -301,6 +300,8 @@ class AsyncRunner(_AnyRunner):
         return self._follow(tried) if patience else self._drive.iterate(self.link, tried)
 
     async def _follow(self, op: Op[Any]) -> AsyncIterator[Any]:
+        import contextlib
+
         from agentbus.store import followers
 
         with followers.async_place(*self.where(), self.link) as link:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from agentbus.core.cache import cached
 from agentbus.core.keys import Keys
 from agentbus.queues.ids import RETRY, suffix, writable
 
@@ -35,4 +34,4 @@ class StreamKeys:
         return (self.stream, once, self.stats, self.queues, self.retries)
 
 
-place = lru_cache(1000)(StreamKeys)
+place = cached(StreamKeys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, names
 from agentbus.core.envelope import META
@@ -11,8 +10,10 @@ from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.record import Record
 from agentbus.queues.ids import PRIVATE, writable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
 MOST_ATTEMPTS = 1000
 UNTIL_DONE = "until_done"

@@ -7,18 +7,16 @@ OpenTelemetry's semantic conventions for messaging. Spans never contain payloads
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
-from functools import wraps
 from sys import modules
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import is_traceparent
 from agentbus.queues.task import Task
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span
@@ -68,7 +66,6 @@ def in_span(
         return (stamp(item, traceparent) for item in items)
 
     def decorate(publish: Callable[P, Op[T]]) -> Callable[P, Op[T]]:
-        @wraps(publish)
         def publish_in_span(*args: P.args, **options: P.kwargs) -> Op[T]:
             if tracer() is None:
                 return publish(*args, **options)
@@ -150,6 +147,8 @@ def in_step(name: str) -> AbstractContextManager[object]:
     """Run the block, a durable step of a handler, in a current span."""
     found = tracer()
     if found is None:
+        from contextlib import nullcontext
+
         return nullcontext()
     span: AbstractContextManager[object] = found.start_as_current_span(f"step {name}")
     return span
@@ -193,9 +192,16 @@ def _handling(delivery: Any) -> AbstractContextManager[None]:
     return _processing(delivery, attributes, context=_parent(delivery.traceparent))
 
 
-@contextmanager
-def _processing(delivery: Any, attributes: dict[str, Any], **place: Any) -> Iterator[None]:
+def _processing(
+    delivery: Any, attributes: dict[str, Any], **place: Any
+) -> AbstractContextManager[None]:
     """Run the block, a handler's run, in a current span."""
+    from contextlib import contextmanager
+
+    return contextmanager(_spanning)(delivery, attributes, place)
+
+
+def _spanning(delivery: Any, attributes: dict[str, Any], place: dict[str, Any]) -> Iterator[None]:
     from opentelemetry.trace import SpanKind
 
     with tracer().start_as_current_span(

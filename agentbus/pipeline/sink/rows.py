@@ -109,7 +109,8 @@ class TaskRows:
         found = encoded(self._scope, task)
         if not isinstance(found, Encoded):
             return RowTask(found, b"", None, None, priority, when, task)
-        return RowTask(*found[:4], priority, when, task)
+        whole = found.payload, found.meta, found.key, found.ordering_key
+        return RowTask(*whole, priority, when, task)
 
     def _task(self, row: dict[str, Any]) -> Task:
         fields = {name: value for name, value in row.items() if name not in _ASIDE}

@@ -1,0 +1,30 @@
+"""A cache of a function's results, without the import of `functools`, which slows short commands."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar, TypeVarTuple
+
+    T = TypeVar("T")
+    Given = TypeVarTuple("Given")
+
+_MOST = 1000
+
+
+def cached(make: Callable[[*Given], T]) -> Callable[[*Given], T]:
+    """Return a function that keeps the results of another, by its arguments: up to 1000 at a time."""
+    kept: dict[object, T] = {}
+
+    def found(*given: *Given) -> T:
+        try:
+            return kept[given]
+        except KeyError:
+            pass
+        if len(kept) >= _MOST:
+            kept.clear()
+        made = kept[given] = make(*given)
+        return made
+
+    return found
