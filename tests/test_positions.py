@@ -75,6 +75,15 @@ def test_a_position_from_before_the_server_went_back_is_not_believed(bus: agentb
     assert payloads(bus) == [1, 2]
 
 
+@pytest.mark.parametrize("position", ["", "soon", "1-", "99999999999999999999-0", b"\xff"])
+def test_a_position_that_is_no_id_is_not_believed(bus: agentbus.Bus, position: str | bytes) -> None:
+    keys = Keys(bus.project)
+    bus.queue("mail").publish_many([1, 2])
+    ask(bus, "HSET", keys.positions("mail"), "default:normal", position)
+
+    assert payloads(bus) == [1, 2]
+
+
 def test_a_task_that_waits_for_its_next_attempt_outlives_its_group(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
     queue.publish_many(["done", "failed"])

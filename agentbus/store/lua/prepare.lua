@@ -27,8 +27,8 @@ end
 for i = 2, #KEYS do
   if missing[i] then
     local from = known[i]
-    -- After a server went back in time, these ids are of other entries.
-    if not from or newer(from, last[i]) then from = '0' end
+    -- After a server went back in time, these ids are of other entries; another program may have written anything.
+    if not from or not is_id(from) or newer(from, last[i]) then from = '0' end
     if new then
       from = last[i]
       redis.call('HSET', KEYS[1], ARGV[i + 1], from)
