@@ -297,6 +297,8 @@ def test_a_project_has_at_most_500_leases(bus, bob):
         (["src/*/../../../x"], "behind a wildcard"),
         ([""], "not a path"),
         (["a\0b"], "NUL"),
+        (["a\ud800b/c"], "is not UTF-8"),
+        (["\ud800"], "is not UTF-8"),
         ([], "no path"),
     ],
 )

@@ -67,6 +67,7 @@ def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
         raise _mistake(f"{path!a} is not a path", hint="give a path or a pattern, as in 'src/**'")
     if "\0" in path:
         raise _mistake(f"the path {path!a} holds a NUL character", hint="leave it out")
+    _bytes(path)
     parts = os.path.join(here, path).split("/")
     # Directories are resolved up to the first wildcard, so that a link to one is not another path.
     wilds = () if literal else [at for at, part in enumerate(parts) if not _WILD.isdisjoint(part)]
@@ -92,6 +93,16 @@ def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
     return "/".join([base, *rest] if base else rest)
 
 
+def _bytes(path: str) -> bytes:
+    """Return a path as the file system has it. Raises `UsageError` if none can have it, as JSON may."""
+    try:
+        return path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise _mistake(
+            f"the path {path!a} is not UTF-8", hint="give it as the file system has it"
+        ) from None
+
+
 def written(path: str, first: str = "", *, literal: bool = False) -> str:
     """Return the pattern of a path relative to the root, behind a first segment if one is given."""
     text = path.translate(_SIGNS) if literal else path
@@ -99,7 +110,7 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
         from unicodedata import normalize
 
         # A name may be composed in two ways, and need not be UTF-8.
-        text = normalize("NFC", text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        text = normalize("NFC", _bytes(text).decode("utf-8", "replace"))
     if not text.isprintable():
         text = text.translate(_CONTROLS)
     segments: list[str] = []
