@@ -297,9 +297,9 @@ def _directory(keep: pathlib.Path | None) -> pathlib.Path:
             raise UsageError(
                 f"{str(keep)!a} is not empty", hint="name a directory that does not exist yet"
             )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(
-            f"nothing can be kept in {str(keep)!a} ({error.strerror})",
+            f"nothing can be kept in {str(keep)!a} ({getattr(error, 'strerror', error)})",
             hint="name another directory",
         ) from error
     return keep.absolute()

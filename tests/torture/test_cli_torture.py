@@ -331,7 +331,7 @@ def test_histories_are_kept_in_a_new_directory_alone(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old/file").touch()
 
-    for place in ("old", "old/file"):
+    for place in ("old", "old/file", "old\0"):
         with pytest.raises(UsageError, match="old"):
             modes.Run([], keep=tmp_path / place)
 
