@@ -12,12 +12,8 @@ if TYPE_CHECKING:
 TEXT = Param("--text", "Send the payload as text, even if it is JSON.")
 JSON = Param("--payload-json", "Send the payload as JSON, and refuse what is not.")
 
-_SPACE = " \t\r\n"
-# The characters that JSON begins with: text, an array or an object; and others.
-_ENCLOSED = '{["'
-_BEGINNINGS = f"{_ENCLOSED}-0123456789tfn"
-# How long a short text is, and a number that a double holds exactly.
-_SHORT, _FEW_DIGITS = 16384, 15
+# The characters that JSON begins with.
+_BEGINNINGS = '{["-0123456789tfn'
 # What may be a number that neither 64 bits nor a double hold exactly: a double keeps 15 digits.
 _SUSPECT = r"[0-9.]{16}|[0-9][eE]"
 # What nobody writes who does not mean a number.
@@ -58,49 +54,22 @@ class _Inexact(ValueError):
     """Raised for a number that would lose digits."""
 
 
-class _Unsure(ValueError):
-    """Raised for a number that only `_thorough` may read."""
-
-
 def _exact(text: str) -> Any:
-    """Return the value of a text that is JSON exactly; raises `ValueError`, `_Inexact` for a number.
-
-    Most are short, and plain: to import what reads the others takes longer than the rest of a verb.
-    """
-    begun = text.lstrip(_SPACE)[:1]
+    """Return the value of a text that is JSON exactly; raises `ValueError`, `_Inexact` for a number."""
+    begun = text.lstrip(" \t\r\n")[:1]
     if begun not in _BEGINNINGS:
         raise ValueError(f"no JSON begins with {begun!a}")
-    if len(text) > _SHORT or "\\u" in text:
-        return _thorough(text)
-    from agentbus.core.json_text import from_json
+    # The help of all verbs imports this module, and needs none of this.
+    from agentbus.core.json_text import Unsure, as_orjson
 
     try:
-        text.encode()
-        return from_json(text, whole=_whole_of_few, decimal=_decimal_of_few)
-    except (_Unsure, UnicodeEncodeError):
+        return as_orjson(text)
+    except Unsure:
         return _thorough(text)
-    except ValueError:
-        if begun in _ENCLOSED:
-            # It is nested too deeply for that reader, or it is no JSON, and this one says why.
-            return _thorough(text)
-        raise
-
-
-def _whole_of_few(digits: str) -> int:
-    if len(digits) > _FEW_DIGITS:
-        raise _Unsure(digits)
-    return int(digits)
-
-
-def _decimal_of_few(digits: str) -> float:
-    if len(digits) > _FEW_DIGITS or "e" in digits or "E" in digits:
-        raise _Unsure(digits)
-    return float(digits)
 
 
 def _thorough(text: str) -> Any:
     """Return the value of a text that is JSON exactly; raises `ValueError` and `_Inexact`."""
-    # Here and below: the help of all verbs imports this module, and needs none of it.
     import re
 
     import orjson
@@ -134,9 +103,9 @@ def _inexact(digits: str) -> NoReturn:
 
 
 def _begins_like_json(text: str) -> bool:
-    found = text.strip(f"{_SPACE}\ufeff")
+    found = text.strip(" \t\r\n\ufeff")
     if found[:1] not in "+-.0123456789":
-        return found[:1] in _ENCLOSED or found in _CONSTANTS
+        return found[:1] in '{["' or found in _CONSTANTS
     import re
 
     return found in _CONSTANTS or re.fullmatch(_NUMBER, found) is not None

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-import orjson
-
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.queues.ids import writable
@@ -167,7 +165,7 @@ def _show(out: Out, one: Letter) -> None:
         "failed": one.failed_at,
         "replayed": one.replayed,
         "error": one.error,
-        "payload": orjson.dumps(one.payload).decode(),
+        "payload": lazy_orjson.dumps(one.payload).decode(),
     }
     rows |= {key.replace("_", " "): value for key, value in _envelope(one).items()}
     _format.pairs(out, rows)
@@ -178,7 +176,7 @@ def _show(out: Out, one: Letter) -> None:
 def _envelope(one: Letter) -> dict[str, Any]:
     """Return the task's envelope without its payload."""
     try:
-        found = orjson.loads((one.fields or {}).get("meta", "{}"))
+        found = lazy_orjson.loads((one.fields or {}).get("meta", "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

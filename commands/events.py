@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import orjson
-
 from agentbus.commands import _events, _format, _together, _values
 from agentbus.commands._bare import actions, no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, body, whole
 from agentbus.commands._events import words
 from agentbus.commands._format import age, count
+from agentbus.core import lazy_orjson
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.names import MAX_BODY_BYTES, word
@@ -215,8 +214,8 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
             "attempts": one.attempts,
             "since": since,
             "error": one.error,
-            "payload": orjson.dumps(event.payload).decode(),
-            "metadata": orjson.dumps(event.metadata).decode(),
+            "payload": lazy_orjson.dumps(event.payload).decode(),
+            "metadata": lazy_orjson.dumps(event.metadata).decode(),
         }
         _format.pairs(call.out, rows)
         return

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
@@ -222,7 +220,7 @@ def decimal(value: str | None) -> float:
 def by_bucket(value: str | None) -> tuple[int, ...]:
     """Return a field's histogram buckets, or () if it is malformed."""
     try:
-        found = orjson.loads(value or "[]")
+        found = lazy_orjson.loads(value or "[]")
     except ValueError:
         return ()
     if not isinstance(found, list) or not all(isinstance(n, int) and n >= 0 for n in found):

@@ -9,9 +9,7 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import renewal
+from agentbus.core import lazy_orjson, renewal
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.settings import state_directory
@@ -50,7 +48,7 @@ def keep(one: TaskToken) -> None:
     descriptor = os.open(made, flags, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(orjson.dumps({name: getattr(one, name) for name in one.__match_args__}))
+            file.write(lazy_orjson.dumps({name: getattr(one, name) for name in one.__match_args__}))
         os.replace(made, os.path.join(folder, _name(one.task_id, one.group)))
     except OSError:
         os.unlink(made)
@@ -112,7 +110,7 @@ def _read(path: str) -> TaskToken | None:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
                 return None
-            fields: Any = orjson.loads(file.read(_LARGEST))
+            fields: Any = lazy_orjson.loads(file.read(_LARGEST))
         # Files of former versions have no visibility.
         visibility = by_hand.seconds(fields.get("visibility", by_hand.VISIBILITY))
         values = [*(fields[name] for name in _TEXTS), visibility]

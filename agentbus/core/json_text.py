@@ -10,8 +10,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SPACE = " \t\r\n"
-# `orjson` is quicker, with its import, for a value of more parts.
-_MOST_PARTS = 2000
+# `orjson` is quicker, with its import, for a value of more parts, and a longer text.
+_MOST_PARTS, _LONGEST = 2000, 16384
+# A double holds a number of so many characters exactly.
+_DIGITS = 15
+
+
+class Unsure(ValueError):
+    """Raised for a text that `orjson` may read in another way than `from_json`."""
 
 
 def _no_constant(name: str) -> Any:
@@ -55,6 +61,39 @@ def from_json(
     if text[end:].strip(_SPACE):
         raise ValueError(f"more than one value, from character {end}")
     return found
+
+
+def as_orjson(text: str) -> Any:
+    """Return the value of a JSON text as `orjson` does.
+
+    Raises `ValueError` if it is none, and `Unsure` where only `orjson` can tell.
+    """
+    if len(text) > _LONGEST or "\\u" in text:
+        raise Unsure
+    try:
+        text.encode()
+        return from_json(text, whole=_whole, decimal=_decimal)
+    except UnicodeEncodeError as error:
+        raise Unsure from error
+    except Unsure:
+        raise
+    except ValueError as error:
+        if text.lstrip(_SPACE)[:1] in ("{", "["):
+            # It may be nested too deeply for `from_json` alone.
+            raise Unsure from error
+        raise
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise Unsure
+    return int(digits)
+
+
+def _decimal(digits: str) -> float:
+    if len(digits) > _DIGITS or "e" in digits or "E" in digits:
+        raise Unsure
+    return float(digits)
 
 
 def to_json(value: object) -> str:

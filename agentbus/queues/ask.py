@@ -6,9 +6,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
@@ -146,7 +144,7 @@ def ask(
     finally:
         inbox.leave(asker)
     yield from inbox.tidy()
-    answer = orjson.loads(found)
+    answer = lazy_orjson.loads(found)
     if answer.get("cancelled"):
         raise cancelled(task_id, answer["error"])
     if not answer["ok"]:

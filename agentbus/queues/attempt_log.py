@@ -15,8 +15,7 @@ from math import nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.queues.claimed import Expired, NotRun, Taken, said
 from agentbus.queues.ids import PRIORITIES
 
@@ -124,7 +123,7 @@ class AttemptLog:
             *(self.bound, *self._of, "agent", self._scope.agent),
             *("ids", b" ".join([task.entry_id for task in tasks])),
             *("began", _packed(began), "took", _packed(took)),
-            *("more", orjson.dumps(more) if more else b""),
+            *("more", lazy_orjson.dumps(more) if more else b""),
         )
 
 

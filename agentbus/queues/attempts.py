@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 
@@ -42,7 +41,7 @@ class Attempt(Record):
 
 def who(worker: str, agent: str) -> bytes:
     """Return the part of a record that names the worker."""
-    return orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
+    return lazy_orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
 
 
 def record(
@@ -58,7 +57,7 @@ def record(
         found["error"] = error[:_LONGEST_ERROR]
     if after is not None:
         found["after_ms"] = round(after * 1000)
-    return orjson.dumps(found)[:-1]
+    return lazy_orjson.dumps(found)[:-1]
 
 
 def newest(flat: Sequence[bytes]) -> list[bytes]:
@@ -72,7 +71,7 @@ def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
     found: list[Attempt] = []
     for one in stored:
         try:
-            fields = orjson.loads(one)
+            fields = lazy_orjson.loads(one)
             began, ended = fields.get("began"), fields.get("ended")
             outcome = fields.get("outcome", "running")
             number = fields["attempt"]

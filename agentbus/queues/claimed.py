@@ -6,8 +6,7 @@ import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import INBOX, WORK_ITEM
 from agentbus.core.stream import is_number
@@ -215,7 +214,7 @@ class UndecodedTask(Taken):
         if self._data is not None:
             data, self._data = self._data, None
             try:
-                self._payload = orjson.loads(data)
+                self._payload = lazy_orjson.loads(data)
             except ValueError as error:
                 self._why = str(error)
 

@@ -7,8 +7,7 @@ import time
 from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.envelope import META, trail_of
 from agentbus.core.errors import UsageError
 from agentbus.queues import tracing
@@ -253,7 +252,7 @@ class Delivery(AnyDelivery, Blocking):
                     hint="make the handler one, too, and await delivery.step(...)",
                 )
             done = self._perform(self._durable().end(name, result))
-        found: R = orjson.loads(done)
+        found: R = lazy_orjson.loads(done)
         return found
 
 
@@ -281,4 +280,4 @@ class AsyncDelivery(AnyDelivery, Awaiting):
                 if inspect.isawaitable(result):
                     result = await result
             done = await self._perform(self._durable().end(name, result))
-        return orjson.loads(done)
+        return lazy_orjson.loads(done)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 
@@ -58,7 +56,9 @@ class QueueLimit(Record):
     def encoded(self) -> bytes:
         """Return the limits as they are stored."""
         given = {name: getattr(self, name) for name in ("at_once", "per_second", "burst", "by")}
-        return orjson.dumps({name: value for name, value in given.items() if value is not None})
+        return lazy_orjson.dumps(
+            {name: value for name, value in given.items() if value is not None}
+        )
 
 
 def checked(
@@ -108,7 +108,7 @@ def limit_of(stored: bytes | None) -> QueueLimit | None:
     if not stored:
         return None
     try:
-        found = orjson.loads(stored)
+        found = lazy_orjson.loads(stored)
         given = (found.get(name) for name in ("at_once", "per_second", "burst", "by"))
         return checked(*given)
     except (ValueError, AttributeError, UsageError):

@@ -7,8 +7,7 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.stream import id_time
 from agentbus.queues.ids import PRIORITIES, split, suffix
 
@@ -57,7 +56,7 @@ def _unpacked(entry_id: str, named: Mapping[bytes, bytes]) -> LoggedAttempts:
         raise ValueError(f"the entry {entry_id} has no ids of tasks")
     ids = listed.split(" ")
     number, at = len(ids), id_time(entry_id)
-    more = orjson.loads(named[b"more"] or b"{}")
+    more = lazy_orjson.loads(named[b"more"] or b"{}")
     queue, group, worker, agent = (
         named[name].decode() for name in (b"queue", b"group", b"worker", b"agent")
     )

@@ -83,7 +83,7 @@ def schedule(
     seen = [keys.seen(queue, key)] if key is not None else []
     if isinstance(words[0], bytes):
         words = [word if isinstance(word, str) else word.decode() for word in words]
-    body = lazy_orjson.dumps([priority, ordering or "", *words], None, None)
+    body = lazy_orjson.dumps([priority, ordering or "", *words])
 
     def places(once: str) -> tuple[str, ...]:
         return (

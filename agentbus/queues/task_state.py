@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
@@ -200,7 +198,7 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
         return entry
     fields = found.fields or {}
     try:
-        meta = orjson.loads(fields.get("meta", "{}"))
+        meta = lazy_orjson.loads(fields.get("meta", "{}"))
     except ValueError:
         meta = {}
     return entry.__replace__(
@@ -249,7 +247,7 @@ def _not_ready(
         return unready(name, queue, group, delayed, float(due) / 1000), ()
     if dependent is None:
         return None, ()
-    marks = [str(one) for one in (orjson.loads(waits) if waits else ())]
+    marks = [str(one) for one in (lazy_orjson.loads(waits) if waits else ())]
     last = f"\n{len(address.number):02d}{name}"
     if not marks:
         return unready(name, queue, group, dependent, None), ()

@@ -6,10 +6,8 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from agentbus.coordination import speak
-from agentbus.core import envelope
+from agentbus.core import envelope, lazy_orjson
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
 from agentbus.queues.ids import ASIDE, PRIORITIES, suffix
@@ -92,7 +90,7 @@ def _words(
         return "", ""
     way = [*map(list, trail), [agent, now]]
     kept = {name: value for name, value in meta.items() if name != "id"}
-    return orjson.dumps({**kept, "trail": way}), orjson.dumps(way)
+    return lazy_orjson.dumps({**kept, "trail": way}), lazy_orjson.dumps(way)
 
 
 class TaskMover:

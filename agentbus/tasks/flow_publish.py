@@ -6,8 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
@@ -82,7 +81,7 @@ def publish(
     )
     header = (
         *("size", len(tasks), "group", group, "agent_id", scope.agent),
-        *("places", orjson.dumps([*places])),
+        *("places", lazy_orjson.dumps([*places])),
     )
     try:
         if (yield from _send(scope, policies, flow, group, sent, header)) == "published":
@@ -165,10 +164,10 @@ def _again(task: dict[str, Any], task_id: str, after: Sequence[str], now: float)
     """Return the record of a task that is published again under another id."""
     body = [*task["body"]]
     at = body.index("meta", _WORDS + 2) + 1
-    meta = orjson.loads(body[at]) | {"created_at": now}
+    meta = lazy_orjson.loads(body[at]) | {"created_at": now}
     if after:
         meta["after"] = after
-    body[at] = orjson.dumps(meta).decode()
+    body[at] = lazy_orjson.dumps(meta).decode()
     return {**task, "id": task_id, "body": body}
 
 
@@ -196,8 +195,13 @@ def _send(
         ),
     ]
     for one in sent:
-        body = orjson.dumps(one.task["body"])
-        argv += (one.number, places.index(one.place) + 1, one.task["id"], orjson.dumps(one.task))
+        body = lazy_orjson.dumps(one.task["body"])
+        argv += (
+            one.number,
+            places.index(one.place) + 1,
+            one.task["id"],
+            lazy_orjson.dumps(one.task),
+        )
         argv += (body, len(one.waits), *(indices[other] for other in one.waits))
     while True:
         step = Script(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
@@ -165,7 +164,7 @@ def read(flow: str, fields: Mapping[str, str]) -> FlowState | None:
 def tasks_in(fields: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of a flow's tasks, the first one first."""
     return [
-        orjson.loads(fields[f"task {number}"])
+        lazy_orjson.loads(fields[f"task {number}"])
         for number in range(1, int(fields["size"]) + 1)
         if f"task {number}" in fields
     ]

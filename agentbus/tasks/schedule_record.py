@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
@@ -169,13 +167,13 @@ def task_of(schedule: ScheduleState, due: int | None) -> Task:
 
 def written(state: ScheduleState) -> bytes:
     """Return the record of a schedule."""
-    return orjson.dumps({name: getattr(state, name) for name in _KEPT})
+    return lazy_orjson.dumps({name: getattr(state, name) for name in _KEPT})
 
 
 def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
     """Return a schedule from the fields of its hash; None if there is none, or nothing to read."""
     try:
-        record = orjson.loads(fields[b"record"])
+        record = lazy_orjson.loads(fields[b"record"])
         found = ScheduleState(name, **{field: record[field] for field in _KEPT})
         _check(found)
     except (KeyError, ValueError, TypeError, UsageError):
@@ -216,6 +214,8 @@ def due_text(state: ScheduleState, now: int) -> str | None:
 
 
 def _dumped(state: ScheduleState, fields: tuple[str, ...]) -> bytes:
+    import orjson
+
     # As JSON, since a payload that was stored has lists where the given one has tuples.
     found = {name: getattr(state, name) for name in fields}
     return orjson.dumps(found, option=orjson.OPT_SORT_KEYS)

@@ -6,8 +6,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from agentbus.core import lazy_orjson
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, StaleToken, TimedOut, UsageError
 from agentbus.core.stream import text
@@ -104,7 +103,7 @@ class ByHand(Fetched):
         if self.token is None:
             return found
         # By these, a repeated call is recognised.
-        return found + b"," + orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
+        return found + b"," + lazy_orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
 
 
 def take(
@@ -302,7 +301,7 @@ def _repeated(
     states = {"failed": "retrying", "retried": "retrying"}
     for stored in attempts.newest(flat):
         try:
-            run: Any = orjson.loads(stored)
+            run: Any = lazy_orjson.loads(stored)
             before = (run["token"], run["asked"], run["attempt"], run["outcome"])
         except (ValueError, KeyError, TypeError):
             continue

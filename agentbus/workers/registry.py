@@ -12,9 +12,7 @@ import socket
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agentbus.core import names
+from agentbus.core import lazy_orjson, names
 from agentbus.core.keys import pause_field
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, score, text
@@ -280,7 +278,7 @@ def reason(order: bytes) -> str | None:
 def parsed(stored: bytes) -> dict[str, str]:
     """Return the text fields of a JSON object, such as an order; none if it is malformed."""
     try:
-        found = orjson.loads(stored)
+        found = lazy_orjson.loads(stored)
     except ValueError:
         return {}
     if not isinstance(found, dict):
