@@ -147,7 +147,10 @@ LINES: dict[str, list[str]] = {
             "delete worked --force",
         ),
     ],
-    "metrics": ["", "--json", "--raw", "--raw --json", "--queue worked --since 1h"],
+    "metrics": [
+        *("", "--json", "--raw", "--raw --json", "--queue worked --since 1h"),
+        *("--since 1d", "--since 1d --json", "--since 1d --raw --json"),
+    ],
     "rerun": [
         *(
             f"{QUEUE} --from 0-0 --dry-run",
@@ -232,9 +235,9 @@ SHOWN = {
     f"bus groups {QUEUE}": "others",
     "bus stats": QUEUE,
     "bus stats --json": QUEUE,
-    "metrics": "worked",
-    "metrics --json": "worked",
-    "metrics --raw --json": "worked",
+    "metrics --since 1d": "worked",
+    "metrics --since 1d --json": "worked",
+    "metrics --since 1d --raw --json": "worked",
     "task show {kept} --json": "done",
     "task show {buried} --json": "buried",
     "task show {delayed}": "delayed",
