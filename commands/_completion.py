@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import (
@@ -19,8 +18,10 @@ from agentbus.commands._output import plain
 from agentbus.core.names import shell_word
 from agentbus.core.settings import resolve, variable
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from agentbus.client.bus import Bus
     from agentbus.commands._declare import Param, Verb

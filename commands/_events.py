@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param, seconds, whole
 from agentbus.commands._format import age
@@ -14,6 +13,7 @@ from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
 from agentbus.core.settings import state_directory
 from agentbus.core.settings_check import make_private
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING
 
 from agentbus.commands import _signals, _waiting
 from agentbus.commands._output import to_stderr
 from agentbus.core import oplog
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 

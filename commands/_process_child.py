@@ -7,13 +7,13 @@ import os
 import pickle
 import signal
 import threading
-from typing import TYPE_CHECKING
 
 from agentbus.commands import _main, work
 from agentbus.commands._processes import Share
 from agentbus.workers.processes.child import die_with, set_apart
 from agentbus.workers.processes.report_pipe import ReportPipe
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import pickle
 import signal
-from typing import TYPE_CHECKING
 
 from agentbus.commands import _signals
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import word
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any

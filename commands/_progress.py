@@ -6,15 +6,16 @@ import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Self
 
 from agentbus.commands._format import age, number
 from agentbus.commands._output import plain
 from agentbus.core.errors import AgentBusError
 from agentbus.core.settings import environment
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
     from agentbus.commands._declare import Call
 

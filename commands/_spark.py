@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param
 from agentbus.commands._output import ReaderGone
 from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _long_running, _processes, _working
 from agentbus.commands._format import count
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from agentbus.commands._declare import Call
     from agentbus.commands._processes import Share

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _signals, _spark, _together, _values
 from agentbus.commands._bare import no_action, unknown_action
@@ -13,8 +12,10 @@ from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 from agentbus.core.signals import StopEvent
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from pyspark.sql import SparkSession
 

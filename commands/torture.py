@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from typing import TYPE_CHECKING
 
 from agentbus.commands import _together, _values, _verdict
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import ConfigError, Refused, Unhealthy, UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.admin import project, stats
 from agentbus.admin.metrics_reader import server_time
 from agentbus.coordination.announce import split
@@ -14,6 +12,7 @@ from agentbus.store.scan import scan
 from agentbus.store.steps import Command
 from agentbus.workers import registry
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 

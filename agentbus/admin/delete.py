@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused
 from agentbus.core.keys import pause_field
@@ -16,6 +14,7 @@ from agentbus.store.scan import key_bytes, members, scan
 from agentbus.store.steps import Script
 from agentbus.workers import registry
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any

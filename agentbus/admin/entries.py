@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core import names
 from agentbus.core.errors import UsageError
@@ -15,6 +13,7 @@ from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.state import Entry
 from agentbus.store.steps import Batch, Command
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson, names
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, is_number, position, text
@@ -13,8 +11,10 @@ from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Emit, Wait, one_step
 from agentbus.workers.metrics import BOUND, Durations, Histogram
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
@@ -19,6 +18,7 @@ from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step
 from agentbus.workers.registry import MOST, in_batches, parsed, ring, withdraw, workers
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 

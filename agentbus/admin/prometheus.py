@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import pause, stats
 from agentbus.admin.health import events
@@ -38,8 +37,10 @@ except ImportError as missing:
         hint="pip install 'agentbus-toolkit[prometheus]'",
     ) from missing
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from agentbus.admin.pause import Order
     from agentbus.admin.stats import QueueStats

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.admin.metrics_reader import Metrics, Sample, recent, summed
 from agentbus.admin.project import MANY_KEYS
 from agentbus.admin.survey import live, surveyed
@@ -19,8 +17,10 @@ from agentbus.workers import registry
 from agentbus.workers.metrics import Durations
 from agentbus.workers.registry import in_batches
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import Any
 
     from agentbus.admin.survey import Group, Survey
     from agentbus.store.scope import Scope

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, STREAMS
 from agentbus.store.steps import Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

@@ -7,7 +7,6 @@ import os
 import secrets
 import stat
 import time
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson, renewal
 from agentbus.core.errors import UsageError
@@ -16,8 +15,10 @@ from agentbus.core.settings import state_directory
 from agentbus.core.settings_check import make_private
 from agentbus.queues import by_hand
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 _LARGEST = 8_192
 # A visibility is at most seven days; a file that is older is of a task that was lost long ago.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from agentbus.core import yaml_reader
 from agentbus.core.errors import ConfigError
 from agentbus.core.validate import Map, Problems, nearest, shown
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

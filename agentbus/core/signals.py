@@ -7,8 +7,8 @@ import functools
 import signal
 import threading
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Concatenate, ParamSpec, Protocol, TypeVar

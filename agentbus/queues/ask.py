@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
@@ -16,8 +15,10 @@ from agentbus.queues.results import cancelled
 from agentbus.queues.task import Task
 from agentbus.store.steps import Command, Pause, Wait
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from agentbus.queues.policy import Policy
     from agentbus.store.scope import Scope

@@ -6,14 +6,14 @@ cost every task: the task's state shows it. Of a task that failed once, the newe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 # Seconds for which the record of a task's attempts is kept after the last one.
 RUNS_KEPT = 86_400

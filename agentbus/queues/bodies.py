@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from agentbus.core import lazy_orjson
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # How many words of a body come before the fields and values of its entry.
 DELAYED, DEPENDENT = 2, 5

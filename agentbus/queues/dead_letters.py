@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import envelope, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
@@ -13,8 +11,10 @@ from agentbus.queues.ids import MOVED_FROM, PRIORITIES, task_id, writable
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Emit, Script, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
@@ -25,8 +24,10 @@ from agentbus.queues.results import Address
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import envelope
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
@@ -15,8 +13,10 @@ from agentbus.queues.ids import PRIORITIES, groups_of
 from agentbus.queues.notify import notifications
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.queues.claimed import said
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.store.scope import Scope

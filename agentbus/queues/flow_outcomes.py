@@ -6,9 +6,6 @@ In the index of dependents each task of a flow has one member more, in the place
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson
 from agentbus.core.names import unescape
 from agentbus.queues.attempts import is_cancelled
@@ -16,20 +13,31 @@ from agentbus.queues.ids import RESULT_KEPT
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Script, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
+    from typing import Any
+
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 # Seconds for which a flow is kept that failed or was cancelled, and may be replayed; and the results of the
 # tasks of all, for those that follow.
 KEPT = 30 * 86_400
-_MEMBER = re.compile(r"(flow|undo) ([1-9]\d{0,3}) (.+)", re.DOTALL)
+_MEMBER = r"(?s)(flow|undo) ([1-9]\d{0,3}) (.+)"
 _FIELDS = {"flow": "end", "undo": "undo"}
 
 
 def watched(dependent: str) -> bool:
     """Return whether a dependent in the index stands for the flow of the other task, and not for a task."""
-    return _MEMBER.fullmatch(dependent) is not None
+    return _member(dependent) is not None
+
+
+def _member(dependent: str) -> re.Match[str] | None:
+    # Most tasks are of no flow: they do without this import.
+    import re
+
+    return re.fullmatch(_MEMBER, dependent)
 
 
 def conclude(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]:
@@ -38,7 +46,7 @@ def conclude(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]
     `mark` is the recorded outcome's field, the prefix of its members, and the member.
     """
     field, _, member = mark
-    found = _MEMBER.fullmatch(member.rpartition("\n")[2][2:])
+    found = _member(member.rpartition("\n")[2][2:])
     assert found is not None
     kind, number, flow = map(str, found.groups())
     task_id, _, group = field.partition("\n")

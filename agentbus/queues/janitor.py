@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
@@ -27,8 +25,10 @@ from agentbus.store.failures import WrongType, or_empty
 from agentbus.store.scan import members, queues
 from agentbus.store.steps import Batch, Command, Script, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from typing import Any
 
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope

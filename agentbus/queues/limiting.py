@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from agentbus.queues.ids import ASIDE, STREAMS
 from agentbus.store.steps import Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.queues.limits import QueueLimit

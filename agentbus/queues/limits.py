@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentbus.queues.claimed import Taken
 
 # The fields of an envelope by which a limit can apply; headers and the payload are named by a path.

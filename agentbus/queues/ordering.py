@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from agentbus.core import names
 from agentbus.core.stream import text
@@ -12,6 +11,7 @@ from agentbus.queues.ids import ASIDE, PRIORITIES, RESULT_KEPT, RETRY, STREAMS, 
 from agentbus.queues.progress import RunningProgress
 from agentbus.store.steps import Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from agentbus.queues.claimed import Taken
     from agentbus.store.scope import Scope

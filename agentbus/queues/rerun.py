@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from agentbus.core import names, timespec
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
@@ -11,6 +9,7 @@ from agentbus.core.stream import position, text
 from agentbus.queues.ids import ASIDE, RETRY, groups_of, split, task_id
 from agentbus.store.steps import Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any

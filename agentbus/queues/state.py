@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import envelope
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, position, text
@@ -13,8 +11,10 @@ from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id
 from agentbus.store.steps import Batch, Script
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

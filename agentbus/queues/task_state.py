@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
@@ -21,8 +19,10 @@ from agentbus.queues.state import Entry, as_list, entries, settled, unready
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Script, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope

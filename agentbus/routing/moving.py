@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from agentbus.coordination import speak
 from agentbus.core import envelope, lazy_orjson
@@ -16,8 +15,10 @@ from agentbus.routing import guard
 from agentbus.store.steps import Batch, Script, ServerReply, one_step
 from agentbus.workers.batch import TaskOutcome
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption

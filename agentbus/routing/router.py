@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
@@ -14,6 +13,7 @@ from agentbus.routing.moving import TaskMover
 from agentbus.workers.heartbeat import Chore
 from agentbus.workers.worker import Worker
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable

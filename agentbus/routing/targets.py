@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from agentbus.core.validate import nearest, shown
 from agentbus.routing.rules import BACKLOG, ROUND_ROBIN, Limit, RouteTarget
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

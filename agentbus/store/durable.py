@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
 from agentbus.core.record import Record
 from agentbus.store.resp import NO_REDIS, forgotten, moved
 from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Unconfirmed
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
-    from typing import Protocol, TypeVar
+    from typing import Any, Protocol, TypeVar
 
     from agentbus.store.steps import Arg, Op
 

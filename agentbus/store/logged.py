@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from agentbus.core.loggers import emit
 from agentbus.store.steps import LinkDown, ServerReply, Take, Wait
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import ConfigError
 from agentbus.store.memory import server
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
 _guard = threading.Lock()
 _users = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError, ConfigError, UnknownBackend
 from agentbus.store.connection import Backend
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -11,13 +11,13 @@ from calendar import timegm
 from collections import deque
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from agentbus.core.errors import UsageError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol

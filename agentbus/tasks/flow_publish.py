@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import AgentBusError, UsageError
@@ -17,8 +16,10 @@ from agentbus.queues.ids import RETRY, suffix, writable
 from agentbus.store.steps import Batch, Script
 from agentbus.tasks.flow_record import tasks_in
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from opentelemetry.trace import Span
 

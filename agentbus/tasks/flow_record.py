@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
@@ -11,8 +9,10 @@ from agentbus.core.stream import text
 from agentbus.queues.task import Task
 from agentbus.tasks.typed_task import Item
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 MOST_TASKS = 1000
 # The states of a flow that has ended.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused
@@ -26,8 +25,10 @@ from agentbus.tasks.flow_record import (
     words_of,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues.encoding import known
 from agentbus.queues.task import Task, envelope_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentbus.queues.retry import Backoff
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import lazy_orjson, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -14,8 +12,10 @@ from agentbus.queues.ids import writable
 from agentbus.queues.task import Task, envelope_of
 from agentbus.tasks import cron
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from agentbus.store.scope import Scope
     from agentbus.tasks.cron import Timing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable
 from agentbus.core.loggers import emit
@@ -12,9 +11,10 @@ from agentbus.queues.runner import LastingRunner, Runner
 from agentbus.store.steps import Pause, Script, Wait
 from agentbus.tasks.ticks import tick
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
+    from typing import Any, Self
 
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope

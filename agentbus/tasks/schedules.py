@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.record import Record
@@ -14,9 +12,10 @@ from agentbus.store.verb import BusT_co, OnBus, verb
 from agentbus.tasks import schedule_record
 from agentbus.tasks.schedule_record import Definition, ScheduleState, task_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Unpack
+    from typing import Any, Unpack
 
     from agentbus.core.envelope import Envelope
     from agentbus.store.scope import Scope

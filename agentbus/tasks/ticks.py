@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
@@ -16,7 +14,10 @@ from agentbus.store.steps import Command, Script
 from agentbus.tasks import schedule_record
 from agentbus.tasks.schedule_record import task_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op

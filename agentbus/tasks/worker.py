@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any
 
 from agentbus.client.aio import AsyncBus
 from agentbus.core.errors import UsageError
@@ -14,10 +13,11 @@ from agentbus.tasks.declared_schedules import ascheduled, definitions, scheduled
 from agentbus.tasks.dependencies import Surroundings, check
 from agentbus.tasks.payloads import PayloadMismatch
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
-    from typing import TypedDict
+    from typing import Any, TypedDict
 
     from agentbus.client.bus import Bus
     from agentbus.tasks.dependencies import Provided

@@ -13,7 +13,6 @@ import time
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
 from agentbus.queues import tracing
@@ -22,8 +21,10 @@ from agentbus.workers import time_limits
 from agentbus.workers.batch import TaskOutcome
 from agentbus.workers.pause import Halt
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Coroutine
+    from typing import Any
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery

@@ -9,7 +9,6 @@ import socket
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AsyncDelivery, Delivery
@@ -20,8 +19,10 @@ from agentbus.workers.fetched import Fetched, FetchTally
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.reclaim import Reclaimer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery

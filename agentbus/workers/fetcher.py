@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
@@ -16,6 +15,7 @@ from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
 from agentbus.store.steps import Wait
 from agentbus.workers.registry import ring
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core.errors import AgentBusError, OutcomeUnknown
 from agentbus.core.record import Record
@@ -12,13 +10,15 @@ from agentbus.core.stream import id_time, text
 from agentbus.store.driver import rest
 from agentbus.store.steps import Both, LinkDown, Script, ServerReply
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any, TypeVar
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Once, Op, Step
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 # What a flush adds to the queue's counters. The scripts count all other events, since only they know
 # whether a task still belonged to this worker.
@@ -151,7 +151,10 @@ class Tally:
         self._queue = queue
         self._group = group
         self._worker = worker
-        self._lock = threading.Lock()
+        # Others only read metrics.
+        from threading import Lock
+
+        self._lock = Lock()
         self._now = _Counts(scope.now())
         self._flushing = False
         # The offset of the server's clock, in seconds.

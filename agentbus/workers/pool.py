@@ -9,12 +9,12 @@ import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.workers.batch import TaskOutcome
 from agentbus.workers.executors import Coroutines, Inline
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 

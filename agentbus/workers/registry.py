@@ -8,9 +8,7 @@ before it runs a task. So a pause is in effect as soon as all live workers have 
 from __future__ import annotations
 
 import os
-import socket
 from itertools import count
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson, names
 from agentbus.core.keys import pause_field
@@ -24,8 +22,10 @@ from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
 from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from agentbus.queues.consumer import Consumption
     from agentbus.store.scope import Scope
@@ -100,12 +100,15 @@ class WorkerRegistration:
     def __init__(
         self, scope: Scope, worker: str, agent: str, queue: str, group: str, concurrency: int
     ) -> None:
+        # Here: others read the registry, and need it not.
+        from socket import gethostname
+
         self.scope = scope
         self.worker = names.name("worker", worker)
         self.queue = queue
         self._record: list[str | int] = [
             *("agent", agent, "queue", queue, "group", group, "concurrency", concurrency),
-            *("host", socket.gethostname(), "pid", os.getpid(), "version", __version__),
+            *("host", gethostname(), "pid", os.getpid(), "version", __version__),
         ]
         self._fields = fields_of(queue, agent, worker)
         # Whose limits each heartbeat returns, and whose tasks' progress it tells.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 from agentbus.workers.acker import order
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption

@@ -16,7 +16,6 @@ import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -28,8 +27,10 @@ from agentbus.queues.notify import WEBHOOKS
 from agentbus.queues.retry import Backoff, Bury, Retry
 from agentbus.workers.worker import Worker
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
     from agentbus.core.settings import Settings
     from agentbus.queues.delivery import Delivery

@@ -5,18 +5,18 @@ Their checkpoints are in a database, which is not read here.
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING, Any
-
 from agentbus.admin.health.findings import HealthFinding, above, span, things
+from agentbus.core import names
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.steps import Script
 from agentbus.workers.registry import MOST, in_batches, parsed
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
 
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.store.scope import Scope
@@ -181,7 +181,7 @@ def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]
         HealthFinding(
             *("quarantined", name, severity, None, None),
             f"the consumer {name!r} was quarantined{_why(record)}",
-            f"fix its handler, then: agentbus quarantine release {shlex.quote(name)}",
+            f"fix its handler, then: agentbus quarantine release {names.shell_word(name)}",
         )
         for name, record in (yield from quarantined(scope)).items()
     ]

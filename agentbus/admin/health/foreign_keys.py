@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING
-
 from agentbus.admin.health.findings import HealthFinding
+from agentbus.core import names
 from agentbus.core.stream import text
 from agentbus.store.steps import Batch
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -38,7 +37,7 @@ def examine(scope: Scope) -> Op[list[HealthFinding]]:
                 HealthFinding(
                     *("foreign_key", key, "critical", None, None),
                     f"the key {key!r} is a {kind}, and should be a {wanted}: another program wrote it",
-                    f"find that program, then: redis-cli DEL {shlex.quote(key)}",
+                    f"find that program, then: redis-cli DEL {names.shell_word(key)}",
                 )
             )
     return found

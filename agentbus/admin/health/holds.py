@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING
-
 from agentbus.admin.health.findings import HealthFinding, span
 from agentbus.admin.health.thresholds import WARNING
 from agentbus.coordination import flags
+from agentbus.core import names
 from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.store import sessions
 from agentbus.store.steps import Batch
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -47,7 +46,7 @@ class LeftHold(Record):
     @property
     def remedy(self) -> str:
         """What to do, for a shell."""
-        quoted = shlex.quote(self.flag)
+        quoted = names.shell_word(self.flag)
         return f"agentbus release --force {quoted}; next time use 'hold', or announce with --ttl"
 
 

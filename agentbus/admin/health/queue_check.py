@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING
-
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.survey import HEARD, live
+from agentbus.core import names
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, taker
 from agentbus.queues.state import due_at
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -310,7 +309,7 @@ class QueueCheck:
         number = self._requests.number
         for group, (length, purged, replayed) in self._letters.items():
             count = max(0, number(length) - number(purged) - number(replayed))
-            option = "" if group == "default" else f" --group {shlex.quote(group)}"
+            option = "" if group == "default" else f" --group {names.shell_word(group)}"
             yield from self._above(
                 *("dead_letters", f"{self._where}/{group}", count),
                 f"the group {group!r} of {self.queue!r} has {things(count, 'dead letter')}",
@@ -321,7 +320,7 @@ class QueueCheck:
 
     @property
     def _quoted(self) -> str:
-        return shlex.quote(self.queue)
+        return names.shell_word(self.queue)
 
     def _levels(self, check: str) -> Levels:
         return self._thresholds.levels(check, self.queue)
@@ -364,7 +363,7 @@ class QueueCheck:
         return self._start(group.group, "start a worker, which reclaims them")
 
     def _start(self, group: str | None, what: str = "start a worker") -> str:
-        option = "" if group in (None, "default") else f" --group {shlex.quote(str(group))}"
+        option = "" if group in (None, "default") else f" --group {names.shell_word(str(group))}"
         return f"{what}: agentbus work {self._quoted}{option} -- CMD"
 
 

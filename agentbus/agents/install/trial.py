@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from agentbus.agents import hook
 from agentbus.agents.install.samples import sample
@@ -22,7 +21,10 @@ from agentbus.core import client_session
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.settings import environment, home, repository, resolve
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentbus.client.bus import Bus
 
 _OTHER = "agentbus-check"

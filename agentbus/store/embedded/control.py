@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import TYPE_CHECKING, NoReturn
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Refused
 from agentbus.core.record import Record
@@ -27,7 +26,10 @@ from agentbus.store.embedded.watch import Watch
 from agentbus.store.scope import EMBEDDED, embedded
 from agentbus.store.steps import Command, Denied, LinkDown, ServerReply
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from agentbus.store.steps import Link
 
 _STOPS_WITHIN = 30.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 
 from agentbus.core.errors import BackendUnavailable
 from agentbus.core.record import Record
@@ -86,7 +85,9 @@ def _free(place: str) -> int:
 
 
 def _write(place: str, *, sync: bool) -> None:
-    descriptor, path = tempfile.mkstemp(prefix=".room-", dir=place)
+    # Without `tempfile`, whose import takes as long as this check.
+    path = os.path.join(place, f".room-{os.urandom(8).hex()}")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb", buffering=0) as file:
             left = memoryview(bytes(_PROBE))

@@ -7,8 +7,8 @@ import select
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -6,15 +6,16 @@ import select
 import signal
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.record import Record
 from agentbus.workers.processes.crash_loop import BACKOFF, CrashHistory, windows
 from agentbus.workers.processes.process import WorkerProcess
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from agentbus.queues.retry import Backoff
     from agentbus.workers.processes.crash_loop import CrashWindow
