@@ -109,9 +109,9 @@ def value(out: Out, found: object) -> None:
     if isinstance(found, str):
         out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
     else:
-        import orjson
+        from agentbus.core import lazy_orjson
 
-        out.record({}, orjson.dumps(found).decode())
+        out.record({}, lazy_orjson.dumps(found).decode())
 
 
 def number(wanted: str, fits: Callable[[float], bool]) -> Convert:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -192,34 +190,6 @@ def test_an_expired_task_is_not_run(shell, queue, real_url, project):
     assert not (shell.home / "ran").exists()
     (letter,) = shell.records("dlq", "list", "mail")
     assert letter["error"].startswith("the task expired at ")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("fix the build",),
-        ('{"to": "ada@example.org", "copies": 2, "sizes": [1.5, true]}', "--priority", "high"),
-        ("main", "--key", "main", "--topic", "build", "--delay", "60"),
-    ],
-)
-def test_a_short_publish_imports_nothing_that_takes_longer_than_itself(shell, words):
-    main = "from agentbus.commands._main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", main, "publish", "mail", *words],
-        env=shell.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    *_, began = done.stderr.partition("| site\n")
-    assert began
-    imported = {line.rpartition("|")[2].strip() for line in began.splitlines()}
-    assert imported & {"agentbus.commands.publish"}
-    slow = {"contextlib", "enum", "functools", "json", "orjson", "re", "typing", "uuid"}
-    assert not imported & slow
 
 
 def test_a_correlation_is_a_random_uuid(shell, queue):
