@@ -47,11 +47,11 @@ def _clients() -> Iterator[tuple[str, str, str, str | None]]:
 
     That endangers no data, so it is a warning.
     """
-    from agentbus.agents.install import folder
+    from agentbus.agents.install import installed
 
-    if not folder.is_used():
+    if not installed.is_used():
         return
-    from agentbus.agents.install import check, run as installation
+    from agentbus.agents.install import check, folder, run as installation
     from agentbus.agents.install.place import Installation
     from agentbus.core.errors import AgentBusError
 

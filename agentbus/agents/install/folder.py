@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentbus.agents import plugin
+from agentbus.agents.install.installed import RECORD, base
 from agentbus.core.errors import AgentBusError, NotFound
-from agentbus.core.settings import home, variable
 from agentbus.core.settings_check import make_private
 from agentbus.core.version import __version__
-
-_RECORD = "installed.json"
 
 
 def program() -> str:
@@ -40,19 +38,6 @@ def program() -> str:
 
 def _runs(path: str) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
-
-
-def base() -> str:
-    """Return the directory of all that clients read, which need not exist."""
-    place = variable("XDG_DATA_HOME") or ""
-    if not os.path.isabs(place):
-        place = os.path.join(home(), ".local", "share")
-    return os.path.join(place, "agentbus", "clients")
-
-
-def is_used() -> bool:
-    """Tell whether anything is installed, as far as one look at the disk tells."""
-    return os.path.isfile(os.path.join(base(), _RECORD))
 
 
 def folder() -> str:
@@ -102,7 +87,7 @@ class InstallRecord:
     """What is installed: the clients by `client scope directory`, and the files that were merged into."""
 
     def __init__(self) -> None:
-        self._path = os.path.join(base(), _RECORD)
+        self._path = os.path.join(base(), RECORD)
         found: Any = None
         text = _read(self._path)
         if text is not None:

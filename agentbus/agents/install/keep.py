@@ -9,7 +9,8 @@ import contextlib
 import json
 import os
 
-from agentbus.agents.install import edit, folder
+from agentbus.agents.install import edit
+from agentbus.agents.install.installed import base
 from agentbus.agents.install.place import Installation
 from agentbus.agents.install.steps import shown
 from agentbus.core.errors import AgentBusError, Refused
@@ -112,7 +113,7 @@ def _comments(data: bytes) -> int:
 
 def _copy(data: bytes) -> str:
     """Keep a copy in the directory of the record, for this user alone: settings may hold passwords."""
-    place = os.path.join(folder.base(), _KEPT)
+    place = os.path.join(base(), _KEPT)
     path = os.path.join(place, edit.digest(data)[:32])
     try:
         make_private(place)
