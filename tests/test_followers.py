@@ -225,3 +225,29 @@ def test_a_follower_left_by_the_first_one_goes_on(own_server, project):
         third = bus.overhear(since="0", follow=True)
         assert next(third).text == "one"
         third.close()
+
+
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "beside another one"])
+async def test_a_loop_left_by_break_has_recorded_how_far_it_came_once_the_bus_is_closed(
+    valkey, project, others, follow
+):
+    async with AsyncExitStack() as stack:
+        bob = await stack.enter_async_context(
+            agentbus.aio.connect(valkey.url, project=project, agent="bob")
+        )
+        first = bob.overhear(follow=True, timeout=PATIENCE)
+        for number in range(3):
+            await bob.speak(str(number))
+        if others:
+            assert (await anext(first)).text == "0"
+
+        async with agentbus.aio.connect(valkey.url, project=project, agent="ada") as ada:
+            async for message in ada.overhear(follow=follow):
+                # The one at which the loop is left counts as not read.
+                if message.text == "1":
+                    break
+
+        with agentbus.connect(valkey.url, project=project, agent="ada") as again:
+            assert [one.text for one in again.overhear()] == ["1", "2"]
+        await first.aclose()

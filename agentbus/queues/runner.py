@@ -15,7 +15,8 @@ from agentbus.store.sessions import attending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    import asyncio
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
     from typing import Any, Protocol, Self, TypeVar
 
     from agentbus.core.settings import Settings
@@ -264,6 +265,8 @@ class AsyncRunner(_AnyRunner):
         self.coalescer = Coalescer(self.link, self._retrying)
         # For workers, which call the server from their own threads.
         self.blocking = Runner(settings, self)
+        # The iterations that were left, and are not over.
+        self._left: set[asyncio.Event] = set()
 
     def run(
         self,
@@ -297,9 +300,11 @@ class AsyncRunner(_AnyRunner):
     def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
         """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
         tried = self.attempt(self.recorded(op, time.monotonic()), patience)
-        return self._follow(tried) if patience else self._drive.iterate(self.link, tried)
+        return self._watched(
+            self._follow(tried) if patience else self._drive.iterate(self.link, tried)
+        )
 
-    async def _follow(self, op: Op[Any]) -> AsyncIterator[Any]:
+    async def _follow(self, op: Op[Any]) -> AsyncGenerator[Any]:
         import contextlib
 
         from agentbus.store import followers
@@ -309,9 +314,42 @@ class AsyncRunner(_AnyRunner):
                 async for value in values:
                     yield value
 
+    async def _watched(self, values: AsyncGenerator[Any]) -> AsyncIterator[Any]:
+        """Yield the values of an iteration; `aclose` waits for its end once it was left."""
+        import asyncio
+
+        ended = asyncio.Event()
+        try:
+            async for value in values:
+                try:
+                    yield value
+                except GeneratorExit:
+                    self._left.add(ended)
+                    raise
+        finally:
+            try:
+                await values.aclose()
+            finally:
+                self._left.discard(ended)
+                ended.set()
+
+    async def _leave(self) -> None:
+        """Wait for the iterations that were left by `break`: they record how far they came."""
+        import asyncio
+
+        # The event loop closes such a generator in a task, which begins within two turns.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if self._left:
+            waiting = [asyncio.ensure_future(ended.wait()) for ended in self._left]
+            _, late = await asyncio.wait(waiting, timeout=self._shortly())
+            for one in late:
+                one.cancel()
+
     async def aclose(self) -> None:
         """Close the connections; operations in progress fail."""
         try:
+            await self._leave()
             for last in self.at_close:
                 try:
                     await self.run(last(), deadline=self._shortly())
