@@ -65,6 +65,8 @@ def test_tasks_that_are_done_have_a_row_each_in_one_entry(logged: agentbus.Bus) 
 def test_a_failure_and_its_retry_have_a_row_each(logged: agentbus.Bus) -> None:
     def handler(delivery: Any) -> None:
         if delivery.attempt == 1:
+            # It takes longer than two clocks differ on a loaded machine.
+            time.sleep(0.5)
             raise ValueError("no\nand more")
 
     task = logged.queue("mail").publish(1)
@@ -77,8 +79,8 @@ def test_a_failure_and_its_retry_have_a_row_each(logged: agentbus.Bus) -> None:
     assert first["errors"] == "ValueError: no"
     assert (second["tasks"], second["attempts"], second["outcomes"]) == (task, 2, "done")
     assert second["errors"] is None
-    # From when it was due, not from its publication.
-    assert second["waited"] <= second["began"] - first["began"] + 0.01
+    # From when it was due, which is after the first attempt, not from its publication.
+    assert second["waited"] <= second["began"] - first["began"] - 0.25
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
