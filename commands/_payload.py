@@ -58,7 +58,7 @@ def _exact(text: str) -> Any:
     """Return the value of a text that is JSON exactly; raises `ValueError`, `_Inexact` for a number."""
     begun = text.lstrip(" \t\r\n")[:1]
     if begun not in _BEGINNINGS:
-        raise ValueError(f"no JSON begins with {begun!a}")
+        raise ValueError(f"JSON does not begin with {begun!a}")
     # The help of all verbs imports this module, and needs none of this.
     from agentbus.core.json_text import Unsure, as_orjson
 

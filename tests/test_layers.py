@@ -62,14 +62,8 @@ LIGHT = {
     "bus": ["bus", "stats"],
 }
 TOO_SLOW_FOR_LIGHT = [
-    "click",
-    "redis",
-    "typing",
-    "dataclasses",
-    "orjson",
-    "inspect",
-    "uuid",
-    "json",
+    *("click", "redis", "typing", "dataclasses", "orjson", "inspect", "uuid", "json"),
+    *("contextlib", "enum", "functools", "re"),
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import agentbus
 from agentbus.core.keys import Keys
+from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.task import Task
 from agentbus.retry import Bury
 from tests.conftest import Connect
@@ -88,3 +89,7 @@ def test_a_task_is_delivered_as_before(bus: agentbus.Bus) -> None:
     drain(bus, found.append)
 
     assert [(one.payload, one.source) for one in found] == [({"n": 1}, None), ({"n": 2}, "billing")]
+
+
+def test_the_priorities_are_those_of_the_enumeration():
+    assert tuple(agentbus.Priority) == PRIORITIES

@@ -94,7 +94,7 @@ def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
 
 
 def _bytes(path: str) -> bytes:
-    """Return a path as the file system has it. Raises `UsageError` if none can have it, as JSON may."""
+    """Return a path in bytes. Raises `UsageError` for a lone surrogate, which only JSON can hold."""
     try:
         return path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -66,7 +66,7 @@ def from_json(
 def as_orjson(text: str) -> Any:
     """Return the value of a JSON text as `orjson` does.
 
-    Raises `ValueError` if it is none, and `Unsure` where only `orjson` can tell.
+    Raises `ValueError` if it is not JSON, and `Unsure` where only `orjson` can tell.
     """
     if len(text) > _LONGEST or "\\u" in text:
         raise Unsure

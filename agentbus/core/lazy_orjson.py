@@ -54,7 +54,7 @@ def _decode(data: bytes | str, /) -> Any:
         try:
             return as_orjson(data if isinstance(data, str) else str(data, "utf-8"))
         except ValueError:
-            # It is no JSON, and the error is that of `orjson`; or only that can read it.
+            # It is not JSON, and `orjson` says why; or only `orjson` can read it.
             pass
     import orjson
 

@@ -151,7 +151,7 @@ class Tally:
         self._queue = queue
         self._group = group
         self._worker = worker
-        # Others only read metrics.
+        # Here: what only reads metrics does not need it.
         from threading import Lock
 
         self._lock = Lock()

@@ -100,7 +100,7 @@ class WorkerRegistration:
     def __init__(
         self, scope: Scope, worker: str, agent: str, queue: str, group: str, concurrency: int
     ) -> None:
-        # Here: others read the registry, and need it not.
+        # Here: what only reads the registry does not need it.
         from socket import gethostname
 
         self.scope = scope

@@ -85,7 +85,7 @@ def _free(place: str) -> int:
 
 
 def _write(place: str, *, sync: bool) -> None:
-    # Without `tempfile`, whose import takes as long as this check.
+    # Without `tempfile`, which imports a dozen modules.
     path = os.path.join(place, f".room-{os.urandom(8).hex()}")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
