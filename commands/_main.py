@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# The package `signal` makes enumerations of what is in here, which takes a fifth of a quick verb.
+import _signal  # type: ignore[import-not-found]
 import gc
 import os
 import sys
@@ -52,6 +54,7 @@ if __spec__ is not None and isinstance(__spec__.loader, SourceFileLoader):
 
 def main() -> NoReturn:
     """Run the command line of this process and end it."""
+    sys.unraisablehook = _interrupt_again
     _fill_descriptors()
     if sys.argv[1:2] == ["hook"]:
         # At every turn and tool of an agent: without what other verbs need.
@@ -74,6 +77,20 @@ def main() -> NoReturn:
     if scratch := sys.modules.get("agentbus.pipeline.spark.scratch"):
         scratch.clear()
     os._exit(code)
+
+
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """Interrupt the main thread once more if a callback or a finalizer was interrupted.
+
+    Python lets no exception out of those. `import` has one, so a Ctrl-C was lost now and then, and a verb
+    that waits went on waiting.
+    """
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    # What raises here is lost, too: it must be later.
+    _signal.signal(_signal.SIGALRM, _signal.default_int_handler)
+    _signal.setitimer(_signal.ITIMER_REAL, 0.001)
 
 
 def _fill_descriptors() -> None:
