@@ -29,7 +29,9 @@ sys.addaudithook(on_import)
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_an_interrupt_within_a_callback_ends_a_verb_that_waits(real_shell, tmp_path, line, imported):
+def test_an_interrupt_within_a_callback_ends_a_verb_that_waits(
+    real_shell, tmp_path, line, imported
+):
     (tmp_path / "sitecustomize.py").write_text(_IN_A_CALLBACK)
 
     done = real_shell.run(*line, env={"PYTHONPATH": str(tmp_path), "AT": imported})

@@ -1,4 +1,4 @@
-"""Many real processes at once: one winner, nobody forgotten, nothing lost to a kill."""
+"""Many real processes, or threads, at once: one winner, nobody forgotten, nothing lost to a kill."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import json
 import pathlib
 import random
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -220,3 +223,24 @@ def test_what_many_processes_say_at_once_is_all_there(crowd, bus):
     said = [message.text for message in bus.overhear()]
 
     assert sorted(said) == sorted(f"message {number}" for number in range(50))
+
+
+def test_threads_that_use_a_new_server_in_memory_at_once_share_its_data():
+    between, crowd = sys.getswitchinterval(), 8
+    at_once = threading.Barrier(crowd)
+
+    def speak(bus: agentbus.Bus) -> None:
+        at_once.wait(60)
+        bus.speak("hi")
+
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(100):
+            url = f"memory://threads{number}"
+            buses = [agentbus.connect(url, agent=f"a{each}") for each in range(crowd)]
+            with ThreadPoolExecutor(crowd) as pool:
+                list(pool.map(speak, buses))
+
+            assert len(list(buses[0].overhear(since="0"))) == crowd
+    finally:
+        sys.setswitchinterval(between)
