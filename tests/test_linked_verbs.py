@@ -144,11 +144,16 @@ def test_a_flag_that_is_satisfied_meanwhile_is_awaited_in_the_same_way(both):
     pair.compare()
 
 
-def _satisfied(way: Way) -> None:
+def _until_it_waits(way: Way) -> str:
+    """Return the path of the server's socket when a client waits there."""
     with way.server() as server:
         while not any(one["cmd"] == "xread" for one in server.client_list()):
             pass
-        path = server.get_connection_kwargs()["path"]
+        return server.get_connection_kwargs()["path"]
+
+
+def _satisfied(way: Way) -> None:
+    path = _until_it_waits(way)
     with agentbus.connect(f"unix://{path}", project="p", agent="b") as bus:
         bus.satisfy("building")
 
@@ -158,10 +163,9 @@ def test_a_signal_ends_a_wait_in_the_same_way(both, number):
     pair = Pair(both)
 
     def end(way: Way) -> None:
-        log = way.home / ".local/state/agentbus/agentbus.log"
-        while "began" not in (line := log.read_text().splitlines()[-1]):
-            pass
-        os.kill(json.loads(line)["pid"], number)
+        _until_it_waits(way)
+        begun = (way.home / ".local/state/agentbus/agentbus.log").read_text().splitlines()[-1]
+        os.kill(json.loads(begun)["pid"], number)
 
     with pair.meanwhile(end):
         done = pair.run("await", "building")
@@ -291,16 +295,19 @@ def test_what_a_server_answers_otherwise_is_handled_in_the_same_way(both):
     for key in ("ch:main", "last:a", "jot:how", "flag:building"):
         pair.ask("DEL", f"agentbus:{key}")
         pair.ask("SET" if key != "last:a" else "SADD", f"agentbus:{key}", "spoilt")
-    lines = [
-        ["await", "building", "--timeout=0.05"] if line[0] == "await" else line for line in PLAIN
-    ]
-    codes = [pair.run(*line, stdin=EVENT).code for line in lines]
+
+    def codes(timeout: float) -> list[int]:
+        await_ = ["await", "building", f"--timeout={timeout}"]
+        lines = [await_ if line[0] == "await" else line for line in PLAIN]
+        return [pair.run(*line, stdin=EVENT).code for line in lines]
+
+    spoilt = codes(10)
     pair.ask("FLUSHALL")
     pair.ask("CONFIG", "SET", "maxmemory", "1")
-    full = [pair.run(*line, stdin=EVENT).code for line in lines]
+    full = codes(0.5)
     pair.ask("CONFIG", "SET", "maxmemory", "0")
 
-    assert 0 not in (codes[0], codes[5])
+    assert 0 not in (spoilt[0], spoilt[5])
     assert full[0] == 1
     pair.compare()
 
