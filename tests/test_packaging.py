@@ -405,6 +405,31 @@ def test_a_quick_verb_heeds_what_a_customization_sets(installed, tmp_path, comma
     assert spoke["project"] == "mine"
 
 
+@COMMANDS
+def test_a_refused_quick_verb_imports_its_error_and_no_other_verbs_code(
+    installed, tmp_path, command
+):
+    run(installed / "agentbus", "announce", "building", "--agent", "ada", home=tmp_path)
+    try:
+        done = subprocess.run(
+            [str(installed / command), "announce", "building", "--agent", "bob"],
+            env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPROFILEIMPORTTIME": "1"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        run(installed / "agentbus", "server", "stop", home=tmp_path)
+
+    found = {line.rpartition("| ")[2].strip() for line in done.stderr.splitlines()}
+    assert done.returncode == 4
+    assert "agentbus.core.errors" in found
+    assert not [name for name in found if name.startswith(("agentbus.commands", "agentbus.coord"))]
+    # Only the second command's Python starts with it.
+    assert ("site" in found) is (command == "agentbus-toolkit")
+
+
 def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(
     installed, tmp_path
 ):

@@ -142,7 +142,14 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
 
 
 def _find(name: str, path: Any = None, target: Any = None) -> Any:
-    """Find a module that is installed, where Python was started without `site`, which knows the places."""
+    """Find a module that is installed, where Python was started without `site`, which knows the places.
+
+    The package itself, such as for an error, is two folders above this file.
+    """
+    if name == "agentbus":
+        from _frozen_importlib_external import PathFinder
+
+        return PathFinder.find_spec(name, [_load_rest.__code__.co_filename.rsplit("/", 3)[0]])
     import site
 
     sys.meta_path.remove(_finder)

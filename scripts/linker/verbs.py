@@ -35,7 +35,8 @@ VERBS: dict[str, tuple[str, ...]] = {
     ),
 }
 _ALL = (
-    *("commands._main", "commands._declare", "commands._message", "commands._output"),
+    *("commands._errors", "commands._main", "commands._declare", "commands._message"),
+    "commands._output",
     "commands._parser",
     *("commands._session", "commands._values"),
     *("core.agent_name", "core.client_session", "core.clock", "core.json_text", "core.keys"),
@@ -48,16 +49,15 @@ _LATE = (
     *("commands._main._as_json", "commands._main._no_settings"),
     *("commands._message.fields", "commands._values.with_old", "commands.overhear._catch_up"),
     *("core.agent_name._of_job", "core.agent_name._user_name", "core.client_session._asked"),
-    *("core.json_text.to_json", "core.names._bad_name", "core.names._bad_payload"),
+    *("core.names._bad_name", "core.names._bad_payload"),
     *("core.names._shown", "core.oplog._escaped"),
     *("core.timespec._days", "core.timespec._minutes", "core.timespec.parse_rfc3339"),
     *("core.timespec.preceding", "core.timespec.since", "core.timespec.stream_id"),
     *("store.driver.rest", "store.driver.run", "store.operation.MISREAD", "store.resp.source"),
     *("store.operation.misread",),
-    *("coordination.announce._held", "coordination.announce._not_held"),
     *("coordination.announce.over", "coordination.notes.newest", "coordination.notes.notes"),
     *("coordination.overhear.catch_up", "coordination.overhear.skipped"),
-    *("coordination.recall.missing", "coordination.wait._failed"),
+    "coordination.wait._failed",
 )
 # What is late, or not, for one verb alone: a hook with other options than those that clients give.
 _LATE_IN = {
