@@ -156,39 +156,44 @@ def replace(part: list[ast.stmt], *others: list[ast.stmt]) -> None:
     what Python itself asks of a class, or code tests a value for, needs one. `others` are the statements of
     the other parts; what they add to a class is found by its name, as are its properties.
     """
+    needed = _needed([one for each in (part, *others) for one in each])
     for place in range(len(part) - 1, -1, -1):
         statement = part[place]
-        statements = [one for each in (part, *others) for one in each]
-        if not isinstance(statement, ast.ClassDef) or not _is_spared(statement, statements):
+        if not isinstance(statement, ast.ClassDef) or statement.name in needed:
+            continue
+        if not _is_simple(statement):
             continue
         part[place : place + 1] = _functions(statement)
         for other in others:
-            other[:] = [one for one in other if not _adds_to(statement.name, one)]
+            other[:] = [one for one in other if _added_to(one) != statement.name]
 
 
-def _is_spared(made: ast.ClassDef, statements: list[ast.stmt]) -> bool:
-    """Tell whether a class is only called, or added to, and has but methods and constants."""
-    nodes = [*_nodes(statements)]
-    named = sum(_is_name(node, made.name) for node in nodes)
-    called = sum(isinstance(node, ast.Call) and _is_name(node.func, made.name) for node in nodes)
-    added = sum(_adds_to(made.name, one) for one in statements)
+def _needed(statements: list[ast.stmt]) -> set[str]:
+    """Return the names that code uses otherwise than to call them, or to add a method to a class.
+
+    Also those of classes of a later part that values are tested for.
+    """
+    used = Counter[str]()
+    tested: set[str] = set()
+    for node in _nodes(statements):
+        if isinstance(node, ast.Name):
+            used[node.id] += 1
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            used[node.func.id] -= 1
+            if node.func.id == HERE:
+                tested.add(ast.literal_eval(node.args[0]))
+    used.subtract(filter(None, map(_added_to, statements)))
+    return {name for name, times in used.items() if times} | tested
+
+
+def _is_simple(made: ast.ClassDef) -> bool:
+    """Tell whether a class has but methods and constants, and Python itself calls only `__init__`."""
     methods = [one for one in made.body if isinstance(one, ast.FunctionDef)]
     return (
-        named == called + added
-        and not any(_is_tested(node, made.name) for node in nodes)
-        and not made.bases
+        not made.bases
         and _is_plain(made)
         and [one.name for one in methods if one.name[:2] == "__"] == ["__init__"]
         and all(ast.unparse(one) == "property" for each in methods for one in each.decorator_list)
-    )
-
-
-def _is_tested(node: ast.AST, name: str) -> bool:
-    """Tell whether a part tests a value for a class of a later one."""
-    return (
-        isinstance(node, ast.Call)
-        and _is_name(node.func, HERE)
-        and ast.unparse(node.args[0]) == repr(name)
     )
 
 
@@ -230,14 +235,9 @@ def _functions(made: ast.ClassDef) -> list[ast.stmt]:
     return [*found, begins]
 
 
-def _adds_to(name: str, statement: ast.stmt) -> bool:
-    """Tell whether a statement gives a class a method."""
-    return (
-        isinstance(statement, ast.Assign)
-        and isinstance(statement.targets[0], ast.Attribute)
-        and _is_name(statement.targets[0].value, name)
-    )
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+def _added_to(statement: ast.stmt) -> str | None:
+    """Return the name of the class that a statement gives a method; None if it gives none."""
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Attribute):
+        of = statement.targets[0].value
+        return of.id if isinstance(of, ast.Name) else None
+    return None
