@@ -82,13 +82,13 @@ def main() -> NoReturn:
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
     """Interrupt the main thread once more if a callback or a finalizer was interrupted.
 
-    Python lets no exception out of those. `import` has one, so a Ctrl-C was lost now and then, and a verb
-    that waits went on waiting.
+    Python drops what is raised there. `import` has such callbacks, so that a Ctrl-C was lost now and then,
+    and a verb that waits went on waiting.
     """
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    # What raises here is lost, too: it must be later.
+    # What is raised here is dropped, too: it must be raised later.
     _signal.signal(_signal.SIGALRM, _signal.default_int_handler)
     _signal.setitimer(_signal.ITIMER_REAL, 0.001)
 

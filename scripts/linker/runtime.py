@@ -144,7 +144,7 @@ def _class(make: Any, name: str, *bases: Any, **options: Any) -> Any:
 def _find(name: str, path: Any = None, target: Any = None) -> Any:
     """Find a module that is installed, where Python was started without `site`, which knows the places.
 
-    The package itself, such as for an error, is two folders above this file.
+    The package itself, which an error needs, is the one that this file is in.
     """
     if name == "agentbus":
         from _frozen_importlib_external import PathFinder

@@ -57,7 +57,6 @@ _LATE = (
     *("store.operation.misread",),
     *("coordination.announce.over", "coordination.notes.newest", "coordination.notes.notes"),
     *("coordination.overhear.catch_up", "coordination.overhear.skipped"),
-    "coordination.wait._failed",
 )
 # What is late, or not, for one verb alone: a hook with other options than those that clients give.
 _LATE_IN = {
