@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agentbus.torture.archive.site import descendants
 from tests.pipeline import clusters
 from tests.servers import Server, scrubbed
 from tests.source_tree import ROOT
@@ -126,12 +127,12 @@ class Stream:
         assert self._process is not None
         own = self._process.pid
         if what == "driver":
-            pids = [*_below(own), own]
+            pids = [*dict(descendants(own)), own]
         else:
             roots = [own]
             if self._cluster is not None:
                 roots = [worker.process.pid for worker in self._cluster.workers]
-            found = {pid: args for root in roots for pid, args in _below(root).items()}
+            found = {pid: args for root in roots for pid, args in descendants(root)}
             mark = "CoarseGrainedExecutorBackend" if what == "executor" else _WORKER
             pids = [pid for pid, args in found.items() if mark in args][-1:]
         for pid in pids:
@@ -148,7 +149,7 @@ class Stream:
         if self._cluster is not None:
             roots += [worker.process.pid for worker in self._cluster.workers]
             said = [line for worker in self._cluster.workers for line in worker.lines[-50:]]
-        below = {pid: args for root in roots for pid, args in _below(root).items()}
+        below = {pid: args for root in roots for pid, args in descendants(root)}
         for pid, args in below.items():
             if "java" in args.partition(" ")[0]:
                 # Java writes its threads to its output.
@@ -161,24 +162,6 @@ class Stream:
         """Kill what still runs."""
         if self._process is not None and self._process.poll() is None:
             self.kill("driver")
-
-
-def _below(root: int) -> dict[int, str]:
-    """Return the processes below one, with their command lines."""
-    listed = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    )
-    children: dict[int, list[tuple[int, str]]] = {}
-    for line in listed.stdout.splitlines():
-        pid, parent, args = line.split(None, 2)
-        children.setdefault(int(parent), []).append((int(pid), args))
-    found: dict[int, str] = {}
-    waiting = [root]
-    while waiting:
-        for pid, args in children.get(waiting.pop(), []):
-            found[pid] = args
-            waiting.append(pid)
-    return found
 
 
 def sunk(

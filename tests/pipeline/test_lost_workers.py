@@ -19,7 +19,7 @@ def workers(of: int) -> list[int]:
     A daemon that is killed would leave the shared session with one that cannot be written to.
     """
     found = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
     below: dict[int, list[tuple[int, bool]]] = {}
     for line in found.stdout.splitlines():

@@ -91,6 +91,17 @@ def test_a_tree_is_killed_with_all_that_it_started(archive: ArchiveRun, client: 
     until(lambda: not running(below))
 
 
+def test_processes_are_listed_with_their_whole_lines_on_a_narrow_terminal(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.process is not None
+    monkeypatch.setenv("COLUMNS", "30")
+
+    ((_, words),) = descendants(client.process.pid)
+
+    assert words.endswith("-c input()")
+
+
 def running(pid: int) -> bool:
     listed = subprocess.run(
         ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False

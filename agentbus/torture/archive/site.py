@@ -242,8 +242,9 @@ def _killed(pid: int) -> bool:
 
 def descendants(of: int) -> list[tuple[int, str]]:
     """Return the descendants of a process, with their command lines."""
+    # In full, also where the environment tells `ps` how wide a terminal is.
     listed = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
     below: dict[int, list[tuple[int, str]]] = {}
     for line in listed.stdout.splitlines():
