@@ -49,6 +49,12 @@ def is_name(text: str) -> bool:
     return not any(unicodedata.category(character) == "Cc" for character in text)
 
 
+def is_agent(text: str) -> bool:
+    """Tell whether an agent may have this name without a setting that allows it."""
+    reserved = {"human", "user", "system", "developer", "assistant", "agentbus"}
+    return is_name(text) and text.lower() not in reserved
+
+
 def is_body(text: str) -> bool:
     return is_text(text) and 1 <= len(text.encode()) <= MAX_BODY_BYTES and "\0" not in text
 

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from tests import inprocess
-from tests.hostile import World, bodies, check_told, hostile, is_body, is_name, is_text, names, raw
+from tests.hostile import (
+    World,
+    bodies,
+    check_told,
+    hostile,
+    is_agent,
+    is_body,
+    is_name,
+    is_text,
+    names,
+    raw,
+)
 from tests.servers import program, scrubbed
 from tests.tiers import nightly
 
@@ -33,6 +44,8 @@ def records(done: inprocess.Done) -> list[dict[str, object]]:
 
 
 @given(agent=names, topic=st.none() | names, body=bodies)
+@example(agent="ada", topic="a,b", body="x")
+@example(agent="AGENTBUS", topic=None, body="x")
 def test_a_message_is_stored_as_it_is_or_refused(agent, topic, body, world):
     world.renew()
     before = world.all()
@@ -42,7 +55,7 @@ def test_a_message_is_stored_as_it_is_or_refused(agent, topic, body, world):
     done = world.run("speak", *options)
 
     world.check_neighbours()
-    if is_name(agent) and (topic is None or is_name(topic)) and is_body(body):
+    if is_agent(agent) and (topic is None or is_name(topic)) and is_body(body):
         assert done.code == 0, done.err
         ((entry_id, fields),) = world.client.xrange("app:ch:main")
         assert done.out == entry_id + b"\n"
@@ -51,7 +64,8 @@ def test_a_message_is_stored_as_it_is_or_refused(agent, topic, body, world):
             b"message": body.encode(),
             **({} if topic is None else {b"topic": topic.encode()}),
         }
-        listening = [] if topic is None else [f"--topic={topic}"]
+        # A comma separates topics, and `all` is every one.
+        listening = [f"--topic={topic}"] if topic and "," not in topic and topic != "all" else []
         (heard,) = records(world.run("overhear", "--json", "--agent=reader", *listening))
         assert (heard["agent_id"], heard["message"], heard["topic"]) == (agent, body, topic)
         assert world.run("overhear", "--json", "--agent=reader", *listening).out == b""
@@ -96,7 +110,7 @@ def test_a_note_is_stored_as_it_is_or_refused(agent, key, value, tags, world):
     )
 
     world.check_neighbours()
-    if is_name(agent) and is_name(key) and is_body(value) and all(map(is_name, wanted)):
+    if is_agent(agent) and is_name(key) and is_body(value) and all(map(is_name, wanted)):
         assert done.code == 0, done.err
         assert world.run("recall", f"--key={key}").out == value.encode()
         (note,) = records(world.run("recall", f"--key={key}", "--json"))
@@ -123,7 +137,7 @@ def test_a_flag_is_held_as_it_is_named_or_refused(agent, flag, note, world):
 
     done = world.run("announce", me, f"--flag={flag}", "--json")
 
-    if not (is_name(agent) and is_name(flag)):
+    if not (is_agent(agent) and is_name(flag)):
         check_told(done, 2)
         assert world.all() == before
         return
