@@ -9,8 +9,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import exc
-
 from agentbus.core.errors import AgentBusError, BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
@@ -18,7 +16,6 @@ from agentbus.core.stream import position
 from agentbus.events import databases, kill_points, leases, parked_events
 from agentbus.events.cleanup import Cleaner, Cleanup
 from agentbus.events.declare import PARK
-from agentbus.events.event import StreamEvent, decode
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.lease_renewer import LeaseRenewer
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
@@ -26,7 +23,7 @@ from agentbus.events.redis import RedisClient
 from agentbus.events.reporter import Reporter
 from agentbus.events.schemas import REGISTERED
 from agentbus.events.stream_reader import StreamReader
-from agentbus.events.transaction import EventTransactions, HandlerError, error_text
+from agentbus.events.transaction import EventTransactions, HandlerError, error_text, handlers_error
 from agentbus.events.validate import EventValidator
 from agentbus.queues.retry import Backoff
 
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from agentbus.events.declare import Declaration
+    from agentbus.events.event import StreamEvent
     from agentbus.events.ledger import Ledger
     from agentbus.events.schemas import EventSchemas
     from agentbus.queues.runner import BlockingBus
@@ -216,7 +214,7 @@ class Consumer:
             try:
                 self.counts["handled"] += transactions.retry(one)
             except HandlerError as error:
-                self._failed(self._cause(error))
+                self._failed(handlers_error(error))
 
     def _read(self, transactions: EventTransactions) -> int:
         found = self._reader.past(transactions.held, self.checkpoint, self._at_once)
@@ -224,9 +222,9 @@ class Consumer:
             self._at("consumer.read")
         events: list[StreamEvent] = []
         passed = 0
-        for entry_id, flat in found:
+        for entry_id in found:
             try:
-                events.append(decode(self.registration.stream, entry_id, flat))
+                events.append(self._reader.event(entry_id))
             except ValueError as error:
                 # Another program wrote it: it was never sent as an event.
                 self._warn(error)
@@ -243,8 +241,11 @@ class Consumer:
     def _act(self, transactions: EventTransactions, events: Sequence[StreamEvent]) -> int:
         together = self.registration.batch and len(events) > 1 and self.failure is None
         together = together and all(self._validator.wrong(event) is None for event in events)
-        if together and self._batch(transactions, events):
-            return len(events)
+        if together:
+            if self._batch(transactions, events):
+                return len(events)
+            # Its handler may have changed their payloads.
+            events = [self._reader.event(event.redis_id) for event in events]
         for number, event in enumerate(events):
             if self._stopped.is_set() or not self._one(transactions, event):
                 return number
@@ -256,7 +257,7 @@ class Consumer:
         try:
             handled = transactions.exactly_once(events)
         except HandlerError as error:
-            self._cause(error)
+            handlers_error(error)
             self.counts["failed"] += 1
             return False
         self._passed(events[-1], handled, len(events))
@@ -281,7 +282,9 @@ class Consumer:
                 raise HandlerError from wrong
             handled = self._apply(transactions, event, attempt)
         except HandlerError as error:
-            cause = self._cause(error)
+            cause = handlers_error(error)
+            # Without the handler's changes to its payload.
+            event = self._reader.event(event.redis_id)
             self._cut_off = None
             if parks and attempt >= most:
                 self.counts["failed"] += 1
@@ -335,13 +338,6 @@ class Consumer:
     def _failed(self, error: BaseException) -> None:
         self.counts["failed"] += 1
         self._warn(error)
-
-    def _cause(self, error: HandlerError) -> BaseException:
-        """Return the error of a handler; raise it if the database's connection was lost."""
-        cause = error.__cause__ or error
-        if isinstance(cause, exc.DBAPIError) and cause.connection_invalidated:
-            raise cause from None
-        return cause
 
     # -- the lease --
 

@@ -11,12 +11,14 @@ import sqlalchemy as sa
 from agentbus.core.errors import EventsLost
 from agentbus.core.stream import position, text
 from agentbus.events import leases
+from agentbus.events.event import decode
 from agentbus.events.leases import RELAY
 from agentbus.events.redis import LEDGER, check, foreign, info
 from agentbus.events.tables import entry_id, previous
 from agentbus.store.steps import Command, Wait
 
 if TYPE_CHECKING:
+    from agentbus.events.event import StreamEvent
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
     from agentbus.events.redis import RedisClient
@@ -42,9 +44,10 @@ class StreamReader:
         self._server = server
         self._stream = stream
         self._key = server.keys.events(stream)
+        self._entries: dict[str, list[bytes]] = {}
 
-    def past(self, held: HeldLease, at: Position, count: int) -> list[tuple[str, list[bytes]]]:
-        """Return the entries past a checkpoint; none while earlier ones have to be published again.
+    def past(self, held: HeldLease, at: Position, count: int) -> list[str]:
+        """Return the ids of entries past a checkpoint; none while earlier ones have to be published again.
 
         Raises `EventsLost` if some are lost, `ForeignLedger` if they belong to another ledger.
         """
@@ -62,7 +65,15 @@ class StreamReader:
         # The entry at the checkpoint may be gone, usually since every consumer has passed it.
         if (start is None or start > at) and self._behind(held, at, start):
             return []
-        return [(text(entry_id), flat) for entry_id, flat in entries]
+        self._entries = {text(entry_id): flat for entry_id, flat in entries}
+        return list(self._entries)
+
+    def event(self, entry_id: str) -> StreamEvent:
+        """Return the event of an entry that the last `past` found, decoded at each call.
+
+        Raises `ValueError` if another program wrote the entry.
+        """
+        return decode(self._stream, entry_id, self._entries[entry_id])
 
     def wait(self, at: Position, seconds: float) -> None:
         """Return when there is an entry past a checkpoint, or after `seconds`."""

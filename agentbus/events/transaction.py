@@ -353,6 +353,14 @@ def _number(connection: sa.Connection) -> int:
     return found
 
 
+def handlers_error(error: HandlerError) -> BaseException:
+    """Return the error of a handler; raise it if the database's connection was lost."""
+    cause = error.__cause__ or error
+    if isinstance(cause, sa.exc.DBAPIError) and cause.connection_invalidated:
+        raise cause from None
+    return cause
+
+
 def error_text(error: BaseException) -> str:
     """Return an error's type and message as text that every database can hold."""
     text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR].replace("\0", "\\0")

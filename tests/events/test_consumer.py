@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import threading
 
 import pytest
@@ -18,6 +19,7 @@ from agentbus.events import (
     Relay,
     StaleLease,
     consumer,
+    parked,
     register,
     registered,
     registration,
@@ -254,6 +256,24 @@ def test_a_failing_event_is_parked_after_its_attempts(ledger, relay, consume):
     assert mine.counts["parked"] == 1
 
 
+def test_a_handlers_changes_to_a_payload_are_not_parked(ledger, relay, consume):
+    send(ledger, "a")
+    relay.run_once()
+
+    def handle(event, session) -> None:
+        event.payload["price"] = decimal.Decimal(1)
+        del event.payload["name"]
+        raise ValueError("never")
+
+    mine = consume(handle, on_error="park", attempts=2)
+    mine.run_once()
+    assert mine.failure.event.payload == {"name": "a"}
+    mine.run_once()
+
+    (one,) = parked(ledger)
+    assert one.event.payload == {"name": "a"}
+
+
 def test_an_event_that_ends_its_process_is_parked_after_its_attempts(ledger, relay, consume):
     send(ledger, "a", "b")
     relay.run_once()
@@ -331,6 +351,23 @@ def test_a_batch_that_fails_is_tried_one_by_one(ledger, relay, consume):
 
     assert effects(ledger) == ["a", "c"]
     assert [row.event_uuid for row in rows(ledger, "parked")] == ["b"]
+
+
+def test_a_failed_batchs_changes_to_payloads_are_not_seen_one_by_one(ledger, relay, consume):
+    send(ledger, *"abc")
+    relay.run_once()
+
+    def handle(events, session) -> None:
+        for event in events:
+            act(event, session)
+            if event.payload.pop("name") == "b":
+                raise ValueError("b")
+
+    consume(handle, batch=True, on_error="park", attempts=1).run_once()
+
+    assert effects(ledger) == ["a", "c"]
+    (one,) = parked(ledger)
+    assert (one.event.payload, one.error) == ({"name": "b"}, "ValueError: b")
 
 
 def test_at_least_once_a_handler_runs_again_when_its_process_ended(ledger, relay, consume):
