@@ -212,7 +212,7 @@ class Consumer:
             self._beat()
             self._hold()
             try:
-                self.counts["handled"] += transactions.retry(one)
+                self.counts["handled"] += transactions.retry(one, self._validator.wrong_parked(one))
             except HandlerError as error:
                 self._failed(handlers_error(error))
 
@@ -274,7 +274,7 @@ class Consumer:
         if parks:
             attempt, before = transactions.count(event, again=self._cut_off == event.event_uuid)
             self._cut_off = event.event_uuid
-            if attempt > most:
+            if attempt > most and wrong is None:
                 why = before or "its process ended while it was handled"
                 return self._park(transactions, event, why, attempt - 1)
         try:

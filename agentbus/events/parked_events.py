@@ -59,7 +59,8 @@ def parked(
 def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
     """Request one retry of parked events; returns of how many.
 
-    Their consumers do so within seconds if they run. Raises `NotFound`, and changes nothing, if an id does
+    Their consumers do so within seconds if they run; what still does not fit its schema, or came too late
+    to know whether it was handled, stays parked. Raises `NotFound`, and changes nothing, if an id does
     not exist; `BackendUnavailable`.
     """
     made = ledger.tables.parked

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from agentbus.core.errors import AgentBusError
     from agentbus.events.declare import Declaration
     from agentbus.events.event import StreamEvent
     from agentbus.events.leases import HeldLease
@@ -123,10 +124,10 @@ class EventTransactions:
         with self._ledger.transaction() as connection:
             self._move(connection, position, self.held.outbox_id, _number(connection))
 
-    def retry(self, one: Parked) -> bool:
+    def retry(self, one: Parked, wrong: AgentBusError | None) -> bool:
         """Handle a parked event and delete it there, in several transactions; False if it is gone.
 
-        If it fails again, its error is recorded. Raises `HandlerError`.
+        If it is still `wrong`, or fails again, its error is recorded. Raises `HandlerError`.
         """
         mine, made = self._consumer, self._tables.parked
         this = made.c.id == one.id
@@ -138,11 +139,13 @@ class EventTransactions:
                 .where(this, made.c.retry_ms.is_not(None))
                 .values(retry_ms=None, attempts=made.c.attempts + 1)
             )
-            if begun.rowcount and mine.guarantee is Guarantee.AT_MOST_ONCE:
+            if begun.rowcount and wrong is None and mine.guarantee is Guarantee.AT_MOST_ONCE:
                 connection.execute(sa.delete(made).where(this))
         if not begun.rowcount:
             return False
         try:
+            if wrong is not None:
+                raise HandlerError from wrong
             if mine.guarantee is not Guarantee.EXACTLY_ONCE:
                 self._call(one.event, one.attempts + 1)
             with self._ledger.transaction() as connection:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentbus.events.declare import Declaration
     from agentbus.events.event import StreamEvent
     from agentbus.events.ledger import Ledger
+    from agentbus.events.parked_events import Parked
     from agentbus.events.schemas import EventSchemas
 
 
@@ -36,11 +37,22 @@ class EventValidator:
     def wrong(self, event: StreamEvent) -> AgentBusError | None:
         """Return why an event must not be handled, or None."""
         if event.outbox_id <= self._horizon and not self._knows(event):
-            return ReplayTooOld(
-                f"the event {event.event_uuid} of the stream {event.stream_name!r} is so old that the"
-                " ledger no longer knows whether it was handled",
-                hint=f"remove its entry {event.redis_id} from the stream, or let failed events be parked",
+            return _too_old(
+                event,
+                f"remove its entry {event.redis_id} from the stream, or let failed events be parked",
             )
+        return self._unfit(event)
+
+    def wrong_parked(self, one: Parked) -> AgentBusError | None:
+        """Return why a parked event must still not be handled, or None.
+
+        Its age does not matter: it was not handled, unless it was too old already when it was parked.
+        """
+        if one.error.startswith(f"{ReplayTooOld.__name__}:"):
+            return _too_old(one.event, "drop it; if it was never handled, send it again")
+        return self._unfit(one.event)
+
+    def _unfit(self, event: StreamEvent) -> InvalidPayload | None:
         try:
             self._schemas.check(event.stream_name, event.event_type, event.payload)
         except InvalidPayload as error:
@@ -53,3 +65,11 @@ class EventValidator:
             return outbox.knows(
                 connection, self._ledger.tables, self._registration.name, event.event_uuid
             )
+
+
+def _too_old(event: StreamEvent, hint: str) -> ReplayTooOld:
+    return ReplayTooOld(
+        f"the event {event.event_uuid} of the stream {event.stream_name!r} is so old that the ledger no"
+        " longer knows whether it was handled",
+        hint=hint,
+    )

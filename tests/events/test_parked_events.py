@@ -8,7 +8,16 @@ import pytest
 import sqlalchemy as sa
 
 from agentbus.errors import NotFound, ReplayTooOld
-from agentbus.events import Consumer, Guarantee, Relay, drop, parked, register, retry
+from agentbus.events import (
+    Consumer,
+    EventSchemas,
+    Guarantee,
+    Relay,
+    drop,
+    parked,
+    register,
+    retry,
+)
 from tests.events.shop import STREAM, act, effects, entries, expire, rows, send
 
 
@@ -196,6 +205,35 @@ def test_a_parked_event_goes_to_a_batch_handler_by_itself(ledger, bus, welcome):
     assert effects(ledger) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+def test_a_parked_event_that_does_not_fit_its_schema_stays_aside_until_it_fits(
+    ledger, bus, welcome, guarantee
+):
+    welcome.close()
+    heard = []
+
+    def hear(event, context, session=None) -> None:
+        heard.append(event.event_uuid)
+
+    def hear_in_transaction(event, context, session) -> None:
+        hear(event, context)
+
+    handler = hear_in_transaction if guarantee is Guarantee.EXACTLY_ONCE else hear
+    mine = register(handler, STREAM, name="welcome", guarantee=guarantee, on_error="park")
+    for allowed in ("a", "b"):
+        schemas = EventSchemas()
+        schemas.register(STREAM, "Placed", {"properties": {"name": {"const": allowed}}})
+        retry(ledger)
+        with contextlib.closing(Consumer(mine, ledger, bus, schemas=schemas)) as consumer:
+            consumer.run_once()
+        if allowed == "a":
+            (one,) = parked(ledger)
+            assert one.error.startswith("InvalidPayload: ")
+            assert (one.attempts, one.waits, heard) == (2, False, [])
+
+    assert (parked(ledger), heard) == ([], ["b"])
+
+
 def test_a_dropped_event_counts_as_processed(ledger, welcome, handler):
     handler.well = True
 
@@ -256,6 +294,46 @@ def test_a_replay_of_what_is_forgotten_is_refused_until_it_is_removed(
     valkey.ask("XDEL", f"{project}:ev:shop%3Aorders", again)
     look_again(mine)
     mine.close()
+    assert effects(ledger) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_a_parked_replay_of_what_is_forgotten_is_not_handled_on_request(
+    ledger, forgetful, consume, valkey, project, deaths
+):
+    send(ledger, "a")
+    forgetful.run_once()
+    (old,) = entries(valkey, project)
+    look_again(first := consume(on_error="park", attempts=1))
+    forgetful.run_once()
+    first.close()
+    for _ in range(deaths):
+        # As if a process had ended during its attempt.
+        row = {"consumer": "welcome", "event_uuid": "a", "attempts": 1}
+        with ledger.transaction() as connection:
+            connection.execute(sa.insert(ledger.tables.attempts), row)
+
+    replayed(valkey, project, old)
+    look_again(mine := consume(on_error="park", attempts=1))
+    assert retry(ledger) == 1
+    look_again(mine)
+
+    assert effects(ledger) == ["a"]
+    (one,) = parked(ledger)
+    assert one.error.startswith("ReplayTooOld: ")
+    assert (one.attempts, one.waits) == (2 + deaths, False)
+
+
+def test_an_event_parked_before_it_was_forgotten_is_handled_on_request(
+    ledger, welcome, handler, forgetful
+):
+    forgetful.run_once()
+    forgetful.run_once()
+    assert rows(ledger, "processed") == []
+    handler.well = True
+    retry(ledger)
+    look_again(welcome)
+
     assert effects(ledger) == ["a", "b", "c"]
 
 
