@@ -12,6 +12,7 @@ from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.leases import READER, RELAY
+from agentbus.workers.executors import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +26,9 @@ ATTEMPTS = 4
 BLOCK, PARK = "block", "park"
 # The name of the modules of a package that are loaded, as in `shop/mail/internal/`.
 PLACES = "events_pipeline_consumers"
+# A call of such a function runs nothing of it.
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_PLAIN = "give a plain function, without async and yield"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,21 @@ class Declaration:
     with_context: bool
 
     def call(self, what: Any, context: Context, session: Any = None) -> None:
-        """Call the handler with the arguments that it takes."""
+        """Call the handler with the arguments that it takes. Raises `ConfigError` if that runs nothing."""
         given = [what]
         if self.with_context:
             given.append(context)
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             given.append(session)
-        self.handler(*given)
+        returned = self.handler(*given)
+        if returned is not None and _is_unrun(returned):
+            if inspect.iscoroutine(returned):
+                # Or Python warns of it, too.
+                returned.close()
+            raise ConfigError(
+                f"the handler of {self.name!r} returned a {type(returned).__name__}, which nothing runs",
+                hint=_PLAIN,
+            )
 
 
 # The public name.
@@ -147,10 +159,8 @@ def register(
             "only an exactly-once consumer can take events in batches",
             hint="leave out batch, or the guarantee",
         )
-    if not callable(handler) or inspect.iscoroutinefunction(handler):
-        raise ConfigError(
-            f"the handler of {name!r} is not a plain function", hint="give one without async"
-        )
+    if not callable(handler) or any(is_lazy(called(handler)) for is_lazy in _LAZY):
+        raise ConfigError(f"the handler of {name!r} is not a plain function", hint=_PLAIN)
     plain = ["event", "session"] if guarantee is Guarantee.EXACTLY_ONCE else ["event"]
     taken = _positional(handler)
     if taken not in (len(plain), len(plain) + 1):
@@ -223,6 +233,14 @@ def registration(of: str | Callable[..., Any]) -> Declaration:
             return each
     raise ConfigError(
         f"{of!r} is not a consumer", hint="declare it with @consumer, and import its module"
+    )
+
+
+def _is_unrun(returned: object) -> bool:
+    return (
+        inspect.isawaitable(returned)
+        or inspect.isgenerator(returned)
+        or inspect.isasyncgen(returned)
     )
 
 

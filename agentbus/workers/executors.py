@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     Wrap = Callable[[Taken], AnyDelivery]
     Handler = Callable[[Any], Any]
 
-
 _settled = attrgetter("settled")
 # The fields of an envelope that matter to a run, or after it.
 _PARTICULAR = ALONE | {"expires", "time_limit"}
@@ -353,11 +352,14 @@ class Finish:
 
 def is_async(handler: Handler) -> bool:
     """Return whether a handler, or the `__call__` of an object, is a coroutine function."""
-    plain = handler
-    while isinstance(plain, partial):
-        plain = plain.func
-    call = plain if inspect.isroutine(plain) else type(plain).__call__
-    return inspect.iscoroutinefunction(call)
+    return inspect.iscoroutinefunction(called(handler))
+
+
+def called(handler: Handler) -> Handler:
+    """Return the function that a call of a handler runs: of an object, its `__call__`."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    return handler if inspect.isroutine(handler) else type(handler).__call__
 
 
 def _awaited(awaitable: Awaitable[Any]) -> Coroutine[Any, Any, Any]:

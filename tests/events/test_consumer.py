@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
+import functools
 import threading
 
 import pytest
@@ -757,6 +758,18 @@ def test_two_consumers_of_one_name_are_refused():
 async def coroutine(event, session) -> None: ...
 
 
+def generator(event, session):
+    yield
+
+
+async def async_generator(event, session):
+    yield
+
+
+class AsyncObject:
+    async def __call__(self, event, session) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("handler", "options"),
     [
@@ -766,6 +779,10 @@ async def coroutine(event, session) -> None: ...
         (lambda event, context, session: None, {"guarantee": Guarantee.AT_LEAST_ONCE}),
         (lambda event: None, {"guarantee": "exactly_once"}),
         (coroutine, {}),
+        (generator, {}),
+        (async_generator, {}),
+        (AsyncObject(), {}),
+        (functools.partial(AsyncObject()), {}),
         ("text", {}),
         (act, {"on_error": "ignore"}),
         (act, {"attempts": 0}),
@@ -777,6 +794,32 @@ async def coroutine(event, session) -> None: ...
 def test_what_is_no_consumer_is_refused(handler, options):
     with pytest.raises(ConfigError):
         register(handler, "users", **{"name": "n", **options})
+
+
+@pytest.mark.parametrize(
+    ("handler", "guarantee"),
+    [*zip([coroutine, generator, async_generator], Guarantee, strict=True)],
+)
+def test_an_event_whose_handler_only_returns_what_would_run_is_not_handled(
+    ledger, relay, consume, handler, guarantee
+):
+    send(ledger, "a")
+    relay.run_once()
+
+    def exactly_once(event, session):
+        return handler(event, session)
+
+    def outside(event):
+        return handler(event, None)
+
+    wrapped = exactly_once if guarantee is Guarantee.EXACTLY_ONCE else outside
+    mine = consume(wrapped, guarantee=guarantee, on_error="park", attempts=1)
+    mine.run_once()
+
+    assert mine.counts["failed"] == 1
+    if guarantee is not Guarantee.AT_MOST_ONCE:
+        (one,) = parked(ledger)
+        assert "which nothing runs" in one.error
 
 
 def test_a_consumer_that_was_not_declared_is_missed():
