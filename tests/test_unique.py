@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -142,6 +145,48 @@ def test_a_typed_task_is_unique_by_its_arguments(bus: agentbus.Bus) -> None:
     tasks.worker(bus, drain=True).run()
     assert calls == [("ada", 1), ("bob", 1), ("eve", 1), ("ada", 1)]
     assert send.publish(bus, "ada").id != first.id
+
+
+_PUBLISH_SETS = """
+import dataclasses, enum, sys, typing
+import pydantic
+import agentbus
+
+tasks = agentbus.Tasks()
+Color = enum.Enum("Color", {name: name for name in "abcdef"})
+letters = set("abcdef")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    name: str
+
+
+class Model(pydantic.BaseModel):
+    names: set[str]
+
+
+@tasks.task(queue="mail", unique="until_done")
+def send(sets: typing.Any, more: Model, rest: dict[str, frozenset[frozenset[str]]]) -> None: ...
+
+
+sets = [letters, set(Color), {1, None, *letters}, {Point(one) for one in letters}, (letters,)]
+nested = frozenset(frozenset({one, one * 2}) for one in letters)
+with agentbus.connect(sys.argv[1], project=sys.argv[2]) as bus:
+    print(send.publish(bus, sets, Model(names=letters), {"z": nested, "a": nested}).id)
+"""
+
+
+def test_a_task_with_sets_is_unique_whichever_process_publishes_it(
+    real_url: str, project: str
+) -> None:
+    ids = []
+    for seed in "12":
+        command = [sys.executable, "-c", _PUBLISH_SETS, real_url, project]
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        ids.append(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout)
+
+    assert ids[0] == ids[1]
 
 
 @on_one_store

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import orjson
 
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.queues.retry import Bury
@@ -52,14 +53,21 @@ class Payload:
         self._alone = len(types) == 1 and is_object(types[0])
         self._type: Any = types[0] if self._alone else _struct(name, parameters, types)
 
-    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the payload of a call. Raises `PayloadMismatch` if an argument is missing, or wrong."""
+    def encode(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, reproducible: bool = False
+    ) -> Any:
+        """Return the payload of a call; if `reproducible`, equal sets give equal lists in any process.
+
+        Raises `PayloadMismatch` if an argument is missing, or wrong.
+        """
         value: Any
         if not kwargs and len(args) == len(self._names) == self._positional:
             value = args[0] if self._alone else dict(zip(self._names, args, strict=True))
         else:
             value = self._bound(args, kwargs)
         data = _data(self._what, value)
+        if reproducible:
+            data = _with_sorted_sets(value, data)
         _fitted(self._what, data, self._type)
         return data
 
@@ -143,6 +151,28 @@ def _data(what: str, value: Any) -> Any:
         return msgspec.to_builtins(value, enc_hook=_plain, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadMismatch(f"{what} cannot be sent as JSON: {error}") from error
+
+
+def _with_sorted_sets(value: Any, data: Any) -> Any:
+    """Return the data of a value with each set sorted, since their order differs between processes."""
+    if isinstance(data, dict):
+        alike = isinstance(value, dict) and len(value) == len(data)
+        parts = value.values() if alike else [getattr(value, name, None) for name in data]
+        pairs = zip(data, parts, data.values(), strict=True)
+        return {name: _with_sorted_sets(part, one) for name, part, one in pairs}
+    if not isinstance(data, list | tuple) or not isinstance(value, list | tuple | set | frozenset):
+        return data
+    if len(value) != len(data):
+        # A model made something else of it.
+        return data
+    found = [_with_sorted_sets(part, one) for part, one in zip(value, data, strict=True)]
+    # Not by their own order: elements may be of several types, or have none.
+    return sorted(found, key=as_json) if isinstance(value, set | frozenset) else found
+
+
+def as_json(data: Any) -> bytes:
+    """Return data as JSON that is the same for equal data."""
+    return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
 def _fitted(what: str, data: Any, kind: Any) -> Any:

@@ -7,8 +7,6 @@ import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-import orjson
-
 from agentbus.core.errors import UsageError
 from agentbus.queues.task import Task
 from agentbus.store.verb import Awaiting
@@ -125,19 +123,19 @@ class TypedTask(Generic[C, P, T, R]):
         """
         if isinstance(bus, Awaiting):
             return self._apublish(bus, args, kwargs)
-        item = enveloped(self.payload.encode(args, kwargs), self._envelope)
+        item = enveloped(self._encode(args, kwargs), self._envelope)
         return Handle(bus, self._on(bus).publish(item, **self._when), self.returns)
 
     async def _apublish(
         self, bus: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AsyncHandle[R]:
-        item = enveloped(self.payload.encode(args, kwargs), self._envelope)
+        item = enveloped(self._encode(args, kwargs), self._envelope)
         return AsyncHandle(bus, await self._on(bus).publish(item, **self._when), self.returns)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
         """Return a call to publish with `publish_many`. Raises `InvalidPayload`."""
         self._batch()
-        return Item(self, self.payload.encode(args, kwargs), self._envelope)
+        return Item(self, self._encode(args, kwargs), self._envelope)
 
     @overload
     def publish_many(self, bus: Bus, items: Iterable[Item[R]], /) -> list[Handle[R]]: ...
@@ -168,6 +166,11 @@ class TypedTask(Generic[C, P, T, R]):
         """Return the handle of a call that was published earlier, by its id."""
         kind: Any = AsyncHandle if isinstance(bus, Awaiting) else Handle
         return kind(bus, task_id, self.returns)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # The key of a unique task is made of its payload.
+        unique = self._envelope.get("unique") is not None
+        return self.payload.encode(args, kwargs, reproducible=unique)
 
     def _on(self, bus: Any) -> Any:
         found = self._queues.get(bus)
@@ -213,8 +216,9 @@ def enveloped(payload: Any, envelope: dict[str, Any]) -> Task:
     if envelope.get("unique") is not None and envelope.get("key") is None:
         import hashlib
 
-        named = [envelope["task"], payload]
-        data = orjson.dumps(named, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        from agentbus.tasks.payloads import as_json
+
+        data = as_json([envelope["task"], payload])
         envelope = {**envelope, "key": f"sha256-{hashlib.sha256(data).hexdigest()}"}
     return Task(payload, **envelope)
 
