@@ -19,7 +19,8 @@ from agentbus.events.databases import POSTGRESQL, now_ms
 Position = tuple[int, int]
 # The largest integer of both databases; no server counts that far within a millisecond.
 _LAST_OF_A_MS = 2**63 - 1
-# PostgreSQL cuts names to 63 bytes, and the longest of ours has 24.
+# In bytes; PostgreSQL cuts longer ones. The longest of ours has 24 after its prefix.
+_LONGEST_NAME = 63
 _LONGEST_PREFIX = 32
 # The SQLSTATE with which the trigger refuses a commit that comes before the checkpoint.
 UNSEALED = "AB001"
@@ -39,7 +40,8 @@ class Tables:
     @property
     def channel(self) -> str:
         """The channel on which PostgreSQL notifies of new rows in the outbox."""
-        return f"{self.outbox.schema or ''}{self.outbox.name}"[:63]
+        name = f"{self.outbox.schema or ''}{self.outbox.name}"
+        return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
     @property
     def position(self) -> Any:
@@ -166,7 +168,8 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         return not sealed(bind, made, prefix)
 
     for statement in seal(made, prefix):
-        ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
+        # It is a template in which % has a meaning.
+        ddl = sa.DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
         ddl = ddl.execute_if(
             dialect=POSTGRESQL,
             callable_=unsealed,  # type: ignore[arg-type]
@@ -220,9 +223,9 @@ def seal(made: Tables, prefix: str) -> tuple[str, str]:
     It fires at COMMIT, from any sender: the transaction of a handler that gets around the guard is rolled
     back.
     """
-    lease, processed = _quoted(made.lease), _quoted(made.processed)
-    schema = f'"{made.lease.schema}".' if made.lease.schema else ""
-    function = f"{schema}{prefix}sealed"
+    schema, name = made.lease.schema, f"{prefix}sealed"
+    lease, processed = (_quoted(schema, one.name) for one in (made.lease, made.processed))
+    function = _quoted(schema, name)
     return (
         f"""
 CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $seal$
@@ -237,19 +240,20 @@ BEGIN
   RETURN NULL;
 END $seal$""",  # noqa: S608 (the prefix and the names are ours)
         f"""
-CREATE CONSTRAINT TRIGGER {prefix}sealed AFTER INSERT ON {processed}
+CREATE CONSTRAINT TRIGGER {_quoted(None, name)} AFTER INSERT ON {processed}
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {function}()""",
     )
 
 
-def _quoted(table: sa.Table) -> str:
-    return f'"{table.schema}"."{table.name}"' if table.schema else f'"{table.name}"'
+def _quoted(schema: str | None, name: str) -> str:
+    parts = [part.replace('"', '""') for part in (schema, name) if part]
+    return ".".join(f'"{part}"' for part in parts)
 
 
 def sealed(connection: sa.Connection, made: Tables, prefix: str) -> bool:
     """Tell whether the trigger of `seal` exists."""
     found = connection.execute(
         sa.text("SELECT 1 FROM pg_trigger WHERE tgname = :name AND tgrelid = to_regclass(:table)"),
-        {"name": f"{prefix}sealed", "table": _quoted(made.processed)},
+        {"name": f"{prefix}sealed", "table": _quoted(made.processed.schema, made.processed.name)},
     )
     return found.first() is not None

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from agentbus.errors import BackendUnavailable, ConfigError, EpochMismatch
-from agentbus.events import Consumer, Guarantee, Ledger, Relay, open_ledger, register
-from tests.events.shop import STREAM, send
+from agentbus.events import Consumer, Guarantee, Ledger, Relay, open_ledger, register, send_event
+from tests.events.shop import STREAM, rows, send
 
 
 def test_a_fresh_ledger_is_as_it_should_be(ledger):
@@ -84,12 +84,26 @@ def test_two_prefixes_are_two_ledgers(ledger, engine):
     ledger.check()
 
 
-def test_a_ledger_may_lie_in_a_schema_of_its_own(postgres_database, engines):
+# In one of them a name has more bytes than letters, and more than PostgreSQL allows.
+@pytest.mark.parametrize("schema", ["Events", 'we"ird', "1 %s", "ü" * 26])
+def test_a_ledger_may_lie_in_a_schema_of_its_own(postgres_database, engines, schema):
     engine = engines(postgres_database)
     with engine.begin() as connection:
-        connection.exec_driver_sql('CREATE SCHEMA "Events"')
-    ledger = Ledger(engine, schema="Events")
+        connection.execute(sa.schema.CreateSchema(schema))
+    ledger = Ledger(engine, schema=schema)
 
+    ledger.create()
+
+    ledger.check()
+    with engine.begin() as connection:
+        send_event(connection, STREAM, "Placed", {}, ledger=ledger)
+    assert len(rows(ledger, "outbox")) == 1
+
+
+def test_a_prefix_may_have_capital_letters(engine):
+    ledger = Ledger(engine, prefix="Shop_")
+
+    ledger.create()
     ledger.create()
 
     ledger.check()
@@ -181,7 +195,7 @@ def test_a_postgresql_that_vanished_is_noticed_unless_the_url_says_otherwise(pos
     assert told["tcp_user_timeout"] == "25000"
 
 
-@pytest.mark.parametrize("prefix", ["agentbus_", "b_"])
+@pytest.mark.parametrize("prefix", ["agentbus_", "B_"])
 def test_the_statements_for_migrations_make_what_is_checked(database, engines, prefix):
     made = Ledger(engines(database), prefix)
 
