@@ -35,7 +35,7 @@ VERB = Verb(
     Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("ID...", "The dead letters (default: all).", dest="ids", many=True, values="letter"),
     Param("--group G", "The group (default).", default="default", values="group"),
-    Param("--limit N", "With list: at most N, oldest first (100).", convert=whole, default=100),
+    Param("--limit N", "With list: at most N, oldest first (100).", convert=whole),
     Param("--after ID", "With list: only those after this one.", values="letter"),
     Param("--replayed", "With list: those that were replayed, instead of the undecided ones."),
     Param("--match TEXT", "Only those whose error contains TEXT."),
@@ -54,7 +54,10 @@ VERB = Verb(
         "agentbus dlq purge mail 1763622000123-0",
     ),
     subject="queue",
-    goes_with={"--after": ("list",), "--replayed": ("list",), "--to": ("replay",)},
+    goes_with={
+        **dict.fromkeys(("--limit", "--after", "--replayed"), ("list",)),
+        "--to": ("replay",),
+    },
 )
 
 
@@ -107,7 +110,8 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
             found = (one for one in found if one.replayed is None)
     if args.replayed:
         found = (one for one in found if one.replayed is not None)
-    yield from islice(found, args.limit if args.action == "list" else None)
+    most = 100 if args.limit is None else args.limit
+    yield from islice(found, most if args.action == "list" else None)
 
 
 def _existing(call: Call, queue: Queue, found: Iterator[Letter]) -> Iterator[Letter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format, _values, _views
+from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
@@ -43,17 +43,17 @@ VERB = Verb(
         "agentbus quarantine release --all",
     ),
     subject="name",
+    goes_with={"--all": ("release",)},
 )
 
 
 def run(call: Call) -> None:
     """List the consumers in quarantine, or release some."""
     args = call.args
+    _together.check(VERB, args)
     if args.action == "list":
-        if args.name is not None or args.all:
-            raise UsageError(
-                "'list' shows all consumers in quarantine", hint="leave out the name, and --all"
-            )
+        if args.name is not None:
+            raise UsageError("'list' shows all consumers in quarantine", hint="leave out the name")
         _list(call)
         return
     if (args.name is not None) == args.all:

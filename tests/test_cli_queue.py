@@ -378,6 +378,15 @@ def test_dlq_list_shows_what_is_undecided_and_the_replayed_when_asked(shell, let
     assert shell.run("dlq", "replay", "mail", "--replayed").returncode == 2
 
 
+@pytest.mark.parametrize("action", ["replay", "purge"])
+def test_a_limit_of_dead_letters_goes_with_their_list_alone(shell, letters, action):
+    refused = shell.run("dlq", action, "mail", "--limit", "100")
+
+    assert refused.returncode == 2
+    assert "--limit goes with list alone" in refused.stderr
+    assert len(shell.ok("dlq", "list", "mail").splitlines()) == len(letters)
+
+
 def test_purge_removes_those_named_or_all(shell, letters):
     assert shell.records("dlq", "purge", "mail", letters[0])[0]["purged"] == 1
     assert shell.records("dlq", "purge", "mail", "--match", "refused")[0]["purged"] == 1

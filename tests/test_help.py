@@ -8,11 +8,12 @@ import shlex
 
 import pytest
 
+from agentbus.commands import _together
 from agentbus.commands._bare import actions_of
-from agentbus.commands._declare import GLOBAL, VERBS, module
+from agentbus.commands._declare import GLOBAL, VERBS, Args, module
 from agentbus.commands._parser import parse
 from agentbus.commands._topics import TOPICS
-from agentbus.core.errors import EXIT_CODES
+from agentbus.core.errors import EXIT_CODES, UsageError
 from agentbus.core.settings import VARIABLES
 from agentbus.core.version import __version__
 from tests import inprocess
@@ -160,6 +161,23 @@ def test_the_help_of_a_verb_has_a_line_for_each_action(verb):
     shown = " ".join(inprocess.run("help", verb).out.decode().split())
 
     assert [u for u, summary in ACTIONS[verb].items() if f"{u} {summary}" not in shown] == []
+
+
+@pytest.mark.parametrize("verb", ACTIONS)
+def test_an_option_that_goes_with_some_actions_is_refused_with_the_others(verb):
+    declared = module(verb).VERB
+    actions = {usage.split()[0] for usage in ACTIONS[verb]}
+    initial = {param.dest: param.initial() for param in declared.params}
+    for param in declared.params:
+        said = " ".join(re.findall(r"With ([a-z, ]+):", param.help))
+        if not param.names or actions.isdisjoint(words := re.findall("[a-z]+", said)):
+            continue
+        # Given, even if it is with the value that it has by default.
+        given = True if param.flag else param.initial() or "1"
+        for action in actions.difference(words):
+            args = Args(**initial | {"action": action, param.dest: given})
+            with pytest.raises(UsageError, match=f"{param.names[0]} goes with "):
+                _together.check(declared, args)
 
 
 def test_an_action_with_actions_of_its_own_lists_them_when_called_bare():
