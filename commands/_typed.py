@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 # Options that are declared with a task, or are for programs.
-_OTHERS = ("match", "attempts", "timeout", "count", "max_tasks_per_child")
+_OTHERS = ("match", "batch", "attempts", "timeout", "count", "max_tasks_per_child")
 
 
 def run(call: Call) -> int:

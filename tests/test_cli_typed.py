@@ -80,6 +80,7 @@ def test_work_exits_8_if_a_task_did_not_fit(real_shell: Shell, app: pathlib.Path
         (("typedapp:missing",), "cannot be loaded"),
         (("typedapp:tasks", "--queues", "nothing"), "no task is declared for the queue 'nothing'"),
         (("typedapp:tasks", "--attempts", "2"), "--attempts does not go with typed tasks"),
+        (("typedapp:tasks", "--drain", "--batch", "2"), "--batch does not go with typed tasks"),
         (("sums", "--reload", "--", "cat"), "--reload is for typed tasks"),
         (("typedapp:tasks", "--reload", "--drain"), "exclude each other"),
     ],
