@@ -321,6 +321,17 @@ def test_a_task_of_which_nothing_is_known_is_not_waited_for(
     assert left_behind(bus) == 0
 
 
+def test_a_task_that_never_was_is_not_waited_for_though_no_group_has_read_its_queue(
+    bus: agentbus.Bus,
+) -> None:
+    bus.queue("mail").publish("first")
+
+    for group in (None, "ops"):
+        with pytest.raises(agentbus.NotFound, match="1-0@mail"):
+            bus.queue("next").publish("second", after="1-0@mail", after_group=group)
+    assert left_behind(bus) == 0
+
+
 def test_a_delayed_task_that_left_no_note_is_not_waited_for(
     bus: agentbus.Bus,
 ) -> None:

@@ -120,7 +120,9 @@ def test_what_is_no_task_id_is_an_error_at_once(bus: agentbus.Bus, task: str) ->
             bus.queue("mail").result(task, wait=wait)
 
 
-@pytest.mark.parametrize("task", ["1-1@nowhere", "99999999999999-1@mail", "d2@mail", "d1@nowhere"])
+@pytest.mark.parametrize(
+    "task", ["1-1@mail", "1-1@nowhere", "99999999999999-1@mail", "d2@mail", "d1@nowhere"]
+)
 def test_a_task_that_never_was_is_not_found_at_once(bus: agentbus.Bus, task: str) -> None:
     bus.queue("mail").publish(1)
     bus.queue("mail").publish(1, delay=600)
@@ -130,9 +132,11 @@ def test_a_task_that_never_was_is_not_found_at_once(bus: agentbus.Bus, task: str
             bus.queue("mail").result(task, wait=wait)
 
 
-def test_a_task_that_was_dropped_at_the_bound_is_not_found(bus: agentbus.Bus) -> None:
+@pytest.mark.parametrize("read", [True, False])
+def test_a_task_that_was_dropped_at_the_bound_is_not_found(bus: agentbus.Bus, read: bool) -> None:
     queue = bus.queue("mail", bound=1)
-    queue.fetch()
+    if read:
+        queue.fetch()
     dropped = queue.publish(1)
     queue.publish(2, on_full="trim")
 

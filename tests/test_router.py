@@ -165,6 +165,20 @@ def test_whoever_waits_for_a_routed_task_hears_when_its_agent_has_done_it(bus):
     assert bus.queue("incoming").result(task) is None
 
 
+def test_a_task_may_wait_for_one_that_was_routed_and_trimmed_where_it_came_in(bus, project):
+    task = bus.queue("incoming").publish({"type": "build"})
+    route(bus)
+    ask(bus, "XTRIM", Keys(project).queue("incoming"), "MAXLEN", 0)
+
+    bus.queue("next").publish("behind", after=task)
+    bus.tidy()
+    assert bus.queue("next").dead_letters() == []
+    taken(bus, "alice")
+    bus.tidy()
+
+    assert [delivery.payload for delivery in bus.queue("next").fetch()] == ["behind"]
+
+
 def test_whoever_waits_for_a_routed_task_hears_where_it_was_buried(bus):
     task = bus.queue("incoming").publish({"type": "build"})
     route(bus)

@@ -17,22 +17,26 @@ local function fate(key, result, delayed, stats, cancelled, retries, index, entr
   end
   if redis.call('EXISTS', key) == 0 then return { 'waiting' } end
   local wanted = group == '' and 'default' or group
-  local names, reached = {}, nil
+  local names, reached, routed = {}, nil, nil
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
     local info = {}
     for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
     -- A router only moves tasks, each under its id here.
+    if info['name'] == 'router' then routed = info['last-delivered-id'] end
     if info['name'] ~= 'router' or group == 'router' then names[#names + 1] = info['name'] end
     if info['name'] == wanted then reached = info['last-delivered-id'] end
   end
-  if not reached then
-    if group ~= '' or #names == 0 then return { 'waiting' } end
+  if not reached and group == '' and #names > 0 then
     if #names == 1 then return { 'group', names[1] } end
     return { 'groups', unpack(names, 1, math.min(#names, 100)) }
   end
   -- A delayed task got another id when it was due, which is not recorded.
   if entry == '' then return { 'waiting' } end
   local there = #redis.call('XRANGE', key, entry, entry) == 1
+  if not reached then
+    -- What a router moved may have been trimmed.
+    return { (there or routed and not newer(entry, routed)) and 'waiting' or 'absent' }
+  end
   if newer(entry, reached) then return { there and 'waiting' or 'absent' } end
   if #redis.call('XPENDING', key, wanted, entry, entry, 1) == 1 then return { 'waiting' } end
   if moved(index, retries, id, wanted) then return { 'waiting' } end
