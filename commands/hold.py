@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.commands._group import CommandGroup
+    from agentbus.store.steps import Link, Step
 
 VERB = Verb(
     "hold",
@@ -72,18 +73,19 @@ def run(call: Call) -> int:
     else:
         holding = call.bus.semaphore(args.flag, args.holders, ttl=args.ttl).held(args.wait)
     group, code = CommandGroup(), 0
-    with _signals.heard(_Passing(group), *_signals.ENDING, signal.SIGHUP) as passing:
+    call.bus.runner.link = passing = _Passing(group, call.bus.runner.link)
+    with _signals.heard(passing, *_signals.ENDING, signal.SIGHUP):
         try:
             with holding as hold:
-                passing.starting = True
+                passing.start()
                 if args.holders is None:
                     extra = {"AGENTBUS_TOKEN": str(hold.token), "AGENTBUS_FLAG": hold.flag}
                 code = group.run(args.command, {**environment(), **extra})
                 if code:
                     raise BlockFailed(group.signal.name if group.signal else f"exit {code}")
-        except _Interrupted as interrupted:
-            return 128 + interrupted.number
         except BlockFailed as failed:
+            if isinstance(failed, _Interrupted):
+                code = 128 + failed.number
             for told in getattr(failed, "__notes__", ()):
                 call.out.warn(told)
         except NotHolder as lost:
@@ -103,15 +105,42 @@ class _Interrupted(BlockFailed):
 class _Passing:
     """Passes signals on to the command, from before the flag is taken until the hold has ended.
 
-    So no signal ends this process while it holds the flag.
+    So no signal ends this process while it holds the flag. It stands in for the link of the bus: before the
+    command starts, a signal interrupts only what waits, because an exchange may just take the flag.
     """
 
-    def __init__(self, group: CommandGroup) -> None:
-        self.starting = False
+    def __init__(self, group: CommandGroup, link: Link) -> None:
+        self.name, self.close = link.name, link.close
+        self._link = link
         self._group = group
+        self._early = 0
+        self._waits = self._starting = False
+
+    def execute(self, step: Step) -> Any:
+        """Exchange one step with the server, unless a signal has arrived before."""
+        self._waits = step.blocks > 0
+        try:
+            # What is optional, such as the record of this session, may follow when the flag is taken.
+            if not step.optional:
+                self._check()
+            return self._link.execute(step)
+        finally:
+            self._waits = False
+
+    def start(self) -> None:
+        """Pass signals on from now; one that has arrived before ends the hold."""
+        self._starting = True
+        self._check()
+
+    def _check(self) -> None:
+        number, self._early = self._early, 0
+        if number:
+            raise _Interrupted(number)
 
     def __call__(self, number: int, _frame: object) -> None:
-        if not self.starting:
-            # Nothing runs yet: end, and the hold with it.
+        if self._starting:
+            self._group.send(number)
+        elif self._waits:
             raise _Interrupted(number)
-        self._group.send(number)
+        else:
+            self._early = self._early or number

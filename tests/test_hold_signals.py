@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 import agentbus
+from tests.proxy import Proxy
 from tests.servers import Shell, closed, program
 
 CAUGHT = "trap 'echo caught; exit {code}' {number}; echo ready; while :; do sleep 0.05; done"
@@ -43,6 +44,36 @@ def test_a_signal_reaches_the_command_and_the_flag_fails(shell, bus, number, cod
     said, _ = holder.communicate(timeout=60)
     assert (said, holder.returncode) == ("caught\n", seen or 128 + number)
     assert outcome(bus, "deploy") == ("failed", number.name)
+
+
+def test_a_signal_ends_a_hold_whose_flag_was_just_taken(shell, bus, valkey):
+    with Proxy(valkey.socket) as proxy:
+        proxy.delay = 0.3
+        environment = {"AGENTBUS_URL": proxy.url}
+        holder = shell.start("hold", "deploy", "--", "sleep", "60", env=environment)
+        bus.await_("deploy", until="announced", timeout=60)
+
+        # The holder does not know yet that the flag is its own.
+        holder.send_signal(signal.SIGTERM)
+        proxy.delay = 0.0
+
+        holder.communicate(timeout=60)
+    assert holder.returncode == 128 + signal.SIGTERM
+    assert outcome(bus, "deploy") == ("failed", "SIGTERM")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait_for_a_flag(shell, bus, number):
+    bus.announce("deploy")
+    holder = shell.start("hold", "deploy", "--wait", "600", "--", "true")
+    while not bus.waiters():
+        pass
+
+    holder.send_signal(number)
+
+    holder.communicate(timeout=60)
+    assert holder.returncode == 128 + number
+    assert outcome(bus, "deploy") == ("held", None)
 
 
 def test_a_signal_reaches_the_commands_children(shell, bus):
