@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from agentbus.commands._tools import Links, ToolCall
+    from agentbus.commands._tool_call import Links, ToolCall
     from agentbus.core.errors import AgentBusError
 
 VERB = Verb(
@@ -67,13 +67,13 @@ class _Tools:
     def perform(self, name: str, given: dict[str, Any], meta: Mapping[str, Any]) -> ToolResult:
         """Perform a tool; errors become its result."""
         # Imported by the first call: a client that asks for the list waits for none of it.
-        from agentbus.commands import _tools
+        from agentbus.commands import _tool_call, _tools
         from agentbus.commands._errors import unexpected
         from agentbus.core.errors import AgentBusError
 
         tool = None
         try:
-            tool = _tools.ToolCall(self._of(meta), given)
+            tool = _tool_call.ToolCall(self._of(meta), given)
             _tools.PERFORM[name](tool)
         except AgentBusError as error:
             return _failed(error, tool)
@@ -87,7 +87,7 @@ class _Tools:
 
     def _of(self, meta: Mapping[str, Any]) -> Links:
         """Return the connections of the agent for which a client calls."""
-        from agentbus.commands._tools import Links
+        from agentbus.commands._tool_call import Links
         from agentbus.core import agent_name
 
         agent, peers = self._settings.agent, self._settings.peers

@@ -1,0 +1,128 @@
+"""One call of a tool of the MCP server: what it prints, and its connection."""
+
+from __future__ import annotations
+
+from agentbus.agents.tools import LONGEST_WAIT
+from agentbus.commands import _declare
+from agentbus.commands._declare import Args, Call
+from agentbus.commands._output import Out, plain
+from agentbus.core.oplog import write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from agentbus.client.bus import Bus
+    from agentbus.core.settings import Settings
+    from agentbus.store.connection import Backend
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Link
+
+    Opened = tuple[Backend, Scope, Link]
+
+
+class Captured(Out):
+    """Collects what a verb prints, as text and as fields."""
+
+    def __init__(self) -> None:
+        super().__init__(json=False)
+        self.fields = self.text = True
+        self.records: list[Mapping[str, object]] = []
+        self.lines: list[str] = []
+
+    def record(self, fields: Mapping[str, object], text: str, red: str = "") -> None:
+        if fields:
+            self.records.append(fields)
+        if text and self.text:
+            self.lines.append(plain(text))
+
+    def drawn(self, line: str) -> None:
+        self.lines.append(line)
+
+    def exactly(self, data: bytes) -> None:
+        self.lines.append(data.decode("utf-8", "backslashreplace").removesuffix("\n"))
+
+    def warn(self, text: str) -> None:
+        self.lines.append(f"({plain(text)})")
+
+
+class Links:
+    """The connections of one agent's calls, each used by one call at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._free: list[Opened] = []
+        self._bus: Bus | None = None
+
+    @property
+    def bus(self) -> Bus:
+        """The bus of verbs that use one; threads may share it."""
+        if self._bus is None:
+            from agentbus.client.bus import Bus
+
+            self._bus = Bus(self.settings)
+        return self._bus
+
+    def take(self) -> Opened | None:
+        """Return a connection that no call uses, if there is one."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def put(self, opened: Opened) -> None:
+        """Keep a connection for the next call."""
+        self._free.append(opened)
+
+
+class ToolCall(Call):
+    """One call of a tool: it prints into memory, and its connection is kept for others."""
+
+    def __init__(self, links: Links, given: dict[str, Any]) -> None:
+        super().__init__(Args(), links.settings)
+        self.given = given
+        self.captured = Captured()
+        self._out = self.captured
+        self._links = links
+        # Runs when the result was written: what was read counts as read from then on.
+        self.after: list[Callable[[], object]] = []
+
+    @property
+    def bus(self) -> Bus:
+        return self._links.bus
+
+    def enter(self) -> Scope:
+        if self._link is None:
+            opened = self._links.take()
+            if opened is None:
+                return super().enter()
+            self._backend, self._scope, self._link = opened
+        return self._scope
+
+    def finish(self, taken: bool) -> None:
+        """Mark as read what the client took, and let other calls have the connection."""
+        from agentbus.core.errors import AgentBusError
+
+        try:
+            for step in self.after if taken else ():
+                step()
+        except AgentBusError as error:
+            # Nobody waits for it: what was shown is shown again.
+            write("warning", self.settings.log_level, {"verb": "mcp", "outcome": error.message})
+            return
+        if self._link is not None:
+            self._links.put((self._backend, self._scope, self._link))
+            self._link = None
+
+    def verb(self, called: str, **values: object) -> None:
+        """Run a verb with these values of its parameters."""
+        module = _declare.module(called)
+        initial = {param.dest: param.initial() for param in module.VERB.params}
+        self.args = Args(**{**initial, **values})
+        module.run(self)
+
+    def wait(self) -> float | None:
+        """Return how many seconds the call may wait; None if it was not told to."""
+        wait = self.given.get("wait")
+        return None if wait is None else max(0.0, min(float(wait), LONGEST_WAIT))
