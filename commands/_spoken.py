@@ -21,10 +21,11 @@ def unheard(call: Call, topics: Sequence[str] = ()) -> int:
 
 def show(
     call: Call, *, most: int, room: int, first: bool, peek: bool, topics: Sequence[str] = ()
-) -> Callable[[], None]:
+) -> Callable[[bool], None]:
     """Print what others spoke since this agent's cursor; the returned function moves it past that.
 
-    Prints at most `most` messages and about `room` letters; `first` if nothing was printed before.
+    It is called with whether anybody took what was printed; otherwise that stays unheard. Prints at most
+    `most` messages and about `room` letters; `first` if nothing was printed before.
     """
     scope, out = call.enter(), call.out
     left = unheard(call, topics)
@@ -78,8 +79,11 @@ def show(
     if left > shown and not peek:
         out.warn(f"{left - shown} more were spoken; print them with 'agentbus inbox --all'")
 
-    def finish() -> None:
-        if fits:
+    def finish(taken: bool) -> None:
+        if not taken:
+            # If only the iteration were closed, the cursor would move past what it has emitted.
+            op.close()
+        elif fits:
             # Past the last one, which was printed, too.
             for _ in spoken:
                 pass

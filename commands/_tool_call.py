@@ -6,19 +6,21 @@ from agentbus.agents.tools import LONGEST_WAIT
 from agentbus.commands import _declare
 from agentbus.commands._declare import Args, Call
 from agentbus.commands._output import Out, plain
+from agentbus.core.errors import AgentBusError
 from agentbus.core.oplog import write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
+    from typing import Any, TypeVar
 
     from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
     from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Link
+    from agentbus.store.steps import Link, Op, Step
 
+    T = TypeVar("T")
     Opened = tuple[Backend, Scope, Link]
 
 
@@ -79,14 +81,15 @@ class Links:
 class ToolCall(Call):
     """One call of a tool: it prints into memory, and its connection is kept for others."""
 
-    def __init__(self, links: Links, given: dict[str, Any]) -> None:
+    def __init__(self, links: Links, given: dict[str, Any], wanted: Callable[[], bool]) -> None:
         super().__init__(Args(), links.settings)
         self.given = given
+        self._wanted = wanted
         self.captured = Captured()
         self._out = self.captured
         self._links = links
-        # Runs when the result was written: what was read counts as read from then on.
-        self.after: list[Callable[[], object]] = []
+        # Called with whether the client took the result: what was read counts as read from then on.
+        self.after: list[Callable[[bool], object]] = []
 
     @property
     def bus(self) -> Bus:
@@ -100,13 +103,21 @@ class ToolCall(Call):
             self._backend, self._scope, self._link = opened
         return self._scope
 
-    def finish(self, taken: bool) -> None:
-        """Mark as read what the client took, and let other calls have the connection."""
-        from agentbus.core.errors import AgentBusError
-
+    def run(self, op: Op[T], *, patience: float = 0.0) -> T:
+        link = self._link
+        if not patience or link is None:
+            return super().run(op, patience=patience)
+        self._link = _CancellableLink(link, self._wanted)
         try:
-            for step in self.after if taken else ():
-                step()
+            return super().run(op, patience=patience)
+        finally:
+            self._link = link
+
+    def finish(self, taken: bool) -> None:
+        """Mark as read what the client took, or give it back; let other calls have the connection."""
+        try:
+            for step in self.after:
+                step(taken)
         except AgentBusError as error:
             # Nobody waits for it: what was shown is shown again.
             write("warning", self.settings.log_level, {"verb": "mcp", "outcome": error.message})
@@ -126,3 +137,19 @@ class ToolCall(Call):
         """Return how many seconds the call may wait; None if it was not told to."""
         wait = self.given.get("wait")
         return None if wait is None else max(0.0, min(float(wait), LONGEST_WAIT))
+
+
+class _CancellableLink:
+    """A link on which an operation ends after a wait if its call was cancelled meanwhile."""
+
+    def __init__(self, link: Link, wanted: Callable[[], bool]) -> None:
+        self.name, self.close = link.name, link.close
+        self._link = link
+        self._wanted = wanted
+
+    def execute(self, step: Step) -> Any:
+        """Exchange one step with the server. Raises `AgentBusError` if the call was cancelled."""
+        reply = self._link.execute(step)
+        if step.blocks and not self._wanted():
+            raise AgentBusError("the client has cancelled the call", hint="call again")
+        return reply

@@ -7,6 +7,7 @@ from agentbus.agents.tools import LONGEST_WAIT
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from agentbus.commands._tool_call import ToolCall
     from agentbus.coordination.inbox import Page
@@ -35,7 +36,7 @@ def catch_up(call: ToolCall) -> None:
     unread = 0 if topic or after else page.unread
     read, shown, room = _inbox.show(call, page.messages, page.now, unread=unread, most=_LETTERS)
     if read and not peek:
-        call.after.append(lambda: call.run(inbox.mark(scope, read)))
+        call.after.append(lambda taken: taken and call.run(inbox.mark(scope, read)))
     if shown < len(page.messages) or page.more:
         last = page.messages[shown - 1].id
         how = f"with after={last}" if peek or after else "again"
@@ -144,7 +145,7 @@ def ask(call: ToolCall) -> None:
     if whole:
         from agentbus.coordination import inbox
 
-        call.after.append(lambda: call.run(inbox.mark(scope, whole)))
+        call.after.append(lambda taken: taken and call.run(inbox.mark(scope, whole)))
 
 
 def reply(call: ToolCall) -> None:
@@ -220,6 +221,9 @@ def flag(call: ToolCall) -> None:
     name, wait, said = given["name"], call.wait(), given.get("note")
     if action == "take":
         call.verb("announce", name=name, wait=wait)
+        (hold,) = call.captured.records
+        if "renewed" not in hold:
+            _release_unless_taken(call, name, hold["token"])
     elif action == "wait":
         timeout = LONGEST_WAIT if wait is None else max(wait, 0.001)
         call.verb("await", names=[name], timeout=timeout)
@@ -227,6 +231,17 @@ def flag(call: ToolCall) -> None:
         call.verb("release", name=name)
     else:
         call.verb("satisfy" if action == "done" else "fail", name=name, note=said)
+
+
+def _release_unless_taken(call: ToolCall, name: str, token: Any) -> None:
+    """End a new hold if the client does not take the result: it has no end, and nobody knows of it."""
+    from agentbus.coordination import announce
+
+    def release(taken: bool) -> None:
+        if not taken:
+            call.run(announce.end(call.enter(), name, "released", token=token))
+
+    call.after.append(release)
 
 
 def work(call: ToolCall) -> None:

@@ -82,4 +82,4 @@ def run(call: Call) -> None:
 
         most = max(0, args.max - shown)
         finish = _spoken.show(call, most=most, room=room, first=not shown, peek=args.peek)
-        finish()
+        finish(True)

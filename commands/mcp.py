@@ -14,7 +14,7 @@ from agentbus.core.settings import resolve, variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from agentbus.commands._tool_call import Links, ToolCall
@@ -64,8 +64,14 @@ class _Tools:
         self._settings = call.settings
         self._links: dict[str, Links] = {}
 
-    def perform(self, name: str, given: dict[str, Any], meta: Mapping[str, Any]) -> ToolResult:
-        """Perform a tool; errors become its result."""
+    def perform(
+        self,
+        name: str,
+        given: dict[str, Any],
+        meta: Mapping[str, Any],
+        wanted: Callable[[], bool],
+    ) -> ToolResult:
+        """Perform a tool, unless its result is no longer `wanted`; errors become its result."""
         # Imported by the first call: a client that asks for the list waits for none of it.
         from agentbus.commands import _tool_call, _tools
         from agentbus.commands._errors import unexpected
@@ -73,7 +79,7 @@ class _Tools:
 
         tool = None
         try:
-            tool = _tool_call.ToolCall(self._of(meta), given)
+            tool = _tool_call.ToolCall(self._of(meta), given, wanted)
             _tools.PERFORM[name](tool)
         except AgentBusError as error:
             return _failed(error, tool)

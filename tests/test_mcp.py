@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import pathlib
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
+import agentbus
 from agentbus.agents.tools import TOOLS
+from agentbus.commands._tool_call import Links, ToolCall
+from agentbus.commands._tools import PERFORM
 from agentbus.core import client_session
 from tests.repositories import make_repository
-from tests.servers import Shell, program
+from tests.servers import Server, Shell, program
 from tests.tiers import nightly
 
 TOOL_NAMES = [
@@ -86,6 +90,27 @@ class McpClient:
         self.server.stdin.close()
         self.server.stdout.close()
         return self.server.wait(30)
+
+
+def deaf(shell: Shell) -> McpClient:
+    """Return a client that takes no more results."""
+    made = McpClient(shell)
+    made.ask("ping")
+    assert made.server.stdout is not None
+    made.server.stdout.close()
+    return made
+
+
+def cancel_once_it_waits(client: McpClient, server: Server, tool: str, **given: object) -> None:
+    """Call a tool, and cancel the call when it waits for the server."""
+    waiting = client.send("tools/call", name=tool, arguments=given)
+    while not re.search(rb"name=agentbus:ada .* flags=b", server.ask("CLIENT", "LIST")):
+        pass
+    client.write(
+        json.dumps({"method": "notifications/cancelled", "params": {"requestId": waiting}}).encode()
+    )
+    # Requests are read in turn.
+    client.ask("ping")
 
 
 @pytest.fixture
@@ -264,6 +289,18 @@ def test_a_cancelled_call_is_not_answered(client):
     assert client.ask("ping")["result"] == {}
 
 
+def test_a_cancelled_wait_takes_no_flag(client, valkey, project):
+    with agentbus.connect(valkey.url, project=project, agent="bob") as bob:
+        bob.announce("deploy")
+        cancel_once_it_waits(client, valkey, "flag", name="deploy", do="take", wait=45)
+
+        bob.satisfy("deploy")
+
+        assert client.close() == 0
+        (flag,) = bob.flags()
+        assert (flag.state, flag.agent_id) == ("satisfied", "bob")
+
+
 def test_requests_that_are_written_at_once_are_all_answered(real_shell):
     requests = [
         {"jsonrpc": "2.0", "id": tool, "method": "tools/call", "params": {"name": tool}}
@@ -296,15 +333,36 @@ def test_a_message_stays_unread_if_the_client_went_before_it_was_written(real_sh
     real_shell.ok("inbox", "--agent", "ada")
     real_shell.ok("tell", "ada", "hi", "--agent", "bob")
     real_shell.ok("speak", "all of you", "--agent", "bob")
-    client = McpClient(real_shell)
-    client.ask("ping")
-    assert client.server.stdout is not None
-    client.server.stdout.close()
+    client = deaf(real_shell)
 
     client.send("tools/call", name="catch_up", arguments={})
     assert client.close() == 0
 
     assert "| hi" in real_shell.ok("inbox", "--agent", "ada", "--all")
+
+
+def test_what_was_spoken_stays_unread_if_the_client_did_not_take_it(connect):
+    ada, bob = connect("ada"), connect("bob")
+    spoken = [bob.speak(f"spoken {number}").text for number in range(3)]
+    call = ToolCall(Links(ada.settings), {}, wanted=lambda: False)
+
+    PERFORM["catch_up"](call)
+    call.finish(taken=False)
+    del call
+
+    assert [message.text for message in ada.overhear()] == spoken
+
+
+def test_a_flag_is_free_if_the_client_went_before_it_was_told_that_it_holds_it(
+    real_shell, real_url, project
+):
+    client = deaf(real_shell)
+
+    client.send("tools/call", name="flag", arguments={"name": "deploy", "do": "take"})
+    assert client.close() == 0
+
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        assert bob.announce("deploy").agent_id == "bob"
 
 
 def test_an_agent_reads_what_was_told_to_it_and_to_all(client, real_shell):
@@ -466,8 +524,6 @@ def test_the_server_of_a_plugin_serves_the_project_of_the_session(
 
 
 def test_each_tool_has_a_verb_that_performs_it():
-    from agentbus.commands._tools import PERFORM
-
     assert [*PERFORM] == [tool.name for tool in TOOLS]
 
 

@@ -41,7 +41,8 @@ _KEPT_MS = 3_600_000
 class ToolResult:
     """What a tool returns: text for the model, the same as data, and whether it is an error.
 
-    `after` is called with whether the client took it: what it shows counts as read only then.
+    `after` is called with whether the client took it: what it shows counts as read only then, and what was
+    taken for the client is given back otherwise.
     """
 
     __slots__ = ("after", "data", "failed", "text")
@@ -60,8 +61,9 @@ class ToolResult:
 
 
 if TYPE_CHECKING:
-    # Performs a tool by its name, with the arguments and the request's `_meta`.
-    Perform = Callable[[str, dict[str, Any], Mapping[str, Any]], ToolResult]
+    # Performs a tool by its name, with the arguments and the request's `_meta`; the last argument tells
+    # whether the result is still wanted.
+    Perform = Callable[[str, dict[str, Any], Mapping[str, Any], Callable[[], bool]], ToolResult]
 
 
 class ProtocolError(Exception):
@@ -212,7 +214,8 @@ class Server:
         with self._marking:
             # What the client asks after a result, it asks of what that result left.
             pass
-        found, key = self._perform(name, given, meta), _key(number)
+        key = _key(number)
+        found = self._perform(name, given, meta, lambda: key in self._running)
         with self._marking:
             wanted = key in self._running
             self._running.discard(key)
