@@ -245,6 +245,22 @@ def test_the_guard_sees_deleted_renamed_and_odd_names_from_a_subdirectory(shell,
     assert done.stderr.count(" is leased by bob") == len(leased)
 
 
+def test_the_guard_sees_a_file_deeper_than_a_lease_may_name(shell, shop):
+    deep = shop.joinpath("src", *map(str, range(16)))
+    deep.mkdir(parents=True)
+    (deep / "q.py").touch()
+    git(shell, shop, "add", ".")
+    guard = ("lease", "--check", "--staged")
+    shell.ok("lease", "src/0/1/*.py", "--agent", "bob", cwd=shop)
+    assert shell.ok(*guard, cwd=shop) == ""
+
+    shell.ok("lease", "src/0/**/q.py", "--agent", "bob", cwd=shop)
+    done = shell.run(*guard, cwd=shop)
+
+    assert done.returncode == 4
+    assert f"{deep.relative_to(shop)}/q.py is leased by bob" in done.stderr
+
+
 def test_the_guard_passes_own_leases_no_staged_paths_and_a_server_that_is_away(shell, shop):
     shell.ok("lease", "**", cwd=shop)
     (shop / "src/a.py").write_text("mine\n")

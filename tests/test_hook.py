@@ -291,6 +291,19 @@ def test_an_edit_of_what_another_agent_leased_is_refused_with_the_reason(
     assert session.edit("README.md") == ""
 
 
+def test_an_edit_deeper_than_a_lease_may_name_leases_the_directory_that_it_may(
+    session, reviewer, own, monkeypatch
+):
+    monkeypatch.chdir(session.root)
+    deep = "/".join(map(str, range(16)))
+    assert session.edit(f"{deep}/16/a.py") == ""
+    assert [lease.pattern for lease in own.leases()] == [f"{deep}/**"]
+    own.drop_leases()
+
+    reviewer.lease("0/**")
+    assert "is leased by reviewer" in session.edit(f"{deep}/16/a.py")
+
+
 def test_a_long_reason_and_an_unusual_name_are_cut_and_quoted_in_a_refusal(session, monkeypatch):
     monkeypatch.chdir(session.root)
     with session.bus("do this\u202e " * 12) as stranger:

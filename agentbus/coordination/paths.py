@@ -31,8 +31,8 @@ def patterns(
 
     The root is that of the git repository around the current directory, or without one this directory.
     `by_worktree` begins each pattern with the name of the work tree; in a `literal` path, `*` and `?` are
-    characters of a name. Raises `UsageError` for a path outside the root, and beyond 64 patterns, 16
-    segments, or 255 characters in one.
+    characters of a name, and `**` stands for what is below 16 segments. Raises `UsageError` for a path
+    outside the root, and beyond 64 patterns, 16 segments, or 255 characters in one.
     """
     try:
         here = os.getcwd()
@@ -127,7 +127,10 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
                 hint=f"use at most {_MOST_LETTERS}",
             )
         segments.append(segment)
-    if len(segments) > _MOST_SEGMENTS:
+    if literal and len(segments) > _MOST_SEGMENTS:
+        # A file that exists cannot be refused: a lease that covers it must be found.
+        segments[_MOST_SEGMENTS:] = ["**"]
+    elif len(segments) > _MOST_SEGMENTS:
         raise _mistake(
             f"the path {path[:60]!a} has {len(segments)} segments",
             hint=f"use at most {_MOST_SEGMENTS}: '**' stands for any number",
