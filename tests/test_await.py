@@ -6,6 +6,7 @@ import pytest
 
 from agentbus import TimedOut, UsageError
 from tests.pausing import Blocked, awaiting
+from tests.servers import ask
 
 # Long enough for the look that a waiter takes now and then without being told anything.
 PAST_A_LOOK = 2.6
@@ -139,6 +140,32 @@ def test_a_hold_that_was_forced_away_is_satisfied_by_its_new_holder(bus, bob, ev
     eve.satisfy("building")
 
     assert [met.by for met in waiting.finish()] == ["eve"]
+
+
+def trim(bus):
+    """Trim the channel, and have awaiters look at their flags at once."""
+    ask(bus, "XTRIM", bus.scope.keys.channel, "MAXLEN", 0)
+    bus.speak("trimmed", topic="coordination")
+
+
+def test_a_release_whose_message_was_trimmed_unheard_is_no_satisfy(bus, bob):
+    bus.announce("building")
+    waiting = awaiting(bob, "building", timeout=0.2)
+
+    bus.release("building")
+    trim(bus)
+
+    stays_asleep(waiting)
+
+
+def test_fresh_returns_what_was_satisfied_by_a_message_that_was_trimmed_unheard(bus, bob):
+    bus.announce("building")
+    waiting = awaiting(bob, "building", fresh=True, timeout=10)
+
+    bus.satisfy("building")
+    trim(bus)
+
+    assert names(waiting.finish()) == ["building"]
 
 
 # -- fresh --

@@ -163,6 +163,8 @@ class _Watch:
         self.fails = fails
         self.began = scope.monotonic()
         self.tail = ""
+        # How many entries the channel had ever had at the last look, and those heard since.
+        self.known = 0
         self.next_look = 0.0
         self.doubtful = False
         self.met: dict[str, Completion] = {}
@@ -218,6 +220,7 @@ class _Watch:
             # The first look, or a server that has lost entries, so that earlier looks prove nothing.
             self.tail = last
             self._seen.clear()
+            self._initial.clear()
         while position(self.tail) < position(last):
             entries = yield Command(
                 *("XRANGE", self.scope.keys.channel, f"({self.tail}", last, "COUNT", 1000)
@@ -225,6 +228,10 @@ class _Watch:
             if not entries:
                 break
             self.hear(entries)
+        if self.known != reply[-1]:
+            # Entries were trimmed unheard: what ended a hold since the last look may be among them.
+            self._seen.clear()
+        self.known = reply[-1]
         self.tail = last
         self.doubtful = False
         soonest = RECHECK
@@ -235,8 +242,7 @@ class _Watch:
             before = self._seen.get(flag)
             now = _Look(value, int(left), *rest)
             self._seen[flag] = now
-            if before is None:
-                self._initial[flag] = now
+            self._initial.setdefault(flag, now)
             if now.left >= 0:
                 soonest = min(soonest, now.left / 1000 + _EXPIRY_SLACK)
             if self.delete or not (flag in self.met or (flag in self.failed and not self.any)):
@@ -245,6 +251,7 @@ class _Watch:
 
     def hear(self, entries: Sequence[Any]) -> None:
         """Update the completions from messages of the channel."""
+        self.known += len(entries)
         for entry_id, flat in entries:
             self.tail = text(entry_id)
             message = fields(flat or ())
