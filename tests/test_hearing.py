@@ -8,6 +8,7 @@ import pytest
 
 import agentbus
 from agentbus import EpochMismatch, UsageError
+from agentbus.coordination import overhear
 from agentbus.core.clock import rfc3339
 from agentbus.store.steps import Command
 from tests.servers import Server
@@ -47,6 +48,18 @@ def test_peek_shows_only_what_was_not_heard(bus):
     say(bus, "two")
 
     assert heard(bus, peek=True) == ["two"]
+
+
+def test_peek_of_topics_shows_only_what_was_not_heard_behind_the_first_entries_it_examines(
+    bus, monkeypatch
+):
+    monkeypatch.setattr(overhear, "_EXAMINED_AT_ONCE", 2)
+    say(bus, "one", "two", "three", "four", topic="build")
+    heard(bus, "build")
+    say(bus, "five", topic="deploy")
+
+    assert heard(bus, "build", "deploy", peek=True) == ["five"]
+    assert heard(bus, "build", "deploy", since="0", start="newest")[0] == "one"
 
 
 def test_last_takes_the_newest_oldest_first(bus):

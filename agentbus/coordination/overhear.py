@@ -82,7 +82,7 @@ def overhear(
         reader.start = since(start, scope.now())
     reader.moves = not peek and start is None
     until = None if timeout is None else scope.monotonic() + timeout
-    if begin != "first" and not reset:
+    if begin != "first" and not reset and start is None:
         reader.begins = [""] * len(reader.cursors)
         reader.newest = limit if begin == "newest" else None
     recheck = _RECHECK
@@ -210,7 +210,7 @@ class _Reader:
         self.cursor_fields = [cursor_field(scope.agent, topic) for topic in self.topics]
         self.left = limit
         self.omit = scope.agent if others else ""
-        # Where cursors begin that do not exist yet.
+        # Where cursors begin that do not exist yet; without cursors, where the topics do.
         self.begins = ["0-0"] * len(self.cursors)
         self.newest: int | None = None
         self.start = ""
@@ -258,6 +258,7 @@ class _Reader:
                 from agentbus.core.timespec import following
 
                 self.start = following(position(examined))
+                self.begins = list(map(text, reply[9]))
 
     def _missed(self, before: int, examined: int) -> int:
         """Return how many entries were trimmed since the last read, as far as the server knows by now."""

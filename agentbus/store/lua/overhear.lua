@@ -3,10 +3,12 @@
 -- KEYS: channel, heard, one cursor for each topic (or the one cursor of all topics)
 -- ARGV: start ('' = after the cursors, else the id to start from, inclusive), limit, most entries to
 --       examine, agent to leave out ('' for none), then for each cursor: its field in `heard`, its topic
---       ('' for all), the id to start after if the cursor does not exist ('': none is known)
+--       ('' for all), the id that its messages come after with a start, or if the cursor does not exist
+--       ('': none is known)
 -- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries,
 --          ordinal of the entry before the first examined one (-1: unknown), channel's last id, how many entries
---          were examined up to each of those returned, and in all},
+--          were examined up to each of those returned, and in all, for each cursor the id that its messages
+--          come after},
 --          {'arrive'} if a cursor does not exist and no id was given for it, {'bad', cursor key, value},
 --          or {'ahead', cursor key, value, channel's last id}
 --@include ids
@@ -17,14 +19,13 @@ local info = stream(KEYS[1])
 local last = info['last-generated-id']
 local trimmed = info['entries-added'] - info['length']
 
-local wanted, from, ordinal, missed = {}, nil, nil, '0'
+local wanted, positions, from, ordinal, missed = {}, {}, nil, nil, '0'
 for i = 3, #KEYS do
-  local field, topic = ARGV[5 + 3 * (i - 3)], ARGV[6 + 3 * (i - 3)]
-  local at = '0-0'
+  local field, topic, at = ARGV[5 + 3 * (i - 3)], ARGV[6 + 3 * (i - 3)], ARGV[7 + 3 * (i - 3)]
   if start == '' then
     local kept = redis.pcall('GET', KEYS[i])
     if type(kept) == 'table' then return { 'bad', KEYS[i], 'another type' } end
-    at = kept or ARGV[7 + 3 * (i - 3)]
+    at = kept or at
     if not kept and at == '' then return { 'arrive' } end
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
       return { 'bad', KEYS[i], at }
@@ -50,7 +51,7 @@ for i = 3, #KEYS do
     end
     if not from or newer(from, at) then from, ordinal = at, position end
   end
-  wanted[topic] = at
+  wanted[topic], positions[#positions + 1] = at, at
 end
 if ordinal and ordinal < trimmed then ordinal = trimmed end
 
@@ -81,4 +82,4 @@ if count == most then more = 1 end
 if count == 0 and missed ~= '0' then examined = last end
 -- At the end of the stream, the ordinals are known in any case.
 if examined == last then ordinal = info['entries-added'] - count end
-return { 'entries', found, examined, more, missed, ordinal or -1, last, offsets, count }
+return { 'entries', found, examined, more, missed, ordinal or -1, last, offsets, count, positions }
