@@ -345,6 +345,26 @@ def test_a_turn_that_ends_drops_the_leases_of_files_that_git_sees_unchanged(sess
     assert [lease.pattern for lease in own.leases()] == ["src/changed.py"]
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["submodule", "other repository"])
+def test_a_turn_that_ends_keeps_the_lease_of_a_file_in_a_changed_repository_within(
+    session, own, known
+):
+    inner = session.root / "lib"
+    inner.mkdir()
+    (inner / "a.py").write_text("x")
+    git = ("git", "-C", str(inner), "-c", "user.name=ada", "-c", "user.email=ada@example.org")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *words], check=True)
+    if known:
+        subprocess.run(["git", "-C", str(session.root), "add", "-f", "lib"], check=True)
+        (inner / "a.py").write_text("y")
+    session.edit(str(inner / "a.py"))
+    session.edit(str(session.root / "same.py"))
+    session.stop()
+
+    assert [lease.pattern for lease in own.leases()] == ["lib/a.py"]
+
+
 # -- the end of a turn --
 
 

@@ -123,7 +123,7 @@ def tidy(event: Event, pairs: Sequence[bytes]) -> None:
     from agentbus.coordination.paths import of_files
 
     still = of_files(changed, by_worktree=event.scope.leases_by_worktree)
-    over = [(pattern, token) for pattern, token in held.items() if pattern not in still]
+    over = [(pattern, token) for pattern, token in held.items() if not _among(pattern, still)]
     if over:
         from agentbus.coordination import leases
 
@@ -131,8 +131,18 @@ def tidy(event: Event, pairs: Sequence[bytes]) -> None:
         event.execute(_first(leases.end(event.scope, ended)))
 
 
+def _among(pattern: str, changed: dict[str, str]) -> bool:
+    """Tell whether a file, or a repository within which it lies, is among what has changed."""
+    segments = pattern.split("/")
+    above = ["/".join(segments[:number]) for number in range(1, len(segments))]
+    return not changed.keys().isdisjoint([pattern, *above, *(f"{one}/**" for one in above)])
+
+
 def _changed(root: str) -> list[str] | None:
-    """Return the files that git sees changed, of a renamed one both names; None if it cannot be asked."""
+    """Return the files that git sees changed, of a renamed one both names; None if it cannot be asked.
+
+    Of a submodule, or another repository within this one, git names only the directory.
+    """
     import subprocess
 
     command = ["git", "-C", root, "--no-optional-locks", "status", "--porcelain", "-z", "-uall"]
