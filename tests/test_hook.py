@@ -291,6 +291,17 @@ def test_an_edit_of_what_another_agent_leased_is_refused_with_the_reason(
     assert session.edit("README.md") == ""
 
 
+def test_an_edit_through_a_link_is_one_of_the_file_that_another_agent_leased(
+    session, reviewer, monkeypatch
+):
+    monkeypatch.chdir(session.root)
+    (session.root / "AGENTS.md").touch()
+    (session.root / "CLAUDE.md").symlink_to("AGENTS.md")
+    reviewer.lease("AGENTS.md")
+
+    assert "AGENTS.md is leased by reviewer" in session.edit("CLAUDE.md")
+
+
 def test_an_edit_deeper_than_a_lease_may_name_leases_the_directory_that_it_may(
     session, reviewer, own, monkeypatch
 ):

@@ -246,11 +246,18 @@ def test_a_link_to_a_directory_is_that_directory_unless_it_leads_out(tmp_path):
     ]
 
 
-def test_a_link_to_a_file_is_a_file_of_its_own(tmp_path):
-    (tmp_path / "b.py").touch()
-    (tmp_path / "a.py").symlink_to("b.py")
+def test_a_link_to_a_file_is_that_file_unless_it_leads_out(tmp_path):
+    root = tmp_path / "repo"
+    (root / "src").mkdir(parents=True)
+    (root / "lib").symlink_to("src")
+    (root / "src/b.py").touch()
+    for name, target in {"a.py": "b.py", "out": "../../b.py", "new": "c.py"}.items():
+        (root / "src" / name).symlink_to(target)
 
-    assert within("a.py", str(tmp_path), str(tmp_path)) == "a.py"
+    spelled = ("lib/a.py", "lib/out", "src/new", "src/a.p?")
+    assert [within(path, str(root), str(root)) for path in spelled] == [
+        *("src/b.py", "src/out", "src/c.py", "src/a.p?"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["shop", "a*b", "sh op"])

@@ -69,22 +69,24 @@ def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
         raise _mistake(f"the path {path!a} holds a NUL character", hint="leave it out")
     _bytes(path)
     parts = os.path.join(here, path).split("/")
-    # Directories are resolved up to the first wildcard, so that a link to one is not another path.
+    # Links are resolved up to the first wildcard, so that a link is not another path.
     wilds = () if literal else [at for at, part in enumerate(parts) if not _WILD.isdisjoint(part)]
     wild = next(iter(wilds), None)
-    folder = "/".join(parts[:wild])
-    if wild is None and parts[-1] not in ("", ".", "..") and not os.path.isdir(folder):
-        folder, rest = os.path.dirname(folder), parts[-1:]
+    known = "/".join(parts[:wild]) or "/"
+    if wild is not None:
+        rest = parts[wild:]
     else:
-        rest = parts[wild:] if wild is not None else [""]
+        rest = [""] if parts[-1] in ("", ".", "..") or os.path.isdir(known) else []
     if ".." in rest:
         raise _mistake(
             f"the path {path!a} has '..' behind a wildcard", hint="write the path without '..'"
         )
-    base = _below(os.path.realpath(folder or "/"), root)
+    base = _below(os.path.realpath(known), root)
+    # A link within the repository may lead out of it.
+    if base is None and not rest:
+        base = _below(os.path.join(os.path.realpath(os.path.dirname(known)), parts[-1]), root)
     if base is None:
-        # A link within the repository may lead out of it.
-        base = _below(os.path.normpath(folder or "/"), root)
+        base = _below(os.path.normpath(known), root)
     if base is None:
         raise _mistake(
             f"the path {path!a} is outside {root!a}",
