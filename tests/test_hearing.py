@@ -259,6 +259,12 @@ def test_follow_has_no_limit_of_its_own(bus):
     assert len(heard(bus, follow=True, timeout=0.05)) == 101
 
 
+def test_follow_ends_at_a_limit_that_is_that_of_a_read(bus):
+    say(bus, *(f"{number}" for number in range(101)))
+
+    assert len(heard(bus, follow=True, limit=100, timeout=30)) == 100
+
+
 def test_follow_of_a_topic_is_not_woken_for_the_others(bus, bob):
     following = bob.overhear("build", follow=True, timeout=30)
     say(bus, *(f"{number}" for number in range(20)), topic="deploy")

@@ -16,6 +16,7 @@ from agentbus.store.verb import Blocking, Emits, Patient, stream_verb, verb
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import EllipsisType
     from typing import Any, Self, TypeVar
 
     from agentbus.admin.doctor import Finding
@@ -76,7 +77,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         self,
         topic: str | Sequence[str] | None = None,
         *,
-        limit: int | None = _READ_AT_ONCE,
+        limit: int | EllipsisType | None = ...,
         since: str | None = None,
         last: int | None = None,
         peek: bool = False,
@@ -88,25 +89,28 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     ) -> Emits[Message]:
         """Iterate over the channel's messages that this agent has not read yet, oldest first.
 
-        Each `topic` has its own cursor. It advances after each page of messages, and when the loop ends to
-        the message before the current one; a reader that crashes reads some messages again. With `since` (a
-        message id, an RFC 3339 time, or `30m` ago), `last` or `peek` no cursor moves. `follow` waits for
-        new messages, for `timeout` seconds or without end, and has no `limit` unless one is given. `others`
-        leaves out this agent's own messages. A range that was trimmed before it was read appears as one
-        message with the event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's
-        position; `reset` starts again from the oldest message. `start` is where an agent begins that has no
-        cursor: at the `first` message, or at the `newest`, of which it gets `limit`; then a topic without a
-        cursor begins at the agent's cursor for all topics, and what is skipped appears as one message with
-        the event `skipped`, after whose id the skipped ones follow.
+        It ends after `limit` messages: 100 unless it is given, None for no limit. Each `topic` has its own
+        cursor. It advances after each page of messages, and when the loop ends to the message before the
+        current one; a reader that crashes reads some messages again. With `since` (a message id, an RFC
+        3339 time, or `30m` ago), `last` or `peek` no cursor moves. `follow` waits for new messages, for
+        `timeout` seconds or without end, and has no `limit` unless one is given. `others` leaves out this
+        agent's own messages. A range that was trimmed before it was read appears as one message with the
+        event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's position; `reset`
+        starts again from the oldest message. `start` is where an agent begins that has no cursor: at the
+        `first` message, or at the `newest`, of which it gets `limit`; then a topic without a cursor begins
+        at the agent's cursor for all topics, and what is skipped appears as one message with the event
+        `skipped`, after whose id the skipped ones follow.
         """
         from agentbus.coordination import overhear
 
         topics = [topic] if isinstance(topic, str) else list(topic or ())
+        if limit is ...:
+            # The default limit is for reading a backlog, not for following.
+            limit = None if follow else _READ_AT_ONCE
         op = overhear.overhear(
             self.scope,
             topics,
-            # The default limit is for reading a backlog, not for following.
-            limit=None if follow and limit == _READ_AT_ONCE else limit,
+            limit=limit,
             start=since,
             last=last,
             peek=peek,
