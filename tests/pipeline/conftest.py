@@ -125,6 +125,14 @@ def plain_plans(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, value)
 
 
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[None]:
+    """Have Spark hand filters to sources in Python that take them."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 @pytest.fixture(scope="session")
 def s3_server(s3_port: int) -> Iterator[str]:
     """An S3 server for the whole run."""

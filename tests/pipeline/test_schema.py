@@ -18,5 +18,4 @@ def test_a_session_reads_and_writes_times_in_utc_and_as_others_read_them(spark):
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
     assert spark.conf.get("spark.sql.parquet.compression.codec") == "zstd"
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"

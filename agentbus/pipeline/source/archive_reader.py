@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.reader import LAST_MS, IdRange, chosen_files
 from agentbus.pipeline.replays.reading import ArchiveFile, WantedRows
 from agentbus.pipeline.rows import schema, table
 from agentbus.pipeline.source import planning
-from agentbus.pipeline.source.narrowing import Narrowing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from agentbus.pipeline.archives.places import ArchiveTarget
     from agentbus.pipeline.archives.versions import File
@@ -61,22 +60,20 @@ class ArchiveLot(InputPartition):
 
 
 class ArchiveReader(DataSourceReader):
-    """A reader of an archive's rows at one version."""
+    """A reader of an archive's rows at one version; without filters, as `BatchReader`."""
 
     def __init__(self, options: ArchiveOptions) -> None:
         self._options = options
-        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """Choose files by the log, cut the large ones and group the small ones by their rows."""
-        options, narrowing = self._options, self._narrowing
+        options = self._options
         log, state = options.opened()
-        low, high = narrowing.bounds(options.low, options.high)
+        low, high = options.low, options.high
         span = IdRange(
             None if low is None else position(low), None if high is None else _after(high)
         )
-        kinds = [kind for kind in schema.KINDS if narrowing.wants_kind(kind)]
-        files = chosen_files(log, state, span, kinds)
+        files = chosen_files(log, state, span)
         parts = (part for file in files for part in self._parts(file))
         lots = planning.packed(parts, options.partition_rows)
         return [ArchiveLot(options.place.target, span, lot) for lot in lots]
@@ -97,11 +94,7 @@ class ArchiveReader(DataSourceReader):
 
     def _parts(self, file: File) -> Iterator[tuple[ArchivePart, int]]:
         """Yield the shares of a file with how many rows each has, if any row is wanted."""
-        names = tuple(
-            name
-            for name in file.streams
-            if name in self._options.selection and self._narrowing.wants(name)
-        )
+        names = tuple(name for name in file.streams if name in self._options.selection)
         if names:
             # Which row groups these are, a task finds when it opens the file: the log does not know them.
             shares = -(-file.rows // self._options.partition_rows)
@@ -110,15 +103,6 @@ class ArchiveReader(DataSourceReader):
                     file.path, file.kind, file.date, names, file.typed, share, shares
                 )
                 yield part, file.rows // shares
-
-
-class FilteringArchiveReader(ArchiveReader):
-    """A reader of an archive that takes filters, if Spark's session allows that."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Read less if a filter allows it; Spark applies all filters again."""
-        self._narrowing.take(filters)
-        return filters
 
 
 def _after(entry_id: str) -> tuple[int, int]:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from agentbus.pipeline.rows.schema import GAP
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import Discovery
 from agentbus.pipeline.source.lots import lots, parts_of, read
-from agentbus.pipeline.source.narrowing import Narrowing
 from agentbus.pipeline.source.planning import Head, Range, ReadPosition
 from agentbus.pipeline.source.range_reader import RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
@@ -25,11 +23,14 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """A reader of the entries that exist when it plans."""
+    """A reader of the entries that exist when it plans.
+
+    It takes no filters (`pushFilters`): Spark keeps one plan of a Python source for all scans of a frame or
+    view, so what one query filters out would be missing in others.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """Cut all existing entries into ranges."""
@@ -43,9 +44,9 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, reader: RangeReader) -> Op[tuple[list[Range], list[StreamGap]]]:
         options, scope, size = self._options, reader.scope, self._options.partition_rows
-        low, high = self._narrowing.bounds(*(yield from options.bounds(scope)))
+        low, high = yield from options.bounds(scope)
         names = yield from Discovery(scope, options.selection).op()
-        heads = yield from planning.look(scope, [n for n in names if self._narrowing.wants(n)])
+        heads = yield from planning.look(scope, names)
         ranges: list[Range] = []
         gaps: list[StreamGap] = []
         for name, head in heads.items():
@@ -62,7 +63,7 @@ class BatchReader(DataSourceReader):
             ranges += parts
             if lost != 0:
                 gaps.append(planning.gap(name, lost, start, ReadPosition(end, head.added), head))
-        return ranges, gaps if self._narrowing.wants_kind(GAP) else []
+        return ranges, gaps
 
 
 def _lost(head: Head, start: str, end: str) -> int | None:
@@ -71,12 +72,3 @@ def _lost(head: Head, start: str, end: str) -> int | None:
         return 0
     everything = start == planning.START and not planning.older(end, head.trimmed)
     return head.removed if everything else None
-
-
-class FilteringReader(BatchReader):
-    """A reader that takes filters, if Spark's session allows that."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Read less if a filter allows it; Spark applies all filters again."""
-        self._narrowing.take(filters)
-        return filters

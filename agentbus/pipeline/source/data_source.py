@@ -7,7 +7,6 @@ rows.write.format("agentbus").option("queue", "mail").mode("append").save()
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -23,8 +22,8 @@ from agentbus.pipeline.rows import table
 from agentbus.pipeline.rows.schema import DDL
 from agentbus.pipeline.sink.sink_options import sink
 from agentbus.pipeline.sink.sink_writer import SinkWriter, StreamSinkWriter
-from agentbus.pipeline.source.archive_reader import ArchiveReader, FilteringArchiveReader
-from agentbus.pipeline.source.batch_reader import BatchReader, FilteringReader
+from agentbus.pipeline.source.archive_reader import ArchiveReader
+from agentbus.pipeline.source.batch_reader import BatchReader
 from agentbus.pipeline.source.growing_reader import GrowingReader
 from agentbus.pipeline.source.options import ArchiveOptions, Options, is_archive
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from agentbus.core.settings import Settings
-
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class AgentBusSource(DataSource):
@@ -63,14 +60,11 @@ class AgentBusSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the entries that exist now, on the server or in an archive."""
-        # Spark refuses a reader that takes filters in a session where that is switched off.
-        filters = _filters_come()
         if is_archive(self.options):
             _refuse_other(schema, table.columns())
-            archive = FilteringArchiveReader if filters else ArchiveReader
-            return archive(ArchiveOptions(self.options))
+            return ArchiveReader(ArchiveOptions(self.options))
         _refuse_other(schema, table.of_streams())
-        return (FilteringReader if filters else BatchReader)(self._read_options())
+        return BatchReader(self._read_options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return a reader of the entries that exist, and of new ones."""
@@ -102,8 +96,3 @@ def _refuse_other(given: StructType, own: Mapping[str, str]) -> None:
             "the source agentbus has its own schema, and takes no other",
             hint="leave out schema(…); choose columns by select, and read a payload by from_json",
         )
-
-
-def _filters_come() -> bool:
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING

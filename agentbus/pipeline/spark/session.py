@@ -41,8 +41,6 @@ _NEEDED = {
     # INT96, the default, has no statistics, and other readers refuse it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Without it a Python source that takes filters fails outright.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Needs pandas, and warns without it.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
 }
