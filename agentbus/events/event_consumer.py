@@ -253,11 +253,17 @@ class Consumer:
         return len(events)
 
     def _batch(self, transactions: EventTransactions, events: Sequence[StreamEvent]) -> bool:
-        """Handle many events in one transaction; False if it failed, and each is to be tried alone."""
+        """Handle many events in one transaction; False if each is to be tried alone."""
+        if self.registration.on_error == PARK:
+            first = events[0].event_uuid
+            if not transactions.begin(events, again=self._cut_off == first):
+                return False
+            self._cut_off = first
         try:
             handled = transactions.exactly_once(events)
         except HandlerError as error:
             handlers_error(error)
+            self._cut_off = None
             self.counts["failed"] += 1
             return False
         self._passed(events[-1], handled, len(events))
@@ -298,9 +304,7 @@ class Consumer:
     def _apply(self, transactions: EventTransactions, event: StreamEvent, attempt: int) -> int:
         guarantee = self.registration.guarantee
         if guarantee is Guarantee.EXACTLY_ONCE:
-            return transactions.exactly_once(
-                [event], attempt, counted=self.registration.on_error == PARK
-            )
+            return transactions.exactly_once([event], attempt)
         if guarantee is Guarantee.AT_LEAST_ONCE:
             return transactions.at_least_once(event, attempt)
         try:

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from agentbus.events import databases, leases
 from agentbus.events.databases import now_ms, transaction_id
-from agentbus.events.declare import Context
+from agentbus.events.declare import PARK, Context
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.guard import Guard, ended
 
@@ -70,20 +70,15 @@ class EventTransactions:
             self._enter_many = _unless_known(processed.from_select(columns, rows), made)
         self._advance = leases.advance(made)
 
-    def exactly_once(
-        self, events: Sequence[StreamEvent], attempt: int = 1, *, counted: bool = False
-    ) -> int:
-        """Handle events; returns how many were not duplicates. Deletes the attempts of `counted` events.
-
-        Raises `HandlerError`.
-        """
+    def exactly_once(self, events: Sequence[StreamEvent], attempt: int = 1) -> int:
+        """Handle events; returns how many were not duplicates. Raises `HandlerError`."""
         with self._ledger.transaction() as connection:
             fresh, number = self._fresh(connection, events)
             self._at("consumer.deduped")
             if fresh:
                 self._handle(connection, fresh if self._consumer.batch else fresh[0], attempt)
-                if counted:
-                    self._delete_attempts(connection, fresh)
+            if self._consumer.on_error == PARK:
+                self._delete_attempts(connection, events)
             self._at("consumer.handled")
             self._move_past(connection, events[-1], number)
         self._at("consumer.committed")
@@ -183,6 +178,34 @@ class EventTransactions:
                 .returning(made.c.attempts, made.c.last_error)
             ).one()
         return row.attempts, row.last_error
+
+    def begin(self, events: Sequence[StreamEvent], *, again: bool = False) -> bool:
+        """Record that a batch begins; False if a process ended in one, or an attempt, of its first event.
+
+        A process that ended in a batch counts as an attempt of each event, but never as the last one. With
+        `again` it did not end: the database was lost during the batch.
+        """
+        made, spent = self._tables.attempts, min(1, self._consumer.attempts - 1)
+        insert = databases.insert(self._ledger.dialect, made)
+        names = [
+            {"consumer": self._consumer.name, "event_uuid": event.event_uuid} for event in events
+        ]
+        with self._ledger.transaction() as connection:
+            leases.renew(connection, self._tables, self.held, self._lease)
+            # A mark at the first event is enough: the checkpoint is before it until the batch is done.
+            mark = insert.values(attempts=0, **names[0]).on_conflict_do_nothing()
+            if connection.execute(mark.returning(made.c.attempts)).first() is not None:
+                return True
+            found = sa.select(made.c.attempts).where(*self._of(made, events[:1]))
+            marked = connection.execute(found).scalar_one() == 0
+            if marked and not again:
+                died = insert.values(attempts=spent).on_conflict_do_update(
+                    index_elements=[made.c.consumer, made.c.event_uuid],
+                    set_={"attempts": spent},
+                    where=made.c.attempts == 0,
+                )
+                connection.execute(died, names)
+        return marked and again
 
     def failed(self, event: StreamEvent, error: BaseException) -> None:
         made = self._tables.attempts

@@ -371,6 +371,72 @@ def test_a_failed_batchs_changes_to_payloads_are_not_seen_one_by_one(ledger, rel
     assert (one.event.payload, one.error) == ({"name": "b"}, "ValueError: b")
 
 
+@pytest.mark.parametrize("attempts", [1, 2, 4])
+def test_an_event_that_ends_its_process_in_a_batch_is_parked_after_its_attempts(
+    ledger, relay, consume, attempts
+):
+    send(ledger, *"abc")
+    relay.run_once()
+    sizes = []
+
+    def crash(events, session) -> None:
+        sizes.append(len(events))
+        for event in events:
+            if event.event_uuid == "b":
+                raise Killed
+            act(event, session)
+
+    # In a batch it cannot be known which event it was.
+    for _ in range(max(2, attempts)):
+        with pytest.raises(Killed):
+            consume(crash, batch=True, on_error="park", attempts=attempts).run_once()
+        expire(ledger)
+    consume(crash, batch=True, on_error="park", attempts=attempts).run_once()
+
+    (letter,) = rows(ledger, "parked")
+    assert (letter.event_uuid, letter.attempts) == ("b", attempts)
+    assert "process ended" in letter.error
+    assert effects(ledger) == ["a", "c"]
+    assert rows(ledger, "attempts") == []
+    assert sizes[0] == 3
+    assert set(sizes[1:]) == {1}
+
+
+def test_a_batch_during_which_the_database_was_lost_is_tried_again_as_one(ledger, relay, consume):
+    lost = [sa.exc.OperationalError("", None, ConnectionResetError(), connection_invalidated=True)]
+    sizes = []
+
+    def at(step: str) -> None:
+        if step == "consumer.deduped" and lost:
+            raise lost.pop()
+
+    send(ledger, "a", "b")
+    relay.run_once()
+    mine = consume(
+        lambda events, session: sizes.append(len(events)), at=at, batch=True, on_error="park"
+    )
+    with pytest.raises(BackendUnavailable):
+        mine.run_once()
+    mine.run_once()
+
+    assert sizes == [2]
+    assert rows(ledger, "attempts") == []
+
+
+def test_a_batch_of_duplicates_leaves_no_attempts(ledger, relay, consume, valkey, project):
+    send(ledger, "a", "b")
+    relay.run_once()
+    mine = consume(lambda events, session: None, batch=True, on_error="park")
+    mine.run_once()
+    key = f"{project}:ev:shop%3Aorders"
+    for _, flat in valkey.ask("XRANGE", key, "-", "+"):
+        valkey.ask("XADD", key, "*", *flat)
+    mine.run_once()
+
+    assert mine.counts == {"handled": 2, "duplicates": 2}
+    assert rows(ledger, "attempts") == []
+
+
 def test_at_least_once_a_handler_runs_again_when_its_process_ended(ledger, relay, consume):
     send(ledger, "a")
     relay.run_once()
