@@ -78,7 +78,8 @@ class LedgerSteps:
         scope, table = delivery._consumer.scope, self.table
         key = {
             "project": scope.keys.project,
-            "task_id": delivery.id,
+            # After a `clear` of the server, the ids of delayed and dependent tasks begin again at `d1`.
+            "task_id": f"{delivery.id} {delivery.created_at}",
             "grp": delivery.group,
             "name": name,
         }

@@ -91,6 +91,23 @@ def test_steps_of_other_names_and_tasks_are_others(
     assert charges(ledger) == ["1 a", "1 b", "2 a", "2 b"]
 
 
+def test_a_task_with_the_id_of_one_before_a_clear_has_its_own_steps(
+    bus: agentbus.Bus, ledger: Ledger, steps: LedgerSteps
+) -> None:
+    def handle(delivery: Delivery) -> Any:
+        return steps.step(delivery, "charge", charge, delivery.payload)
+
+    ids = []
+    for order in ("7", "8"):
+        ids.append(bus.queue("orders").publish(order, delay=0))
+        bus.subscribe("orders", handle, drain=True).run()
+        assert bus.result(ids[-1]) == {"charged": order}
+        bus.clear()
+
+    assert ids == ["d1@orders"] * 2
+    assert charges(ledger) == ["7", "8"]
+
+
 def test_two_attempts_at_the_same_time_have_one_effect(
     bus: agentbus.Bus, ledger: Ledger, steps: LedgerSteps
 ) -> None:
