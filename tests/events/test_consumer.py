@@ -555,6 +555,23 @@ def test_after_a_wiped_server_no_event_is_lost_or_handled_twice(
     assert effects(ledger) == sorted("abcd" * 2)
 
 
+def test_duplicates_are_never_parked(ledger, relay, consume, valkey, project):
+    send(ledger, *"ab")
+    make_known(ledger, "slow")
+    relay.run_once()
+    mine = consume(on_error="park", attempts=1)
+    mine.run_once()
+
+    for _ in range(2):
+        valkey.ask("DEL", f"{project}:ev:shop%3Aorders")
+        relay.run_once()
+        relay.run_once()
+        assert mine.run_once() == 2
+
+    assert mine.counts == {"handled": 2, "duplicates": 4}
+    assert rows(ledger, "attempts") == []
+
+
 def test_what_others_trimmed_comes_again_before_what_is_left(
     ledger, relay, consume, valkey, project
 ):
