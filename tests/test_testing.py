@@ -379,6 +379,21 @@ def test_a_drain_of_what_is_due_does_not_touch_the_clock(server, clock):
     assert clock.now == before
 
 
+def test_a_typed_coroutine_expires_by_the_clock(server, clock):
+    bus, tasks, ran = server.connect(), agentbus.Tasks(), []
+
+    @tasks.task(queue="mail", expires=60)
+    async def send(number: int) -> None:
+        ran.append(number)
+
+    send.publish(bus, 1)
+    clock.advance(120)
+    send.publish(bus, 2)
+    tasks.worker(bus, drain=True).run()
+
+    assert ran == [2]
+
+
 def test_a_key_is_forgotten_after_its_window(server, clock):
     queue = server.connect().queue("mail")
     first = queue.publish("ada", key="k")

@@ -286,6 +286,8 @@ class TaskWorker(_AnyTaskWorker):
 
     async def _in_own_loop(self, which: list[_OfQueue]) -> None:
         async with AsyncBus(self._bus.settings) as bus:
+            bus.scope.now = self._bus.scope.now
+            bus.scope.monotonic = self._bus.scope.monotonic
             await self._run_in_loop(bus, which, self._bus)
 
 
