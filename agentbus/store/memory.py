@@ -156,6 +156,8 @@ def _ask(connection: FakeRedisConnection, args: tuple[Arg, ...]) -> Any:
         connection.send_command(*args)  # type: ignore[no-untyped-call]
         return connection.read_response(disable_decoding=True)
     except ResponseError as error:
-        return ServerReply(str(error))
+        # The client leaves out the code ERR, and no other.
+        said = str(error)
+        return ServerReply(said if said.partition(" ")[0].isupper() else f"ERR {said}")
     except RedisConnectionError as error:
         raise LinkDown(str(error), sent=False) from None

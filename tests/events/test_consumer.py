@@ -25,6 +25,7 @@ from agentbus.events import (
     registered,
     registration,
 )
+from agentbus.testing import MemoryServer
 from tests.events.shop import (
     STREAM,
     act,
@@ -84,6 +85,20 @@ def test_each_consumer_acts_on_every_event(ledger, relay, consume):
     assert consume(name="two").run_once() == 1
 
     assert effects(ledger) == ["a", "a"]
+
+
+def test_events_pass_a_server_in_memory(ledger):
+    send(ledger, "a", "b")
+
+    with MemoryServer() as server:
+        bus = server.connect()
+        with contextlib.closing(Relay(ledger, bus)) as relay:
+            assert relay.run_once() == 2
+        mine = register(act, STREAM, name="welcome")
+        with contextlib.closing(Consumer(mine, ledger, bus)) as consumer:
+            assert consumer.run_once() == 2
+
+    assert effects(ledger) == ["a", "b"]
 
 
 def test_a_duplicate_is_passed_and_not_handled(ledger, relay, consume, valkey, project):
