@@ -738,3 +738,11 @@ def test_a_timeout_too_short_and_a_server_in_memory_are_refused(sqlite_ledger, b
         Supervisor(MODULE, sqlite_ledger, bus, heartbeat_timeout=0.5)
     with agentbus.connect("memory://here") as alone, pytest.raises(ConfigError, match="memory"):
         Supervisor(MODULE, sqlite_ledger, alone)
+
+
+@pytest.mark.parametrize("names", [["relay"], ["mails", "mails"]])
+def test_two_processes_of_one_name_are_refused(sqlite_ledger, bus, names):
+    jobs = [SupervisedJob(name, f"{MODULE}:pulse") for name in names]
+
+    with pytest.raises(ConfigError, match=names[0]):
+        Supervisor(None, sqlite_ledger, bus, relay=True, jobs=jobs)

@@ -24,7 +24,7 @@ class SupervisedJob:
     """A job beside the consumers, in its own process: `target` is a function, as `module:name`.
 
     It is called with `options`, which must be JSON, and a `JobControl`; it runs until that is stopped. Its
-    name is that of the quarantine, and must not be a consumer's.
+    name is that of the quarantine, and must not be that of a consumer, another job or the relay.
     """
 
     name: str

@@ -112,7 +112,13 @@ class Supervisor:
         self._only = only
         self._heartbeats = heartbeat_dir
         self._beside: dict[str, SupervisedJob | None] = {RELAY: None} if relay else {}
-        self._beside |= {job.name: job for job in jobs}
+        for job in jobs:
+            if job.name in self._beside:
+                raise ConfigError(
+                    f"two of the supervisor's processes are named {job.name!r}",
+                    hint=f"give each job its own name; {RELAY!r} is that of the relay",
+                )
+            self._beside[job.name] = job
         self._silence = heartbeat_timeout
         self._start_timeout = start_timeout
         self._grace = grace
