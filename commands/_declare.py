@@ -82,8 +82,8 @@ class Verb:
     `subject` is the parameter that the operations log records as the key. An `unconfigured` verb runs
     even if the settings are wrong, and is not logged.
     `goes_with` names the actions and options of which one must be given with an option, `excludes`
-    the options that must not be; `_together.check` checks both. `waits` is the option or the action with
-    which it waits for something, empty if it always does.
+    the options that must not be; `_together.check` checks both. `waits` has the options and the actions
+    with which it waits for something, apart by blanks, and is empty if it always does.
     """
 
     def __init__(

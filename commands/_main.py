@@ -180,7 +180,7 @@ def _settings(verb: Verb, flags: dict[str, Any]) -> Settings:
 
 
 def _waits(how: str, values: dict[str, Any]) -> bool:
-    return not how or bool(values.get(how)) or values.get("action") == how
+    return not how or any(values.get(one) or values.get("action") == one for one in how.split())
 
 
 def _no_settings(flags: dict[str, Any]) -> Settings:

@@ -46,6 +46,7 @@ VERB = Verb(
         "--check": ("--drop", "--force", *_TAKING),
         "--drop": _TAKING,
     },
+    waits="wait",
 )
 
 

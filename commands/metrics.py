@@ -53,7 +53,7 @@ VERB = Verb(
     subject="queue",
     goes_with={"--follow": ("--raw",), "--host": ("--serve",)},
     excludes={"--serve": ("--raw", "--queue", "--since")},
-    waits="serve",
+    waits="serve follow",
 )
 
 

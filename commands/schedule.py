@@ -96,6 +96,7 @@ VERB = Verb(
         "--timezone": ("--cron",),
     },
     excludes={"--every": ("--cron",), "--text": ("--payload-json",)},
+    waits="run",
 )
 
 

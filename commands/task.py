@@ -95,6 +95,7 @@ VERB = Verb(
         "--after": ("retry",),
         "--token": BY_HAND[1:],
     },
+    waits="wait",
 )
 
 

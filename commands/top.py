@@ -53,6 +53,7 @@ VERB = Verb(
     examples=("agentbus top", "agentbus top --write", "agentbus top --once --json"),
     goes_with={"--as": ("--write",)},
     excludes={"--write": ("--once",)},
+    waits="",
 )
 
 

@@ -51,6 +51,7 @@ VERB = Verb(
         "agentbus web --token-file ~/.web-token",
     ),
     goes_with={"--as": ("--write",)},
+    waits="",
 )
 
 

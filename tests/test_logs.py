@@ -17,10 +17,13 @@ import pytest
 
 import agentbus
 import agentbus.aio
+from agentbus.commands._declare import VERBS, module
 from agentbus.core import loggers, oplog
 from tests.servers import Shell, program
 from tests.test_races import until
+from tests.tiers import nightly
 
+SETTINGS = pathlib.Path(__file__).parent.parent / "docs/reference/settings.md"
 KEYS = {"time", "level", "verb", "agent", "project", "key", "duration_ms", "outcome", "code"}
 
 
@@ -100,9 +103,18 @@ def test_garbage_is_collected_while_a_verb_waits(real_shell, tmp_path):
     assert (quick, mark.read_text()) == (False, "True")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_wait_that_a_signal_ends_leaves_a_line(real_shell, number):
-    waiting = real_shell.start("await", "never")
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        *(("await never", one) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
+        ("lease zz.py --wait 60 --agent bob", signal.SIGTERM),
+        ("task take review --wait 60", signal.SIGTERM),
+    ],
+)
+def test_a_wait_that_a_signal_ends_leaves_a_line(real_shell, line, number):
+    if line.startswith("lease"):
+        real_shell.ok("lease", "zz.py", "--log-level", "off")
+    waiting = real_shell.start(*line.split())
     until(lambda: log_of(real_shell).exists() and lines(real_shell))
     waiting.send_signal(number)
     waiting.communicate(timeout=60)
@@ -112,6 +124,39 @@ def test_a_wait_that_a_signal_ends_leaves_a_line(real_shell, number):
     name = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
     assert (begun["outcome"], ended["outcome"], ended["code"]) == ("began", name, 128 + number)
     assert waiting.returncode == (130 if number == signal.SIGINT else -number)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("schedule run", "metrics --raw --follow"),
+        *map(nightly, ("top --json --timeout 9", "web --timeout 9")),
+    ],
+)
+def test_a_verb_that_runs_until_a_signal_leaves_a_line_when_it_begins(real_shell, line):
+    running = real_shell.start(*line.split())
+    until(lambda: log_of(real_shell).exists() and lines(real_shell))
+    begun = lines(real_shell)[0]
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+
+    *_, ended = lines(real_shell)
+
+    assert (begun["verb"], begun["outcome"]) == (line.split()[0], "began")
+    assert ended["pid"] == begun["pid"] == running.pid
+
+
+def test_the_reference_lists_the_verbs_that_wait():
+    (listed,) = re.findall(r"A verb that waits \((.*?)\)", SETTINGS.read_text(), re.DOTALL)
+
+    expected = set()
+    for verb in (module(name).VERB for name in VERBS):
+        if verb.waits is None:
+            continue
+        options = {param.dest: param.names[0] for param in verb.params if param.names}
+        for how in verb.waits.split() or [""]:
+            expected.add(f"{verb.name} {options.get(how, how)}".strip())
+    assert set(re.findall("`(.+?)`", listed)) == expected
 
 
 def test_the_line_of_a_worker_counts_what_it_did_and_what_failed(real_shell):
