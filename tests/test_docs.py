@@ -35,6 +35,7 @@ from agentbus.core import names, settings
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
+from agentbus.torture.modes import MODES
 from tests.forking import new_shell
 from tests.pages import REDIS_CLI, RUNNER, Block, Terminal, blocks, run_python
 from tests.servers import Shell, program
@@ -429,6 +430,15 @@ def _wrong_with(block: Block, path: pathlib.Path) -> str | None:
     except (yaml.YAMLError, ValueError, SyntaxError) as error:
         return str(error)
     return None
+
+
+def test_the_pages_list_and_count_the_wrong_implementations_of_torture():
+    controls = {(name, control) for name, mode in MODES.items() for control in mode.controls}
+    guarantees = (ROOT / "docs/explanation/guarantees.md").read_text()
+
+    listed = re.findall(r"^\| (\w+) \| `(\w+)`", guarantees, re.MULTILINE)
+    assert set(listed) == controls
+    assert f"all {len(controls)} deliberately wrong" in (ROOT / "README.md").read_text()
 
 
 def test_every_command_line_that_is_not_run_can_be_read():
