@@ -105,8 +105,9 @@ TOPICS = {
         "'hold' sets AGENTBUS_FLAG and AGENTBUS_TOKEN for its command. 'work' sets AGENTBUS_TASK_ID,"
         " AGENTBUS_QUEUE, AGENTBUS_GROUP, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY and the fields of the"
         " envelope that the task has, such as AGENTBUS_CORRELATION_ID.\n\n"
-        "XDG_STATE_HOME, XDG_CONFIG_HOME and XDG_CACHE_HOME move the directories of state, config and"
-        " cache. NO_COLOR turns colours off. TRACEPARENT is the trace of the tasks that 'publish' sends.",
+        "XDG_STATE_HOME, XDG_CONFIG_HOME, XDG_CACHE_HOME and XDG_DATA_HOME move the directories of state,"
+        " config, cache and what 'install' writes. NO_COLOR turns colours off. TRACEPARENT is the trace of"
+        " the tasks that 'publish' sends. AGENTBUS_SUB is the subagent that runs a command.",
     ),
     "config": HelpTopic(
         "Config files.",
