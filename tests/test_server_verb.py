@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentbus.store.embedded import control, launch
 from tests import embedded
 from tests.servers import Shell
 
@@ -67,6 +68,22 @@ def test_stop_ends_the_server_and_loses_nothing(shell):
     assert shell.records("server", "stop") == [{"stopped": False}]
     assert embedded.status(shell)["running"] is False
     assert embedded.heard(shell) == ["hi"]
+
+
+def test_stop_ends_though_another_server_is_started_at_once(shell, monkeypatch):
+    monkeypatch.setenv("HOME", str(shell.home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    before = control.start(10)
+    look = control.alive_now
+
+    def another_is_started() -> bool:
+        launch.ensure(10)
+        return look()
+
+    monkeypatch.setattr(control, "alive_now", another_is_started)
+    assert control.stop()
+
+    assert control.status().pid not in (before.pid, None)
 
 
 def test_run_serves_in_the_foreground_until_it_is_stopped(shell):

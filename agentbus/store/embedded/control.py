@@ -56,7 +56,7 @@ def status() -> ServerStatus:
     if not alive_now():
         return down
     try:
-        named = _info()
+        named = _info(_link())
     except (LinkDown, ServerReply):
         return ServerStatus(True, server_directory(), socket_path(), log_path())
     keys = sum(
@@ -92,6 +92,7 @@ def stop() -> bool:
     if not alive_now():
         return False
     link = _link()
+    stopping = _run_id(link)
     try:
         link.execute(Command("SHUTDOWN", "NOSAVE"))
     except Denied as denied:
@@ -101,7 +102,8 @@ def stop() -> bool:
     except ServerReply as refused:
         raise BackendUnavailable(f"the embedded server did not stop ({refused})") from None
     until = time.monotonic() + _STOPS_WITHIN
-    while alive_now():
+    # A client that was waiting may have started another server before the first look.
+    while alive_now() and (stopping is None or _run_id(_link()) in (stopping, None)):
         if time.monotonic() > until:
             raise BackendUnavailable(
                 f"the embedded server still runs after {_STOPS_WITHIN:g} s",
@@ -181,8 +183,16 @@ def _link() -> Link:
     return Backend(EMBEDDED, embedded).link()
 
 
-def _info() -> dict[str, str]:
-    reply: bytes = _link().execute(Command("INFO", "everything"))
+def _run_id(link: Link) -> str | None:
+    """Return what identifies this run of the server; None if it does not answer."""
+    try:
+        return _info(link).get("run_id")
+    except (LinkDown, ServerReply):
+        return None
+
+
+def _info(link: Link) -> dict[str, str]:
+    reply: bytes = link.execute(Command("INFO", "everything"))
     named = {}
     for line in reply.decode(errors="replace").splitlines():
         key, separator, value = line.partition(":")
