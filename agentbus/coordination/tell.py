@@ -187,8 +187,8 @@ def _patterns(scope: Scope, agents: Sequence[str], give: Sequence[str]) -> list[
 
 def _kept(agent: str) -> str:
     """Return the ms to keep the inbox of a session without a name; '' for that of a named agent."""
-    is_session = "~" in agent and is_number(agent.rpartition("~")[2])
-    return str(NAMES_KEPT * 1000) if is_session else ""
+    user_at_host, _, number = agent.rpartition("~")
+    return str(NAMES_KEPT * 1000) if "@" in user_at_host and is_number(number) else ""
 
 
 def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
