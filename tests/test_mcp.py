@@ -382,6 +382,19 @@ def test_an_agent_reads_what_was_told_to_it_and_to_all(client, real_shell):
     other.close()
 
 
+def test_what_was_heard_of_a_topic_does_not_end_a_wait_for_more(client, real_shell):
+    real_shell.ok("inbox", "--agent", "ada")
+    real_shell.ok("speak", "compiled", "--topic", "build", "--agent", "bob")
+    client.call("catch_up")
+    number = client.send("tools/call", name="catch_up", arguments={"topic": "build", "wait": 45})
+
+    real_shell.ok("tell", "ada", "tested", "--topic", "build", "--agent", "bob")
+
+    answer = client.read()
+    assert answer["id"] == number
+    assert "| tested" in answer["result"]["content"][0]["text"]
+
+
 def test_an_ask_waits_for_its_answer(client, real_shell):
     other = McpClient(real_shell, "bob")
     other.call("catch_up")

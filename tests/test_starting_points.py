@@ -101,6 +101,17 @@ def test_a_known_agents_new_topic_starts_at_its_cursor_for_all_topics(bus, bob):
     assert texts(bob.overhear("build", start="newest")) == []
 
 
+def test_what_a_new_topic_skips_is_reported_once_even_if_nothing_is_behind_it(bus, bob):
+    said(bus, "b1", "b2", topic="build")
+    list(bob.overhear())
+
+    assert skips(bob.overhear("build", start="newest")) == [("build", "2")]
+    assert skips(bob.overhear("build", start="newest")) == []
+    said(bus, "b3", topic="build")
+    list(bob.overhear())
+    assert texts(bob.overhear("build", start="newest")) == ["b3"]
+
+
 def test_a_cursor_that_exists_is_where_reading_goes_on(bus, bob):
     said(bus, "one")
     list(bob.overhear())

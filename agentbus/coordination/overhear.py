@@ -329,8 +329,12 @@ class _Reader:
 
     def unheard(self) -> Script:
         """Return the step that counts the messages past the cursors."""
-        topics = (topic or "" for topic in self.topics)
-        return Script("unheard", (self.scope.keys.channel, *self.cursors), (self.omit, *topics))
+        keys, topics = self.scope.keys, (topic or "" for topic in self.topics)
+        return Script(
+            "unheard",
+            (keys.channel, keys.cursor(self.scope.agent), *self.cursors),
+            (self.omit, *topics),
+        )
 
     def advance(self, entry_id: str, ordinal: str) -> Script:
         """Return the step that moves the cursors past an entry."""

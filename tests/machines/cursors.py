@@ -180,7 +180,8 @@ class CursorMachine(Machine):
                     break
                 numbers.append(at)
             to = at
-        if to is None and missed > 0:
+        # A cursor is made even if all messages were trimmed.
+        if to is None and (missed > 0 or None in cursors.values()):
             to = len(self.log) - 1
         # At the end of the channel its own counters tell where one stands.
         return Heard(max(0, missed), numbers, to, first.known or to == len(self.log) - 1)

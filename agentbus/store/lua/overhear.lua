@@ -19,7 +19,7 @@ local info = stream(KEYS[1])
 local last = info['last-generated-id']
 local trimmed = info['entries-added'] - info['length']
 
-local wanted, positions, from, ordinal, missed = {}, {}, nil, nil, '0'
+local wanted, positions, from, ordinal, missed, joins = {}, {}, nil, nil, '0', false
 for i = 3, #KEYS do
   local field, topic, at = ARGV[5 + 3 * (i - 3)], ARGV[6 + 3 * (i - 3)], ARGV[7 + 3 * (i - 3)]
   if start == '' then
@@ -27,6 +27,7 @@ for i = 3, #KEYS do
     if type(kept) == 'table' then return { 'bad', KEYS[i], 'another type' } end
     at = kept or at
     if not kept and at == '' then return { 'arrive' } end
+    joins = joins or not kept
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
       return { 'bad', KEYS[i], at }
     end
@@ -79,7 +80,8 @@ for _, entry in ipairs(entries) do
   count = count + 1
 end
 if count == most then more = 1 end
-if count == 0 and missed ~= '0' then examined = last end
+-- A cursor is made even if nothing is past it.
+if count == 0 and last ~= '0-0' and (joins or missed ~= '0') then examined = last end
 -- At the end of the stream, the ordinals are known in any case.
 if examined == last then ordinal = info['entries-added'] - count end
 return { 'entries', found, examined, more, missed, ordinal or -1, last, offsets, count, positions }

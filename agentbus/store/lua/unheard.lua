@@ -1,16 +1,18 @@
 #!lua flags=no-writes
 -- Counts the messages past a reader's cursors.
--- KEYS: channel, one cursor for each topic (or the one cursor of all topics)
+-- KEYS: channel, cursor of all topics, at which a topic without one starts, one cursor for each topic (or again the one
+--       of all topics)
 -- ARGV: agent to leave out ('' for none), then for each cursor its topic ('' for all)
 -- Returns: {how many, id of the first ('' if none), channel's last id, how many entries it has ever had}
 --@include ids
 --@include about
 --@include stream
 local info = stream(KEYS[1])
+local main = redis.call('GET', KEYS[2]) or '0-0'
 local after, from = {}, nil
-for i = 2, #KEYS do
-  local at = redis.call('GET', KEYS[i]) or '0-0'
-  after[ARGV[i]] = at
+for i = 3, #KEYS do
+  local at = redis.call('GET', KEYS[i]) or main
+  after[ARGV[i - 1]] = at
   if not from or newer(from, at) then from = at end
 end
 local count, first = 0, ''
