@@ -71,6 +71,19 @@ def test_the_page_of_a_quiet_project_is_short_and_says_what_to_do(bus):
     assert "`agentbus inbox`" in found
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_the_page_counts_its_agent_although_nobody_saw_it_before(bus, connect, known):
+    if known:
+        bus.here()
+    for number in range(7):
+        there(connect(f"other-{number}"), "tests")
+
+    head, here, *_ = page(bus).splitlines()
+
+    assert "(8 agents share this repository)" in head
+    assert here.endswith(" · 1 more: agentbus who")
+
+
 def test_with_the_tools_at_hand_the_page_names_them_in_place_of_commands(crowd):
     with_tools, without = page(crowd, tools=True), page(crowd)
 

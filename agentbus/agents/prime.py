@@ -94,7 +94,7 @@ def page(
     checked words, for what clients show above the level of a tool.
     """
     now, call = int(reply[0]), "tool" if tools else "agentbus"
-    present = max(1, int(reply[1]))
+    present = int(reply[1])
     others = [_agent(now, one, quotes) for one in reply[2]]
     more = present - 1 - len(others)
     here = " · ".join(others) + (f" · {more} more: {call} who" if others and more > 0 else "")

@@ -2,9 +2,10 @@
 -- Reads what an agent reads first, when its session begins: who is there, what is leased, what waits for it, and decisions.
 -- KEYS: agents, leases, inbox, its positions, the notes that are tagged as decisions, then the presence of each agent
 -- ARGV: agent, most agents to return, most leases of others and of this agent, most decisions, then the agents to look at
--- Returns: {now in ms, number of agents present, agents {name, client, state, seen in ms, branch, doing}, number of leases
---          of others, those that end last as lines, number of this agent's, those, {asks, urgent messages, others, unread
---          messages, then for each ask and urgent message its sender and the ms when it was sent}, newest decisions}
+-- Returns: {now in ms, number of agents present with this one, others {name, client, state, seen in ms, branch, doing},
+--          number of leases of others, those that end last as lines, number of this agent's, those, {asks, urgent
+--          messages, others, unread messages, then for each ask and urgent message its sender and the ms when it was
+--          sent}, newest decisions}
 --@include ids
 --@include stream
 --@include overlap
@@ -22,7 +23,7 @@ for i = 5, #ARGV do
   local state = here[1] or ''
   local seen = tonumber(here[2] or '') or used * 1000
   local there = state ~= 'gone' and now - seen < (state == '' and 3600000 or 86400000)
-  if there then
+  if there or name == agent then
     present = present + 1
     if name ~= agent and #agents < tonumber(ARGV[2]) then
       agents[#agents + 1] = { name, here[3] or '', state, string.format('%d', seen), here[4] or '', here[5] or '' }
