@@ -449,6 +449,18 @@ def test_a_publisher_writes_by_itself_what_publishing_takes(users):
             assert [one for one in attempted(*argv) if refused(client, one)] == []
 
 
+def test_a_user_of_an_earlier_rule_hides_the_letters_that_it_purges(users):
+    users.server.ask("ACL", "SETUSER", "earlier", "on", f">{PASSWORD}", "~*", "+@all", "-xsetid")
+    for n in (1, 2, 3):
+        users.server.ask("XADD", "shop:dlq:old:default", f"{n}-0", "payload", f"{n}", "error", "e")
+
+    assert users.run("dlq", "purge", "old", "2-0", user="earlier").code == 0
+
+    listed = users.run("dlq", "list", "old", "--json").out.splitlines()
+    assert [json.loads(line)["id"] for line in listed] == ["1-0", "3-0"]
+    assert users.server.ask("XLEN", "shop:dlq:old:default") == 3
+
+
 def test_a_worker_does_what_a_user_without_a_role_does():
     worker = acl.rule("shop", role="worker")
 

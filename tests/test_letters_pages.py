@@ -235,6 +235,18 @@ def test_purged_letters_give_their_room_back_when_they_are_the_oldest(bus: agent
 
 
 @on_one_store
+def test_a_purge_of_all_letters_whose_oldest_goes_last_leaves_none(bus: agentbus.Bus) -> None:
+    ids = many(bus, 1500)
+    queue, key = bus.queue("mail"), bus.scope.keys.dead_letters("mail", "default")
+    queue.purge(*reversed(ids[1:]))
+    assert hidden(bus) == 1499
+
+    assert queue.purge(ids[0]) == 1
+
+    assert (ask(bus, "XLEN", key), hidden(bus)) == (0, 0)
+
+
+@on_one_store
 def test_the_janitor_gives_back_what_a_purge_from_the_newest_on_left(bus: agentbus.Bus) -> None:
     ids = many(bus, 3500)
     key = bus.scope.keys.dead_letters("mail", "default")

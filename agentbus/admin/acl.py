@@ -33,7 +33,7 @@ WRITES = frozenset(
         *("hdel", "hincrby", "hset", "hsetnx", "sadd", "srem"),
         *("zadd", "zincrby", "zrem", "zremrangebyrank", "zremrangebyscore"),
         *("xack", "xadd", "xclaim", "xgroup|create", "xgroup|delconsumer"),
-        *("xgroup|destroy", "xgroup|setid", "xreadgroup", "xtrim"),
+        *("xgroup|destroy", "xgroup|setid", "xreadgroup", "xsetid", "xtrim"),
     ]
 )
 # What a publisher writes: anything of these kinds, and in queues what it adds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import agentbus
 from agentbus.core.settings import resolve
 from agentbus.errors import EpochMismatch
 from agentbus.pipeline.source import epochs, planning
@@ -168,6 +169,24 @@ def test_a_deletion_in_the_middle_is_no_way_back(ask, going_on, counts):
     ask("XDEL", "10-0", "9-0", "15-0")
 
     assert going_on(ReadPosition("10-0", 10), counts=counts) == (ReadPosition("10-0", 10), None)
+
+
+@pytest.mark.parametrize("purged", [["2-0"], ["4-0"], ["5-0"], ["6-0", "3-0"]], ids=" ".join)
+def test_dead_letters_go_on_after_a_purge(valkey, real_url, project, reader, purged):
+    name, key = "dlq:mail:default", f"{project}:dlq:mail:default"
+    for n in range(1, 6):
+        valkey.ask("XADD", key, f"{n}-0", "payload", "1", "error", "e")
+    valkey.ask("XTRIM", key, "MAXLEN", 4)
+    read = reader.run(planning.look(reader.scope, [name]))[name].end
+    valkey.ask("XADD", key, "6-0", "payload", "1", "error", "e")
+
+    with agentbus.connect(real_url, project=project) as bus:
+        assert [bus.queue("mail").purge(one) for one in purged] == [1] * len(purged)
+
+    heads = reader.run(planning.look(reader.scope, [name]))
+    found = epochs.continued(reader.scope, heads, {name: read}, counts=lambda _name: True)
+    assert reader.run(found) == ({name: read}, {})
+    assert (heads[name].last, heads[name].added) == ("6-0", 6)
 
 
 def test_a_stream_trimmed_beyond_the_position_goes_on(ask, going_on):
