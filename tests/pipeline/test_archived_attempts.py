@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import agentbus
 from agentbus.core.settings import Settings
-from agentbus.pipeline.archives.archiver import archive, release
+from agentbus.pipeline.archives.archiver import Round, archive, release
 from agentbus.pipeline.archives.compaction import compact
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.archives.verify import Verified, status, verify
@@ -144,6 +144,29 @@ def test_an_archive_that_holds_attempts_gets_what_another_one_has(
     work(bus)
     archive(spark, settings.url, first, **options)
     assert left(bus) == 0
+
+
+def test_attempts_of_a_server_that_went_back_in_time_are_archived_before_they_are_trimmed(
+    run: Callable[..., list[Round]],
+    spark: SparkSession,
+    settings: Settings,
+    bus: agentbus.Bus,
+    path: str,
+) -> None:
+    log = bus.scope.keys.attempt_log
+    work(bus)
+    (first,) = run(wanted="attempts")
+    # Its clock is behind: what came since lies below the archive's position.
+    work(bus)
+    entries = bus.runner.run(one_step(Command("XRANGE", log, "-", "+")))
+    bus.runner.run(one_step(Command("DEL", log)))
+    for number, (_, fields) in enumerate(entries, 1):
+        bus.runner.run(one_step(Command("XADD", log, f"{number}-0", *fields)))
+
+    (second,) = run(wanted="attempts", new_epoch=True)
+
+    assert (second.rows, second.lost, left(bus)) == (len(entries), 0, 0)
+    assert of_attempts(verify(spark, settings, path)).rows == first.rows + second.rows
 
 
 @pytest.mark.slow

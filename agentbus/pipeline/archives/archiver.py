@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,6 @@ from agentbus.pipeline.rows.schema import ATTEMPT, EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import ALL, Selection
-from agentbus.pipeline.source.planning import Head
 from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.pipeline.spark import task_calls
 from agentbus.queues import janitor
@@ -167,7 +166,9 @@ class Archiver:
             began = time.monotonic()
             state = self._log.create(self.project)
             plan = self._planner.plan(state)
-            self._mark(state, plan.heads)
+            # Of a stream that went back, there may be something new up to the archive's position.
+            back = {name for name in plan.back if not streams.heals(name)}
+            self._mark(state, plan.heads.keys() - back)
             if not plan.changed:
                 self._log.settle(state)
                 return None
@@ -208,7 +209,7 @@ class Archiver:
             self._discard(job)
             raise
         self._log.settle(made)
-        self._mark(made, plan.heads)
+        self._mark(made, plan.changed)
         lost = sum(found_gap.lost or 0 for found_gap in gaps)
         self._tell(gaps)
         return Round(
@@ -255,9 +256,9 @@ class Archiver:
 
     # -- what must not be trimmed yet --
 
-    def _mark(self, state: State, heads: Mapping[str, Head]) -> None:
+    def _mark(self, state: State, names: Iterable[str]) -> None:
         """Register the first entries that must not be trimmed yet, and trim archived attempts."""
-        for name in heads:
+        for name in names:
             needed = following(parts_of(state.positions.get(name, NOTHING).id))
             if self._hold:
                 self._reader.run(_hold(self._reader.scope, state, name, needed))
