@@ -189,7 +189,7 @@ def test_an_expired_task_is_not_run(shell, queue, real_url, project):
 
     assert not (shell.home / "ran").exists()
     (letter,) = shell.records("dlq", "list", "mail")
-    assert letter["error"].startswith("the task expired at ")
+    assert letter["error"].startswith("Expired: the task expired at ")
 
 
 def test_a_correlation_is_a_random_uuid(shell, queue):

@@ -184,7 +184,7 @@ def test_an_expired_task_is_not_run_but_buried(bus, connect, mode):
     assert sorted(seen) == ["fresh", "plain"]
     (letter,) = queue.dead_letters()
     assert (letter.task_id, letter.payload, letter.attempts) == (expired, "old", 0)
-    assert letter.error.startswith("the task expired at ")
+    assert letter.error.startswith("Expired: the task expired at ")
     with pytest.raises(TaskBuried, match="expired"):
         queue.result(expired)
 

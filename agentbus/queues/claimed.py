@@ -163,8 +163,10 @@ class Taken:
         at = self.expires_at
         if at is None or now < at:
             return None
+        # As of an exception: what is before the colon is the cause by which reports count dead letters.
         return Expired(
-            f"the task expired at {rfc3339(at, milliseconds=True)}, before attempt {self.attempt}"
+            f"Expired: the task expired at {rfc3339(at, milliseconds=True)},"
+            f" before attempt {self.attempt}"
         )
 
     @property
