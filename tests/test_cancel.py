@@ -200,6 +200,27 @@ def test_a_blocked_fetch_skips_a_task_that_was_cancelled_before_it(bus: agentbus
     assert [one.payload for one in taken] == [2]
 
 
+def test_a_task_that_is_cancelled_just_as_a_worker_takes_it_is_settled(
+    bus: agentbus.Bus, connect: Connect
+) -> None:
+    queue = bus.queue("mail")
+    bus.cancel(queue.publish(1))
+    task, other = queue.publish_many([agentbus.Task(2, reply_to="answers"), 3])
+    second = queue.publish(4, after=task)
+    consumer = Consumption(connect("bob").scope, "mail", "default", "bob")
+    bus._run("work", consumer.prepare())
+    taken = bus._run("work", consumer.turn({}, 0.0, 3, 0))[1]
+    # before the worker looks which of them were cancelled
+    assert bus.cancel(task).state == "stopping"
+
+    left = bus._run("work", consumer._without_cancelled(taken))
+
+    assert [consumer.id_of(one) for one in left] == [other]
+    cancelled(bus, task)
+    assert bus.task(second).state == "buried"
+    assert [answer["cancelled"] for _, answer in bus.queue("answers").peek()] == [True]
+
+
 def test_who_asked_for_a_cancelled_task_is_told(bus: agentbus.Bus, connect: Connect) -> None:
     failed: list[Exception] = []
 

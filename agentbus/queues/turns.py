@@ -172,15 +172,19 @@ class Turns(Ending):
         return Take(streams, self.group, self.consumer, count, seconds, self.cancelled, first)
 
     def _without_cancelled(self, taken: list[Taken]) -> Op[list[Taken]]:
-        """Acknowledge the tasks that were cancelled before they were taken, and return the others."""
-        gone: set[tuple[str, bytes]] = set()
+        """Settle the tasks that were cancelled, and return the others."""
+        skipped: set[tuple[str, bytes]] = set()
         for priority, stream in self.streams.items():
-            ids = [task.entry_id for task in taken if task.priority == priority]
-            if ids:
+            some = [task for task in taken if task.priority == priority]
+            if some:
+                ids = [task.entry_id for task in some]
                 words: tuple[Arg, ...] = (self.group, suffix(self.queue, priority), *ids)
-                found = yield Script("skip", (stream, self.cancelled), words, writes=True)
-                gone.update((priority, entry_id) for entry_id in found)
-        return [task for task in taken if (task.priority, task.entry_id) not in gone]
+                gone, held = yield Script("skip", (stream, self.cancelled), words, writes=True)
+                skipped.update((priority, entry_id) for entry_id in (*gone, *held))
+                for task in some:
+                    if task.entry_id in held:
+                        yield from self.unless_missing(self.drop(task), False)
+        return [task for task in taken if task.place not in skipped]
 
     def _of_streams(self, reply: Sequence[Any]) -> list[Taken]:
         priorities = {stream.encode(): priority for priority, stream in self.streams.items()}
