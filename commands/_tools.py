@@ -6,7 +6,7 @@ from agentbus.agents.tools import LONGEST_WAIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from agentbus.commands._tool_call import ToolCall
@@ -21,7 +21,7 @@ _NEAR = 8
 def catch_up(call: ToolCall) -> None:
     """Print what is unread, what was spoken, who is there, and what is leased."""
     from agentbus.commands import _inbox, _spoken
-    from agentbus.coordination import inbox
+    from agentbus.coordination import frames, inbox
 
     scope, given = call.enter(), call.given
     peek, topic, after = given.get("peek", False), given.get("topic"), given.get("after")
@@ -34,10 +34,20 @@ def catch_up(call: ToolCall) -> None:
     if wait and after is None and not page.messages and not _spoken.unheard(call, topics):
         page = _waited(call, wait, peek, topic) or page
     unread = 0 if topic or after else page.unread
-    read, shown, room = _inbox.show(call, page.messages, page.now, unread=unread, most=_LETTERS)
+    read, shown, room = _inbox.show(
+        *(call, page.messages, page.now),
+        unread=unread,
+        most=_LETTERS,
+        cut=frames.CUT if after is None else None,
+    )
     if read and not peek:
         call.after.append(lambda taken: taken and call.run(inbox.mark(scope, read)))
-    if shown < len(page.messages) or page.more:
+    cut = [one.id for one in page.messages[:shown] if one.id not in read]
+    if cut and after is None:
+        how = f"call catch_up with after={_before(cut)}"
+        call.out.warn(f"texts were cut, and are still unread: {how} to read them whole")
+    # What was cut comes again: if that is all, the others never come.
+    if (shown < len(page.messages) or page.more) and (read or peek or after):
         last = page.messages[shown - 1].id
         how = f"with after={last}" if peek or after else "again"
         call.out.warn(f"there are more: call catch_up {how}")
@@ -48,6 +58,17 @@ def catch_up(call: ToolCall) -> None:
     if not call.captured.lines:
         call.out.record({}, "Nothing new.")
     _nearby(call)
+
+
+def _before(ids: Sequence[str]) -> str:
+    """Return the id right before the first of some messages to one agent."""
+    from agentbus.coordination import inbox
+    from agentbus.core.stream import position
+    from agentbus.core.timespec import preceding
+
+    split = [inbox.split_id(one) for one in ids]
+    first = min(position(entry_id) for entry_id, _ in split)
+    return inbox.message_id(preceding(first), split[0][1])
 
 
 def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page | None:

@@ -76,7 +76,11 @@ def run(call: Call) -> None:
     if read and not args.peek:
         call.run(inbox.mark(scope, read))
     if shown < len(page.messages) or page.more:
-        call.out.warn("there are more; print them with 'agentbus inbox'")
+        option = "--max-chars" if shown < len(page.messages) else "--max"
+        # The same call prints the same again if it leaves all of that unread, or prints what was read.
+        goes_on = read and not args.peek and not again
+        with_what = "'agentbus inbox'" if goes_on else f"a larger {option}"
+        call.out.warn(f"there are more; print them with {with_what}")
     if args.all:
         from agentbus.commands import _spoken
 

@@ -263,6 +263,29 @@ def test_a_long_message_is_cut_and_unread_until_it_was_printed_whole(cli):
     assert cli.bob("inbox") == ""
 
 
+def test_what_comes_after_long_messages_is_printed_with_a_larger_max_chars(cli):
+    for text in (*["x" * 1600] * 5, "short"):
+        cli.told(text)
+
+    done = cli.run("inbox", "--agent", "bob")
+
+    assert done.out.decode().startswith("3 of 6 unread messages.")
+    assert done.err.decode() == "agentbus: there are more; print them with a larger --max-chars\n"
+    assert "| short\n" in cli.bob("inbox", "--max-chars", "12000")
+
+
+def test_the_rest_of_a_thread_that_was_read_is_printed_with_a_larger_max(cli):
+    first = cli.told("one")
+    for text in ("two", "three"):
+        cli.told(text, "--thread", first)
+    cli.bob("inbox")
+
+    done = cli.run("inbox", "--thread", first, "--max", "2", "--agent", "bob")
+
+    assert "print them with a larger --max\n" in done.err.decode()
+    assert "| three\n" in cli.bob("inbox", "--thread", first, "--max", "3")
+
+
 def test_a_long_message_is_cut_in_json_too(cli):
     cli.told("x" * 5710)
 

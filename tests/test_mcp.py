@@ -353,6 +353,24 @@ def test_what_was_spoken_stays_unread_if_the_client_did_not_take_it(connect):
     assert [message.text for message in ada.overhear()] == spoken
 
 
+def test_an_agent_that_follows_the_hints_reads_long_messages_whole(client, real_url, project):
+    client.call("catch_up")
+    sent = [*("x" * (1600 + number) for number in range(5)), "short"]
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        for text in sent:
+            bob.tell("ada", text)
+
+    given, whole = {}, []
+    for _ in range(3):
+        text, data = client.call("catch_up", **given)
+        whole += [item["message"] for item in data["items"] if not item["truncated"]]
+        hint = re.search(r"call catch_up with (after)=(\S+@ada)", text)
+        given = {hint[1]: hint[2]} if hint else {}
+
+    assert whole == sent
+    assert client.call("catch_up")[0].startswith("Nothing new.")
+
+
 def test_a_flag_is_free_if_the_client_went_before_it_was_told_that_it_holds_it(
     real_shell, real_url, project
 ):

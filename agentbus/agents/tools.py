@@ -111,7 +111,10 @@ TOOLS = (
             "wait": _WAIT,
             "topic": _TEXT,
             "peek": {**_FLAG, "description": "leave it unread"},
-            "after": {**_TEXT, "description": "id of a message: those after it, read or not"},
+            "after": {
+                **_TEXT,
+                "description": "id of a message: those after it, read or not, uncut",
+            },
         },
     ),
     Tool(
