@@ -93,8 +93,12 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
         connection = begin(connection)
         yield connection
         connection.commit()
-    except BaseException:
-        abandon(connection)
+    except BaseException as error:
+        if _read_only(error):
+            # It may be a primary that became a standby: the pool must not keep it.
+            connection.invalidate()
+        else:
+            abandon(connection)
         raise
     finally:
         connection.close()
@@ -130,12 +134,14 @@ def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
                 f"{place} cannot be used ({said})",
                 hint="correct its URL, or the user's permissions",
             ) from error
-        if isinstance(error, (exc.OperationalError, exc.InterfaceError)) or (
-            error.connection_invalidated
+        if (
+            isinstance(error, (exc.OperationalError, exc.InterfaceError))
+            or error.connection_invalidated
+            or _read_only(error)
         ):
             raise BackendUnavailable(
                 f"{place} did not serve while {doing} ({said})",
-                hint="see whether it runs, and whether another holds its lock",
+                hint="see whether it runs and takes writes, and whether another holds its lock",
             ) from error
         if error.statement is None and isinstance(error, exc.ProgrammingError):
             # From connecting: the driver does not know an option in the URL.
@@ -168,6 +174,11 @@ def missing(error: exc.DBAPIError) -> bool:
     return state in ("42P01", "42703", "3F000") or text.startswith(
         ("no such table", "no such column")
     )
+
+
+def _read_only(error: BaseException) -> bool:
+    """Tell whether an error means that PostgreSQL takes no writes: a standby, or one set to read-only."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) == "25006"
 
 
 def _misconfigured(error: exc.DBAPIError) -> bool:

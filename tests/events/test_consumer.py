@@ -749,6 +749,33 @@ def test_a_connection_that_is_cut_while_a_handler_runs_is_no_fault_of_its(
     assert rows(ledger, "parked") == rows(ledger, "attempts") == []
 
 
+def test_a_running_consumer_waits_for_a_database_that_takes_no_writes(
+    postgres_database, engines, bus, caplog
+):
+    ledger = Ledger(engines(postgres_database))
+    ledger.create()
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE effects (uuid TEXT)")
+    send(ledger, "a", "b")
+    relay = Relay(ledger, bus)
+    relay.run_once()
+    relay.close()
+    mine = Consumer(register(act, STREAM, name="parking", on_error="park"), ledger, bus, at_once=1)
+
+    def on_round(passed: int) -> None:
+        if mine.counts["handled"] == 2:
+            mine.stop()
+            return
+        with ledger.engine.begin() as connection:
+            connection.exec_driver_sql("SET default_transaction_read_only = on")
+
+    mine.run(on_round)
+
+    assert effects(ledger) == ["a", "b"]
+    assert "read-only transaction" in str([record.__dict__ for record in caplog.records])
+    assert rows(ledger, "parked") == rows(ledger, "attempts") == []
+
+
 def test_one_that_was_overtaken_does_not_take_for_lost_what_another_handled(
     ledger, relay, consume, valkey
 ):

@@ -183,6 +183,21 @@ def test_a_message_about_a_database_holds_no_password(engines):
     assert "'shop' at 127.0.0.1:1" in str(refusal.value)
 
 
+def test_a_database_that_takes_no_writes_is_unavailable_and_connected_to_again(
+    postgres_database, engines
+):
+    ledger = Ledger(engines(postgres_database))
+    ledger.create()
+    with ledger.engine.begin() as connection:
+        # As a primary is that has become a standby.
+        connection.exec_driver_sql("SET default_transaction_read_only = on")
+
+    with pytest.raises(BackendUnavailable, match="read-only transaction"):
+        ledger.identity()
+
+    assert ledger.identity() > 0
+
+
 def test_a_postgresql_that_vanished_is_noticed_unless_the_url_says_otherwise(postgres_database):
     mine = open_ledger(f"{postgres_database}&keepalives_idle=77")
 
