@@ -17,13 +17,14 @@ from agentbus.events import databases, kill_points, leases, parked_events
 from agentbus.events.cleanup import Cleaner, Cleanup
 from agentbus.events.declare import PARK
 from agentbus.events.guarantee import Guarantee
+from agentbus.events.handler_errors import HandlerError, error_text, handlers_error
 from agentbus.events.lease_renewer import LeaseRenewer
 from agentbus.events.leases import LEASE_SECONDS, RENEW_SECONDS
 from agentbus.events.redis import RedisClient
 from agentbus.events.reporter import Reporter
 from agentbus.events.schemas import REGISTERED
 from agentbus.events.stream_reader import StreamReader
-from agentbus.events.transaction import EventTransactions, HandlerError, error_text, handlers_error
+from agentbus.events.transaction import EventTransactions
 from agentbus.events.validate import EventValidator
 from agentbus.queues.retry import Backoff
 
@@ -272,8 +273,7 @@ class Consumer:
     def _one(self, transactions: EventTransactions, event: StreamEvent) -> bool:
         """Handle an event; False if it failed and blocks."""
         parks, most = self.registration.on_error == PARK, self.registration.attempts
-        attempt = self._attempt(event)
-        wrong = self._validator.wrong(event)
+        attempt, wrong = self._attempt(event), self._validator.wrong(event)
         if wrong is not None and not self._validator.known(event):
             self.counts["unknown"] += 1
             return self._block(event, wrong, attempt)

@@ -77,6 +77,7 @@ class Guard:
         self._postgres = connection.dialect.name == POSTGRESQL
         self._refused: str | None = None
         self._swallowed: BaseException | None = None
+        self._overdue: HandlerFailed | None = None
         self._base: Any = None
         self.done = False
 
@@ -142,8 +143,14 @@ class Guard:
         if nested is None or nested is self._base:
             self._swallowed = self._swallowed or error
 
+    def failed(self, error: BaseException) -> None:
+        """Look at the driver's error of a statement in PostgreSQL, even if the handler ignores it."""
+        self._overdue = self._overdue or overdue(error)
+
     def _judge(self, error: BaseException | None) -> None:
         if self._gone:
+            if self._overdue is not None:
+                raise self._overdue from error
             # The handler is not at fault, whatever it raised.
             raise sa.exc.OperationalError(
                 "(in a handler)", None, ConnectionResetError(_LOST), connection_invalidated=True
@@ -213,6 +220,8 @@ class Guard:
 
 
 _MANY = 1_000_000
+# SQLSTATEs: the transaction was idle, or open, for longer than PostgreSQL's settings allow.
+_OVERDUE = ("25P03", "25P04")
 _LOST = "the connection was lost while a handler ran"
 _CONNECTIONS = ("commit", "rollback", "close", "invalidate", "detach")
 _WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
@@ -237,8 +246,13 @@ def _guarded(kind: Any) -> Any:
 
     def guarded(name: str) -> Callable[..., Any]:
         def send(self: Any, query: Any, *args: Any, **options: Any) -> Any:
-            _look(query, self.connection)
-            return getattr(super(Cursor, self), name)(query, *args, **options)
+            guard = _look(query, self.connection)
+            try:
+                return getattr(super(Cursor, self), name)(query, *args, **options)
+            except Exception as error:
+                if guard is not None:
+                    guard.failed(error)
+                raise
 
         return send
 
@@ -278,17 +292,19 @@ def _give_back(raw: Any) -> None:
         raw.cursor_factory = taken[1]
 
 
-def _look(query: Any, raw: Any) -> None:
+def _look(query: Any, raw: Any) -> Guard | None:
+    """Refuse a command that ends the transaction; return the guard, None after its handler has ended."""
     taken = vars(raw).get("agentbus_guard")
     if taken is None:
-        # The cursor was used after its handler had ended.
-        return
+        return None
+    guard: Guard = taken[0]
     if hasattr(query, "as_string"):
         query = query.as_string(raw)
     if isinstance(query, bytes):
         query = query.decode("utf-8", "replace")
     if isinstance(query, str) and ends(query):
-        taken[0].refuse(query.strip()[:40])
+        guard.refuse(query.strip()[:40])
+    return guard
 
 
 # -- SQLite: a transaction continues after an error, so that errors must be recorded here --------
@@ -323,6 +339,18 @@ def _swallowed(error: BaseException | None) -> HandlerFailed:
     return HandlerFailed(
         f"the handler returned although one of its SQL statements had failed{said}",
         hint="let the error propagate; for a part that may fail use 'with session.begin_nested():'",
+    )
+
+
+def overdue(error: BaseException) -> HandlerFailed | None:
+    """Return the error for a handler that PostgreSQL's time limits cut off, None for any other error."""
+    error = getattr(error, "orig", None) or error
+    if getattr(error, "sqlstate", None) not in _OVERDUE:
+        return None
+    return HandlerFailed(
+        f"the handler took longer than the database allows for a transaction ({str(error).strip()})",
+        hint="do slow work outside of the transaction, as with Guarantee.AT_LEAST_ONCE, or raise"
+        " idle_in_transaction_session_timeout",
     )
 
 

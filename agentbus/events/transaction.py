@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from agentbus.events import databases, leases
 from agentbus.events.databases import now_ms, transaction_id
 from agentbus.events.declare import PARK, Context
 from agentbus.events.guarantee import Guarantee
-from agentbus.events.guard import Guard, ended
+from agentbus.events.guard import Guard, ended, overdue
+from agentbus.events.handler_errors import HandlerError, error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -28,13 +30,8 @@ if TYPE_CHECKING:
     from agentbus.events.parked_events import Parked
     from agentbus.events.tables import Position, Tables
 
-_LONGEST_ERROR = 2000
 # The columns of a processed event that differ within a batch.
 _PER_EVENT = ("event_uuid", "outbox_id", "position_ms", "position_seq")
-
-
-class HandlerError(Exception):
-    """Raised when a handler fails, to tell its errors from our own; the cause is the handler's error."""
 
 
 class EventTransactions:
@@ -72,7 +69,7 @@ class EventTransactions:
 
     def exactly_once(self, events: Sequence[StreamEvent], attempt: int = 1) -> int:
         """Handle events; returns how many were not duplicates. Raises `HandlerError`."""
-        with self._ledger.transaction() as connection:
+        with self._transaction() as connection:
             fresh, number = self._fresh(connection, events)
             self._at("consumer.deduped")
             if fresh:
@@ -143,7 +140,7 @@ class EventTransactions:
                 raise HandlerError from wrong
             if mine.guarantee is not Guarantee.EXACTLY_ONCE:
                 self._call(one.event, one.attempts + 1)
-            with self._ledger.transaction() as connection:
+            with self._transaction() as connection:
                 number = _number(connection)
                 connection.execute(sa.delete(made).where(this))
                 if mine.guarantee is Guarantee.EXACTLY_ONCE:
@@ -234,6 +231,17 @@ class EventTransactions:
         self._at("consumer.committed")
 
     # -- the handler --
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """Run a block in the transaction of a handler, which may be cut off only at the next statement."""
+        try:
+            with self._ledger.transaction() as connection:
+                yield connection
+        except sa.exc.DBAPIError as error:
+            if (late := overdue(error)) is None:
+                raise
+            raise HandlerError from late
 
     def _handle(self, connection: sa.Connection, what: Any, attempt: int) -> None:
         try:
@@ -377,17 +385,3 @@ def _of_arrays(made: Tables) -> tuple[list[str], sa.Select[Any]]:
 def _number(connection: sa.Connection) -> int:
     found: int = connection.execute(sa.select(transaction_id())).scalar_one()
     return found
-
-
-def handlers_error(error: HandlerError) -> BaseException:
-    """Return the error of a handler; raise it if the database's connection was lost."""
-    cause = error.__cause__ or error
-    if isinstance(cause, sa.exc.DBAPIError) and cause.connection_invalidated:
-        raise cause from None
-    return cause
-
-
-def error_text(error: BaseException) -> str:
-    """Return an error's type and message as text that every database can hold."""
-    text = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR].replace("\0", "\\0")
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
+import select
 import threading
 
 import pytest
@@ -774,6 +775,37 @@ def test_a_running_consumer_waits_for_a_database_that_takes_no_writes(
     assert effects(ledger) == ["a", "b"]
     assert "read-only transaction" in str([record.__dict__ for record in caplog.records])
     assert rows(ledger, "parked") == rows(ledger, "attempts") == []
+
+
+def ignore(session, statement) -> None:
+    """Do without the statement after the handler's slow part."""
+
+
+@pytest.mark.parametrize("treat", [let_out, wrap, swallow, ignore])
+def test_a_handler_that_leaves_its_transaction_idle_for_too_long_fails(
+    postgres_database, engines, bus, treat
+):
+    ledger = Ledger(engines(postgres_database))
+    ledger.create()
+    send(ledger, "a")
+    relay = Relay(ledger, bus)
+    relay.run_once()
+    relay.close()
+
+    def handle(event, session):
+        raw = session.connection().connection.driver_connection
+        session.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = '10ms'"))
+        # Readable once the server has closed it.
+        assert select.select([raw.fileno()], [], [], 30)[0]
+        treat(session, sa.text("SELECT 1"))
+
+    mine = register(handle, STREAM, name="parking", on_error="park", attempts=1)
+    with contextlib.closing(Consumer(mine, ledger, bus)) as parking:
+        parking.run_once()
+
+    (one,) = parked(ledger)
+    assert one.error.startswith("HandlerFailed: the handler took longer than the database allows")
+    assert "idle-in-transaction timeout" in one.error
 
 
 def test_one_that_was_overtaken_does_not_take_for_lost_what_another_handled(
