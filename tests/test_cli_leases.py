@@ -190,7 +190,7 @@ def test_each_work_tree_has_separate_leases_where_the_config_file_says_so(shell,
         git(shell, tree, "add", ".")
     (record,) = shell.records(*as_bob, cwd=other, env=project)
     assert record["pattern"] == "second/src/a.py"
-    assert shell.ok("lease", "src/**", cwd=shop, env=project).startswith("shop/src/** until")
+    assert shell.ok("lease", "src/**", cwd=shop, env=project).startswith("shop~/src/** until")
     guard = ("lease", "--check", "--staged")
     assert shell.run(*guard, cwd=shop, env=project).returncode == 0
     refused = shell.run(*guard, cwd=other, env=project)

@@ -264,4 +264,4 @@ def test_a_link_to_a_file_is_that_file_unless_it_leads_out(tmp_path):
 def test_the_name_of_a_work_tree_is_one_segment_without_wildcards(tmp_path: pathlib.Path, name):
     (tmp_path / name).mkdir()
 
-    assert worktree(str(tmp_path / name)) == name.replace("*", "\ufffd")
+    assert worktree(str(tmp_path / name)) == name.replace("*", "\ufffd") + "~"

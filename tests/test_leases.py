@@ -575,7 +575,28 @@ def test_work_trees_share_leases_unless_they_are_leased_by_work_tree(
     monkeypatch.chdir(repository)
     eve.lease("src/**")
 
-    assert held(bus) == [("second/src/**", "bob"), ("shop/src/**", "eve")]
+    assert held(bus) == [("second/src/**", "bob"), ("shop~/src/**", "eve")]
+
+
+def test_a_work_tree_does_not_share_the_leases_of_the_first_one_that_has_its_name(
+    connect, bus, repository, monkeypatch
+):
+    other = repository.parent / "feature" / repository.name
+    own = repository / ".git/worktrees" / repository.name
+    other.mkdir(parents=True)
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/feature\n")
+    (own / "commondir").write_text("../..\n")
+    (other / ".git").write_text(f"gitdir: {own}\n")
+    bob = connect("bob")
+    for each in (bus, bob):
+        each.scope.leases_by_worktree = True
+
+    bus.lease("src/**")
+    monkeypatch.chdir(other)
+    bob.lease("src/**")
+
+    assert held(bus) == [("shop/src/**", "bob"), ("shop~/src/**", "ada")]
 
 
 # -- the asynchronous bus --

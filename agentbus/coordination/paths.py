@@ -143,14 +143,18 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
 
 
 def worktree(root: str) -> str:
-    """Return the name of a work tree: git's own for a linked one, else that of its directory."""
+    """Return the name of a work tree: git's own for a linked one, else that of its directory, and `~`."""
     try:
         with open(os.path.join(root, ".git"), "rb") as file:
             said = os.fsdecode(file.read(4096)).strip()
     except OSError:
         said = ""
-    name = said.rpartition("/worktrees/")[2] if "/worktrees/" in said else os.path.basename(root)
-    return written(name.replace("/", "-") or "root", literal=True)
+    if "/worktrees/" in said:
+        name, mark = said.rpartition("/worktrees/")[2], ""
+    else:
+        # Git gives no linked work tree a name with this sign.
+        name, mark = os.path.basename(root), "~"
+    return written(name.replace("/", "-") or "root", literal=True) + mark
 
 
 def _below(path: str, root: str) -> str | None:
