@@ -11,7 +11,7 @@ import pytest
 
 import agentbus
 from agentbus.core.settings import resolve
-from agentbus.errors import AgentBusError, NotFound, Refused
+from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused
 from agentbus.pipeline.archives import verify as verifying
 from agentbus.pipeline.archives.archiver import Archiver, archive, release
 from agentbus.pipeline.archives.files import archive_files
@@ -223,7 +223,23 @@ def test_a_held_queue_is_trimmed_up_to_what_is_archived(run, bus, settings, path
 
     trimmed = [sum(one.trimmed for one in done) for done in (first, second, kept, third)]
     assert trimmed == [1, 4, 0, 1]
-    assert released == ["q:mail"]
+    # Of each priority, since an entry may come before it is read.
+    assert released == ["q:mail", "q:mail:critical", "q:mail:high", "q:mail:low"]
+
+
+def test_a_hold_from_before_the_first_copy_is_released(settings, fill, valkey, project, path):
+    fill("q:mail", ["1-1"])
+
+    def no_java():
+        raise ConfigError("Spark did not start")
+
+    with Archiver(no_java, settings, path, hold=True) as archiver:
+        with pytest.raises(ConfigError):
+            archiver.run()
+    assert valkey.ask("HLEN", f"{project}:readers:mail") == 1
+
+    assert release(settings, path) == ["q:mail"]
+    assert valkey.ask("HLEN", f"{project}:readers:mail") == 0
 
 
 def test_streams_are_chosen(run, bus, fill, path):

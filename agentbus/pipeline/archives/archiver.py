@@ -35,11 +35,11 @@ from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import ATTEMPT, EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
-from agentbus.pipeline.source.discovery import ALL, Selection
+from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.pipeline.spark import task_calls
 from agentbus.queues import janitor
-from agentbus.store.steps import Script
+from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     import threading
@@ -270,17 +270,35 @@ def release(settings: Settings, path: str) -> list[str]:
     """Allow trimming of what was kept for an archive; return the names of these streams."""
     log = Log(place(path))
     state = log.state()
-    held = [name for name in state.positions if streams.kind(name) in (QUEUE, EVENT, ATTEMPT)]
+    held = []
     with RangeReader(settings) as reader:
         log.check_project(state, reader.scope.keys.project)
-        for name in held:
-            reader.run(_hold(reader.scope, state, name, None))
+        # A stream is held before it has a position.
+        for name in reader.run(Discovery(reader.scope, Selection()).op(state.positions)):
+            if reader.run(_held(reader.scope, state, name)):
+                reader.run(_hold(reader.scope, state, name, None))
+                held.append(name)
     return held
 
 
+def _held(scope: Scope, state: State, name: str) -> Op[bool]:
+    """Tell whether a stream is, or may have been, kept for the archive."""
+    if streams.kind(name) not in (QUEUE, EVENT, ATTEMPT):
+        return False
+    if name in state.positions:
+        return True
+    queue, priority, topic = streams.queue(name), streams.priority(name), streams.topic(name)
+    key = scope.keys.event_readers(topic) if topic else scope.keys.readers(queue or _LOG, priority)
+    return (yield Command("HGET", key, _reader(state))) is not None
+
+
+def _reader(state: State) -> str:
+    """Return the name under which the archive is a reader of what is kept for it."""
+    return f"archive:{state.archive}"
+
+
 def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]:
-    # The name under which the archive is a reader of what is kept for it.
-    reader = f"archive:{state.archive}"
+    reader = _reader(state)
     if streams.kind(name) == QUEUE:
         queue, priority = streams.queue(name) or "", streams.priority(name)
         yield from janitor.keep(scope, reader, queue, priority, needed)
