@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import threading
 
@@ -21,6 +22,7 @@ from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.archives.versions import APPEND
 from agentbus.queues import janitor
 from agentbus.queues.policy import Policies
+from tests.disks import fill as fill_disk, small_disk
 
 DAY = 86_400_000
 
@@ -267,6 +269,36 @@ def test_an_archiver_that_goes_on_finds_new_streams(spark, settings, fill, path)
         archiver.run(continuous=True, interval=0.1, stop=stop, on_round=heard)
 
     assert plain(path) == [("ch:main", "1-1"), ("q:a", "1-1")]
+
+
+def test_an_archiver_that_goes_on_waits_while_the_disk_is_full(
+    spark, settings, valkey, project, tmp_path
+):
+    for _ in range(3):
+        valkey.ask("XADD", f"{project}:q:mail", "*", "payload", f'"{os.urandom(50_000).hex()}"')
+    stop = threading.Event()
+    rounds: list = []
+    told: list[str] = []
+
+    def heard(done) -> None:
+        rounds.append(done.rows)
+        stop.set()
+
+    with small_disk(tmp_path / "disk", "4m") as disk:
+
+        def warn(text: str) -> None:
+            told.append(text)
+            (disk / "filler").unlink()
+
+        with Archiver(spark, settings, str(disk / "archive"), warn=warn) as archiver:
+            archiver._log.create(archiver.project)
+            fill_disk(disk / "filler")
+            archiver.run(continuous=True, interval=0.01, stop=stop, on_round=heard)
+
+    (said,) = told
+    assert "no space left on device" in said
+    assert said.endswith("; trying again")
+    assert rounds == [3]
 
 
 def test_a_server_that_dies_in_the_middle_leaves_nothing_half_done(

@@ -192,9 +192,7 @@ class Archiver:
             self._settings, self._place.target, state.version + 1, new_batch(), self._page
         )
         try:
-            told = self._progress(plan.entries, began)
-            copied = task_calls.call(spark, _COPY, job, plan.lots, told)
-            files = [file for each in copied for file in each]
+            files = self._copy(spark, job, plan, began)
             found = _found(files)
             self._planner.misfits(plan, found)
             positions, gaps = _account(state, plan, found)
@@ -222,6 +220,19 @@ class Archiver:
             time.monotonic() - began,
             plan.complete,
         )
+
+    def _copy(self, spark: SparkSession, job: CopyJob, plan: RoundPlan, began: float) -> list[File]:
+        told = self._progress(plan.entries, began)
+        try:
+            copied = task_calls.call(spark, _COPY, job, plan.lots, told)
+        except Exception as error:
+            from agentbus.pipeline.spark.errors import carried
+
+            # What failed in a task, such as a full disk, may pass; Spark itself, once gone, stays gone.
+            if (found := carried(str(error))) is None:
+                raise
+            raise found from error
+        return [file for each in copied for file in each]
 
     def _tell(self, gaps: Sequence[StreamGap]) -> None:
         """Warn of entries that are lost, or that only the archive has."""

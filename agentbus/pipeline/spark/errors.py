@@ -97,11 +97,8 @@ def told(error: BaseException) -> AgentBusError:
     if isinstance(error, AgentBusError):
         return error
     text = str(error)
-    raised = _RAISED.findall(text)
-    if raised:
-        # The last one: those before it are its causes.
-        name, message = raised[-1]
-        return _OURS[name](message.strip())
+    if (found := carried(text)) is not None:
+        return found
     if isinstance(error, (Py4JNetworkError, ConnectionError)) or (
         isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
     ):
@@ -127,6 +124,16 @@ def told(error: BaseException) -> AgentBusError:
     if isinstance(error, AnalysisException):
         return UsageError(sentence(text))
     return AgentBusError(f"Spark failed: {sentence(text) or type(error).__name__}")
+
+
+def carried(text: str) -> AgentBusError | None:
+    """Return the error of ours that a report of Spark has from one of its Python processes, if any."""
+    found = _RAISED.findall(text)
+    if not found:
+        return None
+    # The last one: those before it are its causes.
+    name, message = found[-1]
+    return _OURS[name](message.strip())
 
 
 def sentence(text: str) -> str:
