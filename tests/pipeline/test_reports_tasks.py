@@ -255,6 +255,15 @@ def test_one_task_that_nobody_took_is_all_the_lag_there_is(framed):
     }
 
 
+def test_a_cancelled_task_stays_in_the_lag_as_the_table_says(framed):
+    rows = [row("queue", stream="q:mail", queue="mail"), work(received=1, cancelled=1)]
+
+    groups, *_ = load("lag").build(running.figures(framed(rows), ("lag",)))
+
+    assert [r["lag"] for r in groups.rows] == [1]
+    assert "cancelled" in groups.note
+
+
 def test_a_lag_that_does_not_change_is_listed_as_standing(framed):
     def at(minutes):
         return START + datetime.timedelta(minutes=minutes)

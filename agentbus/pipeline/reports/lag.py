@@ -278,7 +278,8 @@ def build(figures: Figures) -> Sequence[Table]:
             groups(figures),
             Chart("bar", "queue", ("lag", "highest"), series="group"),
             note="What waited before the first row is inferred: at least so many, since more were done"
-            " than had come. A queue without a group has no worker that told anything.",
+            " than had come. A queue without a group has no worker that told anything. Workers do not count"
+            " as settled what was cancelled, skipped as a duplicate, or deleted: it stays in the lag.",
         ),
         Table(
             "times",
