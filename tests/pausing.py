@@ -1,13 +1,14 @@
-"""Runs a verb up to the moment in which it blocks, so that no test has to guess when that is."""
+"""Runs a verb until it blocks, or past one of its scripts, so that no test has to guess when that is."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import agentbus
 from agentbus.coordination import leases
-from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Wait
+from agentbus.store.steps import Emit, LinkDown, Pause, Script, ServerReply, Wait
 from agentbus.store.verb import Patient
 
 
@@ -59,12 +60,29 @@ class Blocked:
 
     def _go_on(self) -> None:
         assert not isinstance(self._step, Pause)
-        try:
-            reply = self._link.execute(self._step)
-        except (LinkDown, ServerReply) as failure:
-            self._step = self._op.throw(failure)
-        else:
-            self._step = self._op.send(reply)
+        self._step = next_step(self._link, self._op, self._step)
+
+
+def next_step(link: Any, op: Any, step: Any) -> Any:
+    """Execute a step of an operation, and return the next one. Raises `StopIteration` at the end."""
+    try:
+        reply = link.execute(step)
+    except (LinkDown, ServerReply) as failure:
+        return op.throw(failure)
+    return op.send(reply)
+
+
+def run_past(bus: agentbus.Bus, op: Any, script: str, meanwhile: Callable[[], object]) -> Any:
+    """Run an operation and return its result; `meanwhile` is called each time a script has run."""
+    tried = bus.runner.attempt(op)
+    step = next(tried)
+    try:
+        while True:
+            ran, step = step, next_step(bus.runner.link, tried, step)
+            if isinstance(ran, Script) and ran.script == script:
+                meanwhile()
+    except StopIteration as end:
+        return end.value
 
 
 def leasing(bus: agentbus.Bus, *paths: str, wait: float) -> Blocked:

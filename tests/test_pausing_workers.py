@@ -19,7 +19,9 @@ import agentbus
 from agentbus.retry import Backoff
 from agentbus.store.scope import Intervals
 from agentbus.store.steps import Wait
+from agentbus.workers.fetch import fetch
 from tests.conftest import Connect
+from tests.pausing import run_past
 from tests.servers import ROOT, Shell, ask
 from tests.small_worker import BRISK
 
@@ -339,6 +341,24 @@ def test_a_fetch_that_waits_gets_nothing_that_is_published_after_pause(
     queue.resume()
     (delivery,) = queue.fetch()
     assert (delivery.payload, delivery.attempt) == (1, 1)
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_pause_while_a_fetch_takes_a_task_costs_no_attempt(
+    queue: agentbus.Queue, connect: Connect, attempt: int
+) -> None:
+    queue.publish(1, attempts=attempt)
+    if attempt == 2:
+        (delivery,) = queue.fetch()
+        delivery.retry(0.0)
+    bob = connect("bob")
+    op = fetch(bob.runner, "mail", group="default", count=1, block=None)
+
+    # when the attempt has been counted, and the task was not handed out yet
+    assert run_past(bob, op, "begin", queue.pause) == []
+
+    queue.resume()
+    assert [(one.payload, one.attempt) for one in queue.fetch()] == [(1, attempt)]
 
 
 # -- processes --

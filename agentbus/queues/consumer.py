@@ -222,12 +222,16 @@ class Consumption(Turns):
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
         """Give back unstarted tasks, due at once for any worker; return how many were still held."""
         given = 0
+        for task in tasks:
+            if task.counted:
+                given += yield from self.release(task)
+        rest = [task for task in tasks if not task.counted]
         for priority, stream in self.streams.items():
             # A task that was delivered before may have an uncounted attempt.
             for uncounted in (0, 1):
                 ids = [
                     task.entry_id
-                    for task in tasks
+                    for task in rest
                     if task.priority == priority and _uncounted(task) == uncounted
                 ]
                 if ids:

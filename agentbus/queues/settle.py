@@ -53,6 +53,14 @@ class FailedRun(NamedTuple):
     exact: bool = True
 
 
+def _without_attempt(task: Taken) -> Taken:
+    """Return a task as it was before its attempt was counted."""
+    again = copy(task)
+    again.snoozed = task.attempt
+    again.attempt = max(0, task.attempt - 1) if task.redelivered else 0
+    return again
+
+
 def _put_aside(one: FailedRun) -> EndedAttempt:
     snoozed = hasattr(one.task, "snoozed")
     return EndedAttempt(one.task, SNOOZED if snoozed else RETRIED, one.error)
@@ -156,10 +164,12 @@ class Ending(Ordering):
 
     def snooze(self, task: Taken, after: float) -> Op[bool]:
         """Put a task aside as `retry` does, without counting the attempt that has begun."""
-        again = copy(task)
-        again.snoozed = task.attempt
-        again.attempt = max(0, task.attempt - 1) if task.redelivered else 0
-        return self.retry(again, after, ran=False)
+        return self.retry(_without_attempt(task), after, ran=False)
+
+    def release(self, task: Taken) -> Op[bool]:
+        """Put a task that has not started aside, due at once, without counting its attempt."""
+        (ours,) = yield from self.retry_many([FailedRun(_without_attempt(task), 0.0, ran=False)])
+        return ours
 
     def retry_many(self, failures: Sequence[FailedRun]) -> Op[list[bool]]:
         """Put tasks of one priority aside, entries ascending; return of each whether it was still held.

@@ -234,16 +234,12 @@ class Acker:
 
     def release(self, task: Taken) -> None:
         """Return a task that has not started to its queue, due at once for any worker."""
-        self._ours(self._consumer.snooze(task, 0.0), otherwise=False)
+        self._ours(self._consumer.release(task), otherwise=False)
 
     def give_back(self, tasks: list[Taken]) -> None:
         """Return tasks that have not started to their queue, without counting an attempt."""
-        for task in tasks:
-            if task.counted:
-                self.release(task)
-        uncounted = [task for task in tasks if not task.counted]
-        if uncounted:
-            self._ours(self._consumer.give_back(uncounted), otherwise=0)
+        if tasks:
+            self._ours(self._consumer.give_back(tasks), otherwise=0)
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
         """Send a heartbeat for tasks, and return those that were not reclaimed before it."""
