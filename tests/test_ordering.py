@@ -150,6 +150,25 @@ def test_a_delayed_task_takes_its_place_when_it_falls_due(bus: agentbus.Bus) -> 
     assert done == [1, 2]
 
 
+@pytest.mark.parametrize("to", [None, "other"])
+def test_replayed_tasks_keep_those_behind_them_with_their_key_waiting(
+    bus: agentbus.Bus, to: str | None
+) -> None:
+    # given dead letters of a key, replayed, and a task that was published after that
+    publish(bus, ("a", 1), ("a", 2))
+    bus.subscribe("mail", lambda _: 1 / 0, attempts=1, drain=True).run()
+    bus.queue("mail").replay_all(to=to)
+    queue = bus.queue(to or "mail")
+    queue.publish(["a", 3], ordering_key="a")
+
+    for number in (1, 2, 3):
+        (task,) = queue.fetch()
+        assert task.payload == ["a", number]
+        task.ack()
+
+    assert ask(bus, "EXISTS", Keys(bus.project).order(queue.name, "normal")) == 0
+
+
 def test_a_key_that_was_trimmed_away_keeps_nobody_waiting(bus: agentbus.Bus) -> None:
     # given the first task of a key taken, and then trimmed away by another program
     publish(bus, ("a", 1), ("a", 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.core import envelope, names
+from agentbus.core import envelope, lazy_orjson, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, text
@@ -261,8 +261,9 @@ class DeadLetters:
             (
                 *(self._letters, keys.queue(target, priority), keys.queues),
                 *(keys.stats(target), self._replayed, self._purged),
+                keys.order(target, priority),
             ),
-            (one.id, target, task_id("", target, priority), *OWN),
+            (one.id, target, task_id("", target, priority), _ordering_key(one), *OWN),
             writes=True,
         )
 
@@ -283,6 +284,17 @@ def holds_a_task(one: Letter) -> bool:
 def is_to_be_replayed(one: Letter) -> bool:
     """Report whether `replay_all` replays a letter."""
     return one.replayed is None and holds_a_task(one)
+
+
+def _ordering_key(one: Letter) -> str:
+    """Return the ordering key of a letter's task; '' without one."""
+    named = one.fields or {}
+    try:
+        meta = lazy_orjson.loads(named["meta"]) if {"payload", "meta"} <= named.keys() else {}
+    except ValueError:
+        return ""
+    key = meta.get("ordering_key") if isinstance(meta, dict) else None
+    return key if isinstance(key, str) else ""
 
 
 def _is_id(letter_id: str) -> bool:
