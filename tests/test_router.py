@@ -317,6 +317,40 @@ def test_a_full_agents_task_goes_to_another_that_may_have_it(bus):
     assert route(bus).counts == {"moved": 150}
 
 
+@pytest.mark.parametrize("bar", ["circle", "key"])
+def test_a_task_waits_for_a_full_agent_if_the_other_may_not_have_it(bus, project, bar):
+    # given tasks that bob caused, or whose way to bob is barred, and that take turns
+    rules = "agents: [alice, bob]\nrules: [{work_type: x, to: [alice, bob], by: round_robin}]"
+    bus.queue("agent.alice").publish_many(range(100))
+    if bar == "key":
+        ask(bus, "SET", Keys(project).queue("agent.bob"), "mine")
+    source = "bob" if bar == "circle" else "me"
+    bus.queue("incoming").publish_many({"type": "x", "source": source} for _ in range(2))
+    router = Router(bus, parse(rules, "team.yaml"))
+
+    router.run_once()
+
+    assert router.counts == {"waiting": 2}
+
+
+@pytest.mark.parametrize("order", ["alice, bob", "bob, alice"])
+def test_a_task_for_a_full_agent_does_not_wait_for_the_limit_of_another(bus, project, order):
+    rules = f"""
+agents: {{alice: {{limit: 1/h}}, bob: {{}}}}
+rules: [{{work_type: x, to: [{order}], by: round_robin}}, {{work_type: y, to: alice}}]
+"""
+    bus.queue("agent.bob").publish_many(range(100))
+    bus.queue("incoming").publish_many([{"type": "y"}, {"type": "x"}])
+    router = Router(bus, parse(rules, "team.yaml"))
+
+    router.run_once()
+
+    assert router.counts == {"moved": 1, "waiting": 1}
+    retries = Keys(project).retries("incoming", "router", "normal")
+    _, due = ask(bus, "ZRANGE", retries, 0, -1, "WITHSCORES")
+    assert float(due) / 1000 - bus.scope.now() < 60
+
+
 def test_no_more_than_its_limit_is_routed_to_an_agent(bus):
     rules = TEAM + "limits: {agent: 10/min}\n"
     bus.queue("incoming").publish_many({"type": "build", "n": n} for n in range(25))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PAUSE = 1_000
 # The group whose backlog counts.
 _GROUP = "default"
-# The script's result codes; with -2 and -3 a task waits.
+# The script's result codes; with -2 a task waits.
 _MOVED, _STALE, _DUPLICATE = 1, 0, -1
 _CIRCLE, _HUGE, _FOREIGN_KEY = -4, -5, -6
 _WHY = {

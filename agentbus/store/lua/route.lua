@@ -10,7 +10,7 @@
 --       graph of triggers is asked, how many candidates, and for each of these: place, envelope ('': new), trail ('':
 --       new), how many limits, and for each of these: number of its key, how many, in how many ms
 -- Returns: {when tasks put aside are tried again in ms or '', for each task the number of the candidate that got it,
---          or 0: not this consumer's, -1: a duplicate, -2: its queues are full, -3: limited, -4: a circle, -5: too many
+--          or 0: not this consumer's, -1: a duplicate, -2: its queues are full or limited, -4: a circle, -5: too many
 --          fields, -6: another program's key stands there}
 --@include held
 --@include ids
@@ -127,12 +127,13 @@ local function move(id, task, key, from, asked, candidates)
       bars = math.max(bars, limited(KEYS[base + limit[1]], limit[2], limit[3]))
     end
     local free = fits(spot)
+    if free == -2 then bars = math.max(bars, tonumber(ARGV[4])) end
     if asked and (from == agent or reaches(agent, from)) then
       code = -4
-    elseif free < 1 then
+    elseif free == -6 then
       code = free
     elseif bars > 0 then
-      code, wait = -3, math.min(wait or bars, bars)
+      wait = math.min(wait or bars, bars)
     else
       local entry = call('XRANGE', stream, id, id)[1]
       if not entry then return 0 end
@@ -157,7 +158,8 @@ local function move(id, task, key, from, asked, candidates)
       return n
     end
   end
-  return code, wait
+  -- Where one of them may take it later, it is not buried for what bars the others.
+  return wait and -2 or code, wait
 end
 
 -- Reads the further words of a task; also returns the position of the next one.
@@ -213,7 +215,7 @@ while at <= #ARGV do
   end
   if code > 0 or code == -1 then
     gone[#gone + 1] = id
-  elseif code == -2 or code == -3 then
+  elseif code == -2 then
     local due = now + (wait or tonumber(ARGV[4]))
     pcall('HSET', KEYS[2], id, more and more.made or 0)
     -- A task that cannot be put aside stays pending, and is reclaimed as from a dead consumer.
