@@ -44,6 +44,34 @@ def test_a_task_has_one_state_wherever_it_is_shown(bus: agentbus.Bus) -> None:
     assert {one: bus.task(one).state for one in expected} == expected
 
 
+def test_a_task_is_listed_under_the_id_that_publish_returned(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    first = queue.publish(1)
+    delayed = queue.publish(2, delay=0)
+    held = queue.fetch()
+
+    assert [one.id for one in queue.inspect()] == [first, delayed]
+    assert queue.peek() == [(first, 1), (delayed, 2)]
+    held[1].bury("no such address")
+    assert bus.task(queue.inspect()[1].id).error == "no such address"
+
+
+def test_a_routed_task_is_listed_under_the_id_that_publish_returned(bus: agentbus.Bus) -> None:
+    task = bus.queue("incoming").publish("x")
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+    queue = bus.queue("agent.ada")
+
+    assert [one.id for one in queue.inspect()] == [task]
+    assert queue.peek() == [(task, "x")]
+
+
+def test_the_id_of_a_delayed_task_is_not_a_place_to_list_tasks_from(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1, delay=0)
+
+    with pytest.raises(UsageError, match=f"'{task}' is not a place"):
+        bus.queue("mail").inspect(start=task)
+
+
 def test_what_is_not_ready_is_among_the_newest_tasks(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
     first = queue.publish(1)

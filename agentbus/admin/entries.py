@@ -78,7 +78,9 @@ def inspect(
     entries.sort(key=lambda one: (position(one.id.partition("@")[0]), one.priority))
     # Tasks that are not ready have no place in these streams: they are ordered by their publication.
     entries = sorted([*entries, *kept], key=lambda one: one.published)
-    return entries[:count] if last is None else entries[max(0, len(entries) - count) :]
+    entries = entries[:count] if last is None else entries[max(0, len(entries) - count) :]
+    # What was delayed or routed keeps its first id: its outcome is not recorded under its entry's.
+    return [one.__replace__(id=str(one.envelope.get("id") or one.id)) for one in entries]
 
 
 def _moved(scope: Scope, queue: str, group: str, letters_of: str) -> Op[list[Entry]]:
@@ -94,4 +96,9 @@ def _from(start: str, now: float) -> str:
     """Return the entry id for a task id, an entry id, or a time."""
     entry_id = split(start)[0] if "@" in start else start
     parts = stream_id(entry_id)
+    if parts is None and "@" in start:
+        raise UsageError(
+            f"{start[:60]!a} is not a place in a queue",
+            hint="give the id of a task that was not delayed, or a time",
+        )
     return f"{parts[0]}-{parts[1]}" if parts is not None else since(entry_id, now)

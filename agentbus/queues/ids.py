@@ -78,10 +78,10 @@ def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]
         )
         for entry_id, flat in entries:
             try:
-                payload, _ = envelope.decode(flat or [])
+                payload, meta = envelope.decode(flat or [])
             except ValueError as error:
-                payload = {"malformed": str(error)}
-            found.append((text(entry_id) + suffix(queue, priority), payload))
+                payload, meta = {"malformed": str(error)}, {}
+            found.append((str(meta.get("id") or task_id(text(entry_id), queue, priority)), payload))
     return found
 
 
