@@ -242,3 +242,19 @@ def test_a_consumer_leaves_only_the_groups_in_which_it_holds_nothing(
     for priority in PRIORITIES:
         ask(bus, "DEL", keys.queue("mail", priority))
     do(bus, mine.leave())
+
+
+def test_tasks_are_given_back_though_the_stream_of_another_one_was_removed(
+    bus: agentbus.Bus, project: str
+) -> None:
+    mine = consumer(bus)
+    queue = bus.queue("mail")
+    queue.publish("counted", priority="high")
+    queue.publish("other")
+    counted, other = fetched(bus, mine, 2)
+    counted.attempt, counted.counted = do(bus, mine.begin(counted)), True
+    ask(bus, "DEL", Keys(project).queue("mail", "high"))
+
+    assert do(bus, mine.give_back([counted, other])) == 1
+
+    assert pending(bus, project) == [(other.entry_id, b"~aside")]

@@ -224,7 +224,7 @@ class Consumption(Turns):
         given = 0
         for task in tasks:
             if task.counted:
-                given += yield from self.release(task)
+                given += yield from self.unless_missing(self.release(task), False)
         rest = [task for task in tasks if not task.counted]
         for priority, stream in self.streams.items():
             # A task that was delivered before may have an uncounted attempt.
