@@ -214,24 +214,14 @@ def _held(found: Snapshot) -> list[Held]:
         )
         row.ends, row.why, row.item = of_day(lease.until), lease.why or "", lease
         rows.append(row)
-    named = set()
     for flag in found.flags:
         row = Held(f"flag {flag.flag}", word(flag.flag), flag.state, flag.agent_id, flag.timestamp)
         row.ends = "" if flag.ttl is None else f"in {_format.age(flag.ttl)}"
         row.why, row.item = flag.note or "", flag
         row.waiters = [one for one in found.waiters if one.flag == flag.flag]
         row.waiting = len(row.waiters)
-        named.add(flag.flag)
         rows.append(row)
-    awaited: dict[str, list[Any]] = {}
-    for one in found.waiters:
-        if one.flag not in named:
-            awaited.setdefault(one.flag, []).append(one)
-    for name, waiters in awaited.items():
-        row = Held(f"flag {name}", word(name), "free", None, min(one.since for one in waiters))
-        row.waiters, row.waiting = waiters, len(waiters)
-        rows.append(row)
-    # Held and awaited first.
+    # In the order of both lists, of which only the first rows are read.
     order = {"lease": 1, "held": 1}
     return sorted(rows, key=lambda row: (-bool(row.waiting), order.get(row.state, 2), row.what))
 

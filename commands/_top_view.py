@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 # Messages that are kept, and that one frame reads at most.
 _KEPT, READ = 2_000, 300
-# Lines above and below the rows: verdict, totals, panes, headings; keys.
-_AROUND = 5
+# Lines above and below the rows: verdict, totals, panes, headings; which rows they are, keys.
+_AROUND = 6
+# The panes of which a frame has only the rows that were asked for.
+_PAGED = ("queues", "agents", "flags and leases")
 # From this height on, talk has a part of the screen beside another pane.
 _TALL = 40
 _KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  q quit"
@@ -121,12 +123,16 @@ class View:
         if pane in ("queues", "agents"):
             known = self.found.matching[pane]
             return found[: self.rows_shown], max(known, len(found)), self._from[pane]
-        start = self._from[pane]
+        known, start = len(found), self._from[pane]
+        if pane == "flags and leases":
+            known = self.found.matching["flags"] + self.found.matching["leases"]
         if pane == "talk" and self._follows:
             start = max(0, len(found) - self.rows_shown)
-        start = max(0, min(start, len(found) - 1))
+        start = max(0, min(start, known - 1))
         self._from[pane] = start
-        return found[start : start + self.rows_shown], len(found), start
+        # Rows of another page are shown when they have come.
+        read = start if start < len(found) else max(0, len(found) - self.rows_shown)
+        return found[read : read + self.rows_shown], known, start
 
     def _keep_selected(self) -> None:
         """Keep the cursor at its row, where the order has changed."""
@@ -247,7 +253,7 @@ class View:
             start = at
         elif at >= start + self.rows_shown:
             start = at - self.rows_shown + 1
-        turned = start != self._from[pane] and pane in ("queues", "agents")
+        turned = start != self._from[pane] and pane in _PAGED
         self._from[pane], self._at[pane] = start, at - start
         if pane == "talk":
             self._follows = at >= known - 1

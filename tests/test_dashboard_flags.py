@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 
+from agentbus.coordination import waiters
 from agentbus.core.keys import Keys
-from agentbus.dashboard import Pages, RowRange
+from agentbus.dashboard import Dashboard, Pages, RowRange
 from agentbus.errors import LeaseHeld, NotFound
 from tests.servers import ask
+
+
+@contextlib.contextmanager
+def waited_for(waiter, flag):
+    """Let another agent wait for a flag meanwhile."""
+    record = waiters.Waiting(waiter.scope, [flag], "free")
+    waiter.runner.run(record.renew())
+    yield
+    waiter.runner.run(record.end())
 
 
 def refuse(bus, number, seconds_ago=0.0):
@@ -63,6 +74,21 @@ def test_who_waits_for_a_flag_is_shown(bus, connect):
     waiting.join(10)
 
     assert [(one.agent_id, one.flag) for one in found] == [("bob", "building")]
+
+
+def test_awaited_flags_come_first_with_their_state(bus, connect):
+    for name in ("a", "b", "held"):
+        bus.announce(name, ttl=60)
+    with waited_for(connect("bob"), "held"), waited_for(connect("eve"), "free"):
+        first = Pages(bus).flags(RowRange(limit=2))
+        found = Dashboard(bus).snapshot(flags=RowRange(limit=2))
+        other = Dashboard(bus).snapshot(flags=RowRange("a"))
+
+    expected = [("held", "held"), ("free", "free")]
+    assert [(one.flag, one.state) for one in found.flags] == expected
+    assert [(one.flag, one.state) for one in first.flags] == expected
+    assert (found.matching["flags"], first.matching_flags) == (4, 4)
+    assert [one.flag for one in other.flags] == ["a"]
 
 
 def test_one_lease_of_another_agent_is_ended_by_its_token(bus, connect):

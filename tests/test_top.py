@@ -197,6 +197,24 @@ def test_a_filter_is_part_of_what_is_read(view):
     assert view.wanted(24).rows["queues"].match is None
 
 
+def test_all_flags_and_leases_can_be_reached(bus):
+    for number in range(30):
+        bus.announce(f"f{number:02}", ttl=60)
+    bus.lease("src/**")
+    made, dashboard = View(1.0), Dashboard(bus)
+    made.press("4")
+    made.frame(dashboard.snapshot(**made.wanted(15).rows), None, [])
+    made.press("4")
+    made.frame(dashboard.snapshot(**made.wanted(15).rows), None, [])
+
+    made.press("G")
+    made.frame(dashboard.snapshot(**made.wanted(15).rows), None, [])
+
+    text = drawn(made, height=15)
+    assert "src/**" in text[-3]
+    assert text[-2].rstrip() == "23-31 of 31"
+
+
 def test_a_row_below_the_last_one_is_read_with_the_next_frame(bus):
     for number in range(30):
         bus.queue(f"q{number:02}").publish(1)

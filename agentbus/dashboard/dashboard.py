@@ -11,7 +11,7 @@ from agentbus.coordination import waiters
 from agentbus.core.keys import pause_field
 from agentbus.dashboard.event_list import EventList
 from agentbus.dashboard.figures import QueueDetail, QueueRow, RowRange, Snapshot, Totals
-from agentbus.dashboard.flag_list import FlagList
+from agentbus.dashboard.flag_list import FlagList, with_awaited
 from agentbus.dashboard.lease_list import LeaseList
 from agentbus.dashboard.parts import Part
 from agentbus.dashboard.presence_list import PresenceList
@@ -162,7 +162,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         waiting = yield from waiters.waiters(scope)
         leased = yield from self._leases.read(now)
         held, of_leases = _part(leases_of, leased, lambda one: f"{one.pattern}\n{one.agent}")
-        shown, of_flags = _part(flags, states, lambda one: one.flag)
+        shown, of_flags = _part(flags, with_awaited(states, waiting), lambda one: one.flag)
         reports = yield from self._events.read()
         quarantined = tuple((yield from events.quarantined(scope)))
         working: WorkerList = yield from self._workers.get()

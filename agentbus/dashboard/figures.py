@@ -103,7 +103,8 @@ class Snapshot(Record):
     """A project at one moment, `at` by the server's clock; reading it took `took` seconds.
 
     Each list is the part that was asked for, and `matching` is how many rows match, by list. `queues` are
-    ordered by trouble; `agents` are those present, last seen first; `flags` are the held ones first.
+    ordered by trouble; `agents` are those present, last seen first; `flags` are those
+    that are awaited first, a free one too, then the held ones.
     `messages` are what was spoken since the last snapshot, oldest first, and `missed` is how many more were
     spoken that it leaves out. `health` is as old as `health_age` says, in seconds. `oldest_part` is the age
     of the oldest other figure: more than a thousand queues and 500 workers are read less often, the first

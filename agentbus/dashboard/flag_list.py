@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import flags
+from agentbus.coordination.flags import FlagState
 from agentbus.dashboard.parts import OFTEN, SELDOM, Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agentbus.coordination.flags import FlagState
     from agentbus.coordination.message import Message
+    from agentbus.coordination.waiters import Waiter
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -52,3 +53,13 @@ class FlagList:
                 self._states.update((one.flag, one) for one in page)
         there = (one for one in self._states.values() if one.state != "free")
         return sorted(there, key=lambda one: (one.state != "held", one.flag))
+
+
+def with_awaited(states: Sequence[FlagState], waiting: Sequence[Waiter]) -> list[FlagState]:
+    """Return the flags, with the free ones that are awaited: awaited ones first, then held ones."""
+    awaited = {one.flag for one in waiting}
+    free = awaited - {one.flag for one in states}
+    return sorted(
+        [*states, *(FlagState(flag, "free", None, None, None, None) for flag in free)],
+        key=lambda one: (one.flag not in awaited, one.state != "held", one.flag),
+    )

@@ -15,6 +15,7 @@ from agentbus.dashboard import channel_pages, check_list, direct_messages, event
 from agentbus.dashboard.agent_pages import ORDERS, AgentList
 from agentbus.dashboard.direct_messages import DirectMessages
 from agentbus.dashboard.figures import RowRange
+from agentbus.dashboard.flag_list import with_awaited
 from agentbus.dashboard.note_pages import NoteList
 from agentbus.dashboard.parts import Part
 from agentbus.dashboard.refusals import RefusalTail
@@ -48,9 +49,10 @@ _AGENT_STATES = (*names.STATES, "none")
 
 
 class FlagPage(Record):
-    """Flags, held ones first, and leases: the rows that were asked for, and how many match.
+    """Flags, awaited and held ones first, and leases: the rows that were asked for, and how many match.
 
-    `waiters` are all who wait for a flag. `states` counts the flags that match by state.
+    `waiters` are all who wait for a flag; a free flag is listed if it is awaited. `states` counts the flags
+    that match and are not free by state.
     """
 
     flags: tuple[FlagState, ...]
@@ -258,29 +260,25 @@ class Pages(OnBus[BusT_co]):
         return check_list.checks(found, self._thresholds, values)
 
     def _flag_page(self, rows: RowRange, state: str | None, leased: RowRange) -> Op[FlagPage]:
-        states = yield from self._flags.get()
+        waiting = yield from waiters.waiters(self._scope)
+        states = with_awaited((yield from self._flags.get()), waiting)
         if rows.match is not None:
             text = rows.match.casefold()
             states = [one for one in states if _has(text, one.flag, one.agent_id)]
-        counts = dict.fromkeys(_FLAG_STATES, 0)
-        for one in states:
-            counts[one.state] += 1
-        chosen = sorted(
-            (one for one in states if state in (None, one.state)),
-            key=lambda one: (one.state != "held", one.flag),
-        )
+        counts = {each: sum(one.state == each for one in states) for each in _FLAG_STATES}
+        chosen = [one for one in states if state in (None, one.state)]
         shown = [one.flag for one in _rows(rows, chosen)]
         fresh: list[FlagState] = []
         for at in range(0, len(shown), _AT_ONCE):
             _, page = yield from flags.look(self._scope, shown[at : at + _AT_ONCE])
             fresh += page
-        waiting = yield from waiters.waiters(self._scope)
+        awaited = {one.flag for one in waiting}
         known = yield from leases.leases(self._scope)
         if leased.match is not None:
             text = leased.match.casefold()
             known = [one for one in known if _has(text, one.pattern, one.agent, one.why)]
         return FlagPage(
-            tuple(one for one in fresh if one.state != "free"),
+            tuple(one for one in fresh if one.state != "free" or one.flag in awaited),
             len(chosen),
             counts,
             tuple(waiting),

@@ -21,13 +21,8 @@ async def load(view: PageView) -> dict[str, Any]:
     waiters: dict[str, list[Any]] = {}
     for one in found.waiters:
         waiters.setdefault(one.flag, []).append(one)
-    # Who waits for a flag that nobody has held yet is shown, too.
-    listed = {one.flag for one in found.flags}
-    match = (view.match or "").casefold()
-    free = sorted(flag for flag in waiters if flag not in listed and match in flag.casefold())
-    awaited = free if not view.param("state") and view.number == 1 else []
     refused = await view.reader.refusals()
-    return {"found": found, "waiters": waiters, "awaited": awaited, "refused": refused}
+    return {"found": found, "waiters": waiters, "refused": refused}
 
 
 PAGE = WebPage("flags", "Flags and leases", load, live=("flags", "leases", "refused"))
