@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     T = TypeVar("T", bound=Callable[[int, object], object])
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
+_FATAL = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
@@ -27,3 +28,26 @@ def heard(act: T, *numbers: signal.Signals) -> Iterator[T]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def unwound() -> Iterator[None]:
+    """Leave the block at SIGTERM or SIGHUP as at a Ctrl-C, then do what the signal does without it.
+
+    Only for the main thread.
+    """
+    told: list[int] = []
+
+    def leave(number: int, _frame: object) -> None:
+        # Another one must not interrupt what the first has begun.
+        if not told:
+            told.append(number)
+            raise KeyboardInterrupt
+
+    try:
+        with heard(leave, *_FATAL):
+            yield
+    finally:
+        # Also where the terminal is gone, and cannot be restored.
+        if told:
+            signal.raise_signal(told[0])

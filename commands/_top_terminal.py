@@ -160,7 +160,7 @@ def show(
         with contextlib.suppress(OSError):
             os.write(wake, b"w")
 
-    with _raw(), _signals.heard(resized, signal.SIGWINCH):
+    with _signals.unwound(), _raw(), _signals.heard(resized, signal.SIGWINCH):
         reader = Reader(bus, dashboard, view, view.wanted(console.size.height), wake, person)
         try:
             live.start()

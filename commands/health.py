@@ -44,7 +44,10 @@ def run(call: Call) -> int:
     """Print the findings, once or repeatedly."""
     args = call.args
     if args.watch:
-        return _watch(call)
+        from agentbus.commands import _signals
+
+        with _signals.unwound():
+            return _watch(call)
     _together.check(VERB, args)
     health = call.bus.health()
     for finding in health.findings:

@@ -75,6 +75,10 @@ class Terminal:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.process.send_signal(signal.SIGWINCH)
 
+    def echoes(self) -> bool:
+        """Tell whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
     def frames(self) -> list[list[str]]:
         """Return the lines of each frame that was drawn, from the top left corner on."""
         drawn = [_CONTROL.sub("", one) for one in self.shown.split(_HOME)[1:]]

@@ -855,6 +855,23 @@ def test_a_watch_in_a_terminal_redraws_and_gives_the_terminal_back(real_shell: S
         terminal.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_watch_that_a_signal_ends_gives_the_terminal_back(
+    shell: Shell, number: signal.Signals
+) -> None:
+    terminal = Terminal(shell, "health", "--watch")
+    try:
+        terminal.read_until("is healthy")
+
+        terminal.process.send_signal(number)
+
+        terminal.read_to_the_end()
+        assert terminal.process.wait(60) == -number
+        assert terminal.shown.rindex("\x1b[?1049l") > terminal.shown.rindex("\x1b[?1049h")
+    finally:
+        terminal.close()
+
+
 def test_an_interrupted_watch_exits_as_its_last_look(real_shell: Shell, project: str) -> None:
     real_shell.ok("publish", "mail", "--lines", stdin="x\n" * 501)
     watch = real_shell.start("health", "--watch")

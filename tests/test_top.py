@@ -458,14 +458,20 @@ def test_top_on_a_terminal_answers_keys_and_gives_it_back(opened, shell):
     assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
 
 
-def test_top_that_is_interrupted_gives_the_terminal_back(opened, shell):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGHUP, -1)]
+)
+def test_top_that_a_signal_ends_gives_the_terminal_back(opened, shell, number, code):
     shell.ok("publish", "mail", "x")
     terminal = opened(columns=40, lines=10)
     terminal.read_until("BACKLOG")
+    assert not terminal.echoes()
 
-    terminal.process.send_signal(signal.SIGINT)
+    terminal.process.send_signal(number)
 
     terminal.read_to_the_end()
-    assert terminal.process.wait(60) == 130
+    assert terminal.process.wait(60) == code
+    assert terminal.echoes()
+    assert terminal.shown.rindex("\x1b[?1049l") > terminal.shown.rindex("\x1b[?1049h")
     assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
     assert "Traceback" not in terminal.shown
