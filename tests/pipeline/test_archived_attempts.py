@@ -90,7 +90,7 @@ def test_the_archive_has_a_row_for_each_attempt_and_the_log_none(
 
     compact(spark, path, before="9999-01-01")
 
-    assert read(spark, path).where("attempt > 0 and took_ms > 0").count() == 2 * attempts
+    assert read(spark, path).where("attempt > 0 and took_ms is not null").count() == 2 * attempts
     assert of_attempts(verify(spark, settings, path)) == checked
     (state,) = [one for one in status(settings, path).streams if one.stream == "attempts"]
     assert (state.rows, state.lag) == (checked.rows, 0)
