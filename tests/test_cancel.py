@@ -200,6 +200,24 @@ def test_a_blocked_fetch_skips_a_task_that_was_cancelled_before_it(bus: agentbus
     assert [one.payload for one in taken] == [2]
 
 
+def test_a_fetch_finds_what_is_behind_cancelled_tasks(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    *some, _ = queue.publish_many(range(6))
+    for task in some:
+        bus.cancel(task)
+
+    assert [held.payload for held in queue.fetch(count=2)] == [5]
+    assert queue.fetch(count=2) == []
+
+
+def test_a_worker_that_runs_once_finds_what_is_behind_cancelled_tasks(bus: agentbus.Bus) -> None:
+    *some, _ = bus.queue("mail").publish_many(range(6))
+    for task in some:
+        bus.cancel(task)
+
+    assert bus.subscribe("mail", lambda _: None).run_once() == 1
+
+
 def test_a_task_that_is_cancelled_just_as_a_worker_takes_it_is_settled(
     bus: agentbus.Bus, connect: Connect
 ) -> None:

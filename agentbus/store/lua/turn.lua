@@ -108,17 +108,23 @@ local function sound(i, entries)
 end
 local function take(i, most)
   if most <= 0 or call('EXISTS', KEYS[i + 5]) == 0 then return 0 end
-  local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 5], '>')
-  if not reply then return 0 end
-  if reply.err then
-    missing = 1
-    return 0
+  -- Others may be behind cancelled ones, which a queue holds 10,000 of by default: a tenth of a second, and once.
+  for _ = 1, cancelled and 10000 or 1 do
+    local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 5], '>')
+    if not reply then return 0 end
+    if reply.err then
+      missing = 1
+      return 0
+    end
+    local entries = reply[1][2]
+    if cancelled then entries = sound(i, entries) end
+    if #entries > 0 then
+      taken[#taken + 1] = { i, entries }
+      left = left - #entries
+      return #entries
+    end
   end
-  local entries = reply[1][2]
-  if cancelled then entries = sound(i, entries) end
-  taken[#taken + 1] = { i, entries }
-  left = left - #entries
-  return #entries
+  return 0
 end
 local low = math.min(tonumber(ARGV[5]), left)
 for i = streams, 1, -1 do
