@@ -14,6 +14,7 @@ from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, Refused, TaskBuried, TaskCancelled, TaskFailed
 from agentbus.queues.consumer import Consumption
 from agentbus.retry import Backoff
+from agentbus.routing import Router, parse
 from tests.conftest import Connect
 from tests.servers import ask
 
@@ -34,6 +35,11 @@ def cancelled(bus: agentbus.Bus, task: str) -> None:
     with pytest.raises(TaskCancelled, match=f"it was cancelled by {bus.agent}") as error:
         bus.result(task, wait=PATIENCE)
     assert error.value.exit_code == 8
+
+
+def route(bus: agentbus.Bus) -> None:
+    """Move what `incoming` holds to the queue of an agent."""
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
 
 
 # -- not started --
@@ -150,6 +156,36 @@ def test_the_key_of_a_cancelled_task_is_free(bus: agentbus.Bus) -> None:
         bus.cancel(second)
 
     assert drained(bus) == []
+
+
+def test_a_routed_task_is_cancelled_in_the_queue_of_its_agent(bus: agentbus.Bus) -> None:
+    tasks = bus.queue("incoming")
+    task = tasks.publish(1, key="k")
+    dependent = bus.queue("next").publish(2, after=task)
+    route(bus)
+
+    for _ in range(2):
+        assert bus.cancel(task).state == "cancelled"
+
+    assert bus.task(dependent).state == "buried"
+    assert tasks.publish(3, key="k") != task
+    assert drained(bus, "agent.ada") == []
+    cancelled(bus, task)
+    assert bus.cancel(task).state == "cancelled"
+
+
+def test_the_worker_of_a_routed_task_is_asked_to_stop_it(
+    bus: agentbus.Bus, connect: Connect
+) -> None:
+    task = bus.queue("incoming").publish(1, delay=0)
+    bus.tidy()
+    route(bus)
+    (held,) = connect("ada").queue("agent.ada").fetch()
+
+    assert bus.cancel(task).state == "stopping"
+
+    held.retry()
+    cancelled(bus, task)
 
 
 def test_cancelling_twice_changes_nothing(bus: agentbus.Bus) -> None:

@@ -12,7 +12,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues import attempts, bodies, retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
-from agentbus.queues.dependents import groups as working, passed_on
+from agentbus.queues.dependents import groups as working, passed_on, queue_of
 from agentbus.queues.ids import (
     ASIDE,
     MOVED_FROM,
@@ -26,6 +26,7 @@ from agentbus.queues.ids import (
 from agentbus.queues.notify import Notifications, notifications
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.results import Address
+from agentbus.store.scan import members
 from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
@@ -58,18 +59,22 @@ def cancel(scope: Scope, given: str, policies: Policies = DEFAULTS) -> Op[Cancel
     `UsageError` for an invalid id.
     """
     task = Address(given)
+    done = yield from _unfinished(scope, task, policies)
+    return done or (yield from _ended(scope, task, policies))
+
+
+def _unfinished(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled | None]:
+    """Cancel a task in its queue, None if it has ended there."""
     kept = max(math.ceil(policies.results_of(task.queue)), RESULT_KEPT)
     by = f"{scope.agent} @ {rfc3339(scope.now())}"
     if task.number and (yield from _not_ready(scope, task, attempts.cancelled_by(by), kept)):
-        return Cancelled(given, task.queue, "cancelled", ())
+        return Cancelled(task.id, task.queue, "cancelled", ())
     while True:
         found = yield from _cancel_everywhere(scope, task, by, kept)
         if found is not None:
             undone, workers = found
-            if not undone:
-                return (yield from _ended(scope, task, policies))
             state = "stopping" if workers else "cancelled"
-            return Cancelled(given, task.queue, state, tuple(sorted(workers)))
+            return Cancelled(task.id, task.queue, state, tuple(sorted(workers))) if undone else None
 
 
 def _cancel_everywhere(
@@ -112,10 +117,10 @@ def _places(scope: Scope, task: Address) -> Op[list[_Spot]]:
     """Return where a task is, or was, also where it was moved; nothing if it was delayed and has ended."""
     queue = task.queue
     found: dict[tuple[str, str], None] = {}
-    if task.number:
+    if not task.entry:
         groups = yield from task_state.groups_at(scope, queue, task.priority)
         for group in groups or ("default",):
-            where = yield from entry_of(scope, task.id, group)
+            where = yield from entry_of(scope, task.id, group, queue)
             found.update({} if where is None else {where: None})
     else:
         found[task.entry, task.priority] = None
@@ -157,6 +162,8 @@ def _script(
 ) -> Script:
     keys, queue, why = scope.keys, task.queue, attempts.cancelled_by(by)
     name = str(meta.get("id") or task.id)
+    # A router may have moved it here: its key and its dependents are those of the queue in its id.
+    first = queue_of(name)
     groups: list[str] = []
     words: list[Arg] = []
     told = Notifications()
@@ -185,9 +192,9 @@ def _script(
     return Script(
         "cancel",
         (
-            *(place.stream, keys.cancelled(queue), keys.settled, keys.awaited(queue)),
+            *(place.stream, keys.cancelled(queue), keys.settled, keys.awaited(first)),
             *(keys.stats(queue), keys.order(queue, place.priority)),
-            keys.seen(queue, key) if isinstance(key, str) else keys.stats(queue),
+            keys.seen(first, key) if isinstance(key, str) else keys.stats(queue),
             *(keys.bell(queue), *groups, *told.keys),
         ),
         (
@@ -253,12 +260,22 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
 
 
 def _ended(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
-    """Return that a task was cancelled before. Raises `Refused` if it has ended otherwise, `NotFound`."""
+    """Return that a task was cancelled before, or cancel it where a router moved it.
+
+    Raises `Refused` if it has ended otherwise, and `NotFound`.
+    """
     groups = yield from task_state.groups_at(scope, task.queue, task.priority)
     for group in sorted(groups) or ["default"]:
         found = yield from task_state.task(scope, task.id, group, policies)
         if found.state == "cancelled":
             return Cancelled(task.id, task.queue, "cancelled", ())
+        for queue in (yield from members(scope.keys.queues)) if found.state == "routed" else ():
+            # Nothing says to which queue it was moved, where it has another entry.
+            there = Address(task.id)
+            there.queue, there.entry = queue, ""
+            done = yield from _unfinished(scope, there, policies)
+            if done is not None:
+                return done.__replace__(queue=task.queue)
     raise Refused(
         f"the task {task.id!r} is {found.state}, and cannot be cancelled any more",
         hint=f"see bus.task({task.id!r})",

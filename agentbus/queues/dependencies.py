@@ -243,10 +243,15 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
 
 
 def entry_of(
-    scope: Scope, task_id: str, group: str
+    scope: Scope, task_id: str, group: str, queue: str | None = None
 ) -> Generator[Step, Any, tuple[str, str] | None]:
-    """Return the entry that a delayed task got when it fell due, and its priority, if it is unfinished."""
+    """Return the entry that a delayed task got when it fell due, and its priority, if it is unfinished.
+
+    With `queue`, it is the entry that a routed task got there.
+    """
     other = _Dependency(task_id)
+    if queue is not None:
+        other.queue, other.entry = queue, ""
     yield from _find(scope, other, group)
     return (other.entry, other.priority) if other.entry else None
 
