@@ -11,6 +11,7 @@ import pytest
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, Refused, TaskBuried
+from agentbus.routing import Router, parse
 from agentbus.workers.registry import WorkerRegistration
 from tests import inprocess
 from tests.conftest import Connect
@@ -162,6 +163,23 @@ def test_tasks_that_wait_for_those_of_a_deleted_queue_are_buried(bus: agentbus.B
     assert keys_of(bus, "mail") == {Keys(bus.settings.project).stats("mail")}
     assert drain(bus, "other") == []
     assert bus.queue("other").remaining() == 0
+
+
+@pytest.mark.parametrize("group", [None, "default"])
+def test_tasks_that_wait_for_one_that_was_routed_to_a_deleted_queue_are_buried(
+    bus: agentbus.Bus, group: str | None
+) -> None:
+    first = bus.queue("incoming").publish("first")
+    second = bus.queue("incoming").publish("second", after=first)
+    third = bus.queue("other").publish("third", after=first, after_group="audit")
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+    bus.queue("agent.ada").fetch()
+
+    bus.queue("agent.ada").delete(group, force=True)
+
+    with pytest.raises(TaskBuried, match=r"'agent\.ada' was deleted by ada"):
+        bus.result(second)
+    assert bus.task(third).state == ("dependent" if group else "buried")
 
 
 def test_a_mistyped_group_no_longer_closes_its_queue(bus: agentbus.Bus) -> None:

@@ -8,6 +8,7 @@ from agentbus.core.keys import pause_field
 from agentbus.core.names import escape
 from agentbus.core.record import Record
 from agentbus.core.stream import text
+from agentbus.queues.dependencies import routed_to
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import PRIORITIES, STREAMS, groups_of, missing
 from agentbus.store.scan import key_bytes, members, scan
@@ -80,6 +81,7 @@ def delete(
     why = f"!the queue {queue!r} was deleted by {scope.agent}"
     if group is not None:
         why = f"!the group {group!r} of the queue {queue!r} was deleted by {scope.agent}"
+    routed = yield from routed_to(scope, queue, group, known)
     step = Script(
         "delete",
         (
@@ -92,7 +94,7 @@ def delete(
             *(once.token, int(force), queue, group or "", round(scope.intervals.alive * 1000)),
             *(pause_field("queue", queue), why, len(STREAMS), len(mine), len(letters) // 2),
             *(f"{escape(group or '')}:{one}" for one in STREAMS),
-            *mine,
+            *(*mine, *routed),
         ),
         writes=True,
     )

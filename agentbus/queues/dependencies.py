@@ -17,6 +17,7 @@ from agentbus.queues.ids import (
     PRIORITIES,
     RESULT_KEPT,
     RETRY,
+    STREAMS,
     suffix,
     writable,
 )
@@ -254,6 +255,31 @@ def entry_of(
         other.queue, other.entry = queue, ""
     yield from _find(scope, other, group)
     return (other.entry, other.priority) if other.entry else None
+
+
+def routed_to(scope: Scope, queue: str, group: str | None, others: Sequence[str]) -> Op[list[str]]:
+    """Return the tasks of other queues that a router moved to this one, and that dependents wait for.
+
+    Each is returned with its group, as in the index of the other queue; those of one group, if given.
+    """
+    indexes = [("ZRANGE", scope.keys.awaited(one), 0, -1) for one in others if one != queue]
+    pages = (yield Batch(indexes)) if indexes else []
+    heads: dict[bytes, list[str]] = {}
+    for page in pages:
+        for member in page if isinstance(page, list) else ():
+            name, _, of = member.partition(b"\n")
+            if b"\n" not in of and group in (None, text(of)):
+                heads.setdefault(name, []).append(text(member))
+    found: list[str] = []
+    for priority in STREAMS if heads else ():
+        stream, start = scope.keys.queue(queue, priority), "-"
+        while start:
+            page = Command("XRANGE", stream, start, "+", "COUNT", _PAGE)
+            entries = yield from or_empty(one_step(page), [])
+            for _, flat in entries:
+                found += heads.get(_id_in(flat) or b"", ())
+            start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
+    return found
 
 
 def _oldest_open(stream: str, group: str) -> Generator[Step, Any, str]:

@@ -6,7 +6,7 @@
 -- ARGV: token, 1 to delete in any case, queue, group ('' for the whole queue), milliseconds after which a silent worker
 --       is dead, the field of the queue's pause, the outcome to record for dependents, how many streams, how many
 --       workers, how many groups with dead letters, then the group's field among the positions for each stream,
---       the workers
+--       the workers, and the awaited tasks of other queues that were moved here, each with its group
 -- Returns: {'deleted', unfinished tasks, dead letters, the server's time in ms, number of the last delayed task,
 --          live workers}, {'refused', unfinished tasks, dependents elsewhere, live workers}, or {'absent'}
 --@include once
@@ -81,6 +81,7 @@ if ARGV[2] ~= '1' and (undone > 0 or dependents > 0 or #live > 0) then
   return { 'refused', undone, dependents, live }
 end
 
+for i = 11 + streams + workers, #ARGV do heads[#heads + 1] = ARGV[i] end
 for _, head in ipairs(heads) do redis.pcall('HSETNX', KEYS[6], head, ARGV[7]) end
 local dead, last = 0, 11 + streams + workers
 for i = last, last + 2 * boxes - 1, 2 do dead = dead + math.max(0, size('XLEN', KEYS[i]) - size('SCARD', KEYS[i + 1])) end
