@@ -215,7 +215,7 @@ def test_one_that_lost_its_task_records_nothing(bus: agentbus.Bus, connect: Conn
     task = bus.queue("mail").publish(1)
     (lost,) = bus.queue("mail").fetch()
     eve = connect("eve").queue("mail")
-    (mine,) = eve.fetch(visibility=0.0)
+    (mine,) = eve.fetch(visibility=0.0001)
     mine.step("one", lambda: "mine")
 
     with pytest.raises(StaleDelivery, match="another consumer has reclaimed"):

@@ -13,7 +13,7 @@ import pytest
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.errors import QueueFull
+from agentbus.errors import QueueFull, UsageError
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff, Retry
 from tests.conftest import Connect
@@ -207,6 +207,17 @@ def test_fetch_delivers_a_delayed_task_that_is_due(bus: agentbus.Bus) -> None:
     found = [delivery.payload for delivery in queue.fetch(block=2.0)]
 
     assert found == ["delayed"]
+
+
+@pytest.mark.parametrize("visibility", [0, -1, float("nan"), float("inf"), "5"])
+def test_a_visibility_is_a_number_of_seconds_above_0(bus: agentbus.Bus, visibility: Any) -> None:
+    queue = bus.queue("mail")
+    queue.publish(1)
+
+    with pytest.raises(UsageError, match="the visibility is"):
+        queue.fetch(visibility=visibility)
+    with pytest.raises(UsageError, match="the visibility is"):
+        bus.subscribe("mail", lambda _: None, visibility=visibility)
 
 
 def test_fetch_leaves_no_consumers_behind(bus: agentbus.Bus, project: str) -> None:

@@ -17,7 +17,7 @@ from agentbus.store.steps import Pause
 from agentbus.workers import registry
 from agentbus.workers.fetched import Fetched, FetchTally
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
-from agentbus.workers.reclaim import Reclaimer
+from agentbus.workers.reclaim import Reclaimer, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def fetch(
     """Take tasks for this process's consumer, waiting up to `block` seconds for the first one."""
     tail = at_tail(start)
     scope, policy = runner.scope, runner.policy(queue)
+    visible = seconds(policy.visibility if visibility is None else visibility)
     known = here(runner)
     of: Any = {
         "kept": policy.results,
@@ -93,11 +94,10 @@ def fetch(
     }
     consumer = Consumption(scope, queue, group, known.name, **of)
     tally = known.tally(scope, queue, group)
-    seconds = policy.visibility if visibility is None else visibility
     # A group that this process has used is not new, even if the server has lost it.
     tail = tail and (queue, group) not in known.due_at
     due_at = known.due_at.get((queue, group), 0.0)
-    reclaimer = Reclaimer(consumer, tally, seconds, own=True, due_at=due_at)
+    reclaimer = Reclaimer(consumer, tally, visible, own=True, due_at=due_at)
     fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail, exact=True)
     awaiting = isinstance(runner, AsyncRunner)
     taken = yield from tally.aboard(fetched(fetcher, count, block or 0.0, awaiting))

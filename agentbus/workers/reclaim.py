@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
+from agentbus.core.errors import UsageError
 from agentbus.queues.ids import STREAMS
 
 TYPE_CHECKING = False
@@ -20,6 +22,13 @@ _EVERY = 30.0
 _PAGE = 100
 # How many seconds late the network may deliver a request that was given up.
 _LATE = 300.0
+
+
+def seconds(visibility: object) -> float:
+    """Check the visibility of tasks that a consumer takes, in seconds."""
+    if not isinstance(visibility, (int, float)) or not 0 < visibility < math.inf:
+        raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
+    return visibility
 
 
 class Reclaimer:

@@ -8,7 +8,6 @@ workers is buried after its last attempt, no other task is, and none waits for i
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import secrets
 import socket
@@ -37,7 +36,7 @@ from agentbus.workers.metrics import Tally
 from agentbus.workers.middleware import around
 from agentbus.workers.pause import Gate, Halt
 from agentbus.workers.pool import Pool
-from agentbus.workers.reclaim import Reclaimer
+from agentbus.workers.reclaim import Reclaimer, seconds
 from agentbus.workers.registry import WorkerRegistration
 from agentbus.workers.renewal import Renewal
 from agentbus.workers.serial import Serial
@@ -90,13 +89,11 @@ class AnyWorker:
     ) -> None:
         policy = runner.policy(queue)
         attempts = policy.attempts if attempts is None else attempts
-        visibility = policy.visibility if visibility is None else visibility
+        visibility = seconds(policy.visibility if visibility is None else visibility)
         if not callable(handler):
             raise UsageError(f"the handler is {handler!r}", hint="give a function")
         handler = around(handler, middleware) if middleware else handler
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
-        if not (math.isfinite(visibility) and visibility > 0):
-            raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
         if drain_timeout is not None and not drain:
             raise UsageError("a drain timeout needs drain", hint="give drain=True, or leave it out")
         scope = runner.scope
