@@ -328,6 +328,8 @@ def test_a_group_that_is_not_there_is_an_error(bus: agentbus.Bus) -> None:
         ("1-1@other", {}),
         ("d7@mail", {}),
         (3.0, {"until": 2.0}),
+        (float("nan"), {}),
+        (float("inf"), {}),
         (0, {"limit": 0}),
         (0, {"until": "later"}),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentbus.core import names, timespec
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
@@ -98,6 +100,8 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
     With `last`, it is the end of a range. A number is a unix time.
     """
     if isinstance(given, (int, float)):
+        if not math.isfinite(given):
+            raise UsageError(f"{given!r} is not a time", hint="give a unix time in seconds")
         given = f"{max(0, round(given * 1000))}"
     if isinstance(given, str) and "@" in given:
         entry, name, _ = split(given)
