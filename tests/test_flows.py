@@ -302,6 +302,19 @@ def test_a_cancelled_flow_without_undo_is_cancelled(bus: agentbus.Bus, flows: Fl
         flows.cancel(flow)
 
 
+def test_what_a_burial_says_does_not_make_a_task_cancelled(bus: agentbus.Bus, flows: Flows) -> None:
+    flow = flows.publish(chain(call(1), call(2)))
+    (held,) = bus.queue("work").fetch()
+
+    held.bury("it was cancelled by the customer")
+
+    shown = flows.show(flow)
+    assert states(shown) == ["buried", "buried"]
+    assert (shown.state, shown.failed, shown.cancelled) == ("failed", 2, 0)
+    with pytest.raises(Refused, match="was buried: it was cancelled by the customer"):
+        bus.queue("work").publish(3, after=held.id)
+
+
 # -- replay --
 
 

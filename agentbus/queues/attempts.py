@@ -103,9 +103,9 @@ def cancelled_by(mark: str) -> str:
     return f"{_CANCELLED} by {agent}" if agent else _CANCELLED
 
 
-def is_cancelled(error: str) -> bool:
-    """Return whether this is the error of a cancelled task."""
-    return error.startswith(_CANCELLED)
+def is_cancelled(verdict: str) -> bool:
+    """Return whether a recorded outcome is that of a cancelled task, by its sign before the error."""
+    return verdict.startswith("-")
 
 
 def burial(kept: bytes) -> tuple[str, str] | None:

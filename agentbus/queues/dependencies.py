@@ -131,7 +131,7 @@ def publish(
             reply = [b"absent", reply[1]]
             break
     scope.settled(once, step)
-    if reply[0] in (b"buried", b"absent"):
+    if reply[0] in (b"buried", b"cancelled", b"absent"):
         raise _refusal(others[int(reply[1]) - 1], reply)
     return text(reply[1])
 
@@ -170,10 +170,10 @@ def _ended(
     )
     fate = text(reply[0])
     if fate == "cancelled":
-        return f"!{attempts.cancelled_by(text(reply[1]))}"
+        return f"-{attempts.cancelled_by(text(reply[1]))}"
     if fate == "kept":
-        kept = text(reply[1])
-        return f"!{kept.partition(' ')[2]}" if kept.startswith("!") else DONE
+        ended = attempts.burial(reply[1])
+        return DONE if ended is None else ("!" if ended[0] else "-") + ended[1]
     if fate == "waiting" and thorough and not other.entry:
         waits = yield Batch([("ZSCORE", key, task_id) for key in other.delays(scope)])
         works = yield from groups(scope, other.queue)
@@ -303,9 +303,9 @@ def _id_in(flat: Sequence[bytes] | None) -> bytes | None:
 
 def _refusal(other: _Dependency, reply: Sequence[Any]) -> NotFound | Refused:
     task_id = other.id
-    if reply[0] == b"buried" and attempts.is_cancelled(why := text(reply[2])):
+    if reply[0] == b"cancelled":
         return Refused(
-            f"the task cannot wait for {task_id!r}: {why}",
+            f"the task cannot wait for {task_id!r}: {text(reply[2])}",
             hint="publish that one again, and wait for the new task",
         )
     if reply[0] == b"buried":

@@ -112,7 +112,7 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
     """Bury the dependents of a buried task, for a group or for all."""
     task_id = field.partition("\n")[0]
     what = f"was buried: {verdict[1:]}"
-    if is_cancelled(verdict[1:]):
+    if is_cancelled(verdict):
         what = verdict[1:].removeprefix("it ")
     why = f"it waited for {task_id}, which {what}"[:_LONGEST_REASON]
     # In a chain, each task names the one before it and the first failure.

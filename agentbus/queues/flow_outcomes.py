@@ -57,7 +57,7 @@ def conclude(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]
     record, flows = keys.flow(flow)
     stored = yield from or_empty(one_step(Command("HGET", record, "places")), None)
     places = _places(stored)
-    cancelled = int(is_cancelled(verdict[1:]))
+    cancelled = int(is_cancelled(verdict))
     ends: list[str] = [place_of(*place) for place in places]
     yield Script(
         "conclude",

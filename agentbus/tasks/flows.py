@@ -185,7 +185,7 @@ def _ended(outcome: str) -> tuple[str, str | None]:
     """Return the state of a task, and its error, by its recorded outcome."""
     if outcome == "+":
         return "done", None
-    return ("cancelled" if attempts.is_cancelled(outcome[1:]) else "buried"), outcome[1:]
+    return ("cancelled" if attempts.is_cancelled(outcome) else "buried"), outcome[1:]
 
 
 def _undone(flow: FlowState, fields: Mapping[str, str], number: int) -> str | None:

@@ -58,7 +58,7 @@ for i = 1, count do
     end
     redis.call('SET', KEYS[key + 2], '! ' .. ARGV[5], 'EX', ARGV[6])
     redis.pcall('HINCRBY', KEYS[5], 'cancelled', 1)
-    awaited = settled(KEYS[4], KEYS[3], ARGV[3], group, '!' .. ARGV[5]) or awaited
+    awaited = settled(KEYS[4], KEYS[3], ARGV[3], group, '-' .. ARGV[5]) or awaited
   end
 end
 if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], place(ARGV[7], id)) end

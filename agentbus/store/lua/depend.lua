@@ -8,7 +8,7 @@
 --       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
 --       the group, for how many ms an outcome is recorded; then the task's fields and values
 -- Returns: {'accepted', task id}, {'seen', task id}, {'full', number, group, id} as publish does; or for a dependency, by number:
---          {'buried', number, why}, {'absent', number}, or {'unclear', number} where its entry must be searched for
+--          {'buried' or 'cancelled', number, why}, {'absent', number}, or {'unclear', number} where its entry must be searched for
 --@include once
 --@include ids
 --@include stream
@@ -37,15 +37,15 @@ local function look(n)
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
   -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
-  if note then return note == '+' and '+' or { 'buried', n, string.sub(note, 2) } end
+  if note then return note == '+' and '+' or { string.sub(note, 1, 1) == '-' and 'cancelled' or 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
   local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8],
     entry, id, ARGV[at + 2], group)
   if found[1] == 'kept' then
-    local why = string.match(found[2], '^!%S* ?(.*)$')
-    return why and { 'buried', n, why } or '+'
+    local letter, why = string.match(found[2], '^!(%S*) ?(.*)$')
+    return why and { letter == '' and 'cancelled' or 'buried', n, why } or '+'
   elseif found[1] == 'cancelled' then
-    return { 'buried', n, 'it was cancelled by ' .. (string.match(found[2], '^(.*) @ ') or found[2]) }
+    return { 'cancelled', n, 'it was cancelled by ' .. (string.match(found[2], '^(.*) @ ') or found[2]) }
   elseif found[1] == 'done' then
     -- A burial is recorded for some time; later the outcome is unknown.
     local since = now - tonumber(string.match(entry, '^%d+'))

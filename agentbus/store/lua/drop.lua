@@ -28,4 +28,4 @@ if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[6], 1) end
 unstep(KEYS[10], ARGV[10])
 ran(KEYS[10], ARGV[10], ARGV[11], ARGV[12], clock())
 tell(KEYS[2], 11, 13)
-return keep(KEYS[8], ARGV[8], settled(KEYS[6], KEYS[7], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)
+return keep(KEYS[8], ARGV[8], settled(KEYS[6], KEYS[7], ARGV[7], ARGV[1], '-' .. ARGV[4]) and 2 or 1)

@@ -16,7 +16,7 @@ for i = 9, 8 + tonumber(ARGV[5]) do redis.call('SET', KEYS[i], '! ' .. ARGV[2], 
 local seen = redis.pcall('GET', KEYS[8])
 if seen == id then redis.call('DEL', KEYS[8]) end
 local others = redis.call('ZRANGEBYLEX', KEYS[6], '[' .. id .. '\n', '(' .. id .. '\11', 'LIMIT', 0, 1)
-if #others > 0 then redis.call('HSETNX', KEYS[5], id .. '\n', '!' .. ARGV[2]) end
+if #others > 0 then redis.call('HSETNX', KEYS[5], id .. '\n', '-' .. ARGV[2]) end
 if ARGV[4] ~= '' then redis.pcall('HINCRBY', KEYS[7], ARGV[4], 1) end
 tell(KEYS[7], 9 + tonumber(ARGV[5]), 6)
 return 1
