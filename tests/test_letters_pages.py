@@ -12,6 +12,7 @@ from agentbus.commands import rerun, tidy
 from agentbus.commands._declare import Args, Call
 from agentbus.core.keys import Keys
 from agentbus.core.settings import resolve
+from agentbus.dashboard import Dashboard
 from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.store.driver import iterate
@@ -277,6 +278,37 @@ def test_doctor_counts_no_letter_that_was_purged(bus: agentbus.Bus) -> None:
     (found,) = [one.found for one in bus.doctor() if one.check == "dead letters"]
 
     assert found == "1498 in 1 queues"
+
+
+def test_doctor_names_the_queue_with_the_most_letters(bus: agentbus.Bus) -> None:
+    key = bus.scope.keys.dead_letters("a queue", "audit")
+    ask(bus, "XADD", key, "1-0", "error", "e")
+
+    (remedy,) = [one.remedy for one in bus.doctor() if one.check == "dead letters"]
+
+    assert remedy == "agentbus dlq list 'a queue' --group audit; then replay or purge them"
+
+
+def test_letters_that_were_replayed_or_purged_are_in_no_figure(bus: agentbus.Bus) -> None:
+    mail = bus.queue("mail")
+    mail.publish_many(range(3))
+    for one in mail.fetch(count=3):
+        one.bury("broken")
+    first, second, _ = mail.dead_letters()
+    mail.replay(first.id)
+    mail.purge(second.id)
+
+    def figures() -> list[int | str | None]:
+        found = Dashboard(bus).snapshot()
+        (row,), (group,) = found.queues, mail.groups()
+        (doctor,) = [one.found for one in bus.doctor() if one.check == "dead letters"]
+        return [row.stats.dead, found.totals.dead, group.dead, doctor]
+
+    assert figures() == [1, 1, 1, "1 in 1 queues"]
+    mail.replay_all()
+    assert figures() == [0, 0, 0, "none"]
+    # They are still among the errors.
+    assert Dashboard(bus).errors().replayed == 2
 
 
 async def test_the_asynchronous_bus_pages_too(abus: agentbus.AsyncBus) -> None:

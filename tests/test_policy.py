@@ -824,10 +824,10 @@ def test_work_follows_the_policy_and_dlq_finds_the_letters(policies: Any) -> Non
     (letter,) = shell.records("dlq", "list", "mail")
     assert letter["attempts"] == 2
     assert shell.records("dlq", "list", "failed") == [letter]
-    (replayed,) = shell.records("dlq", "replay", "mail", letter["id"])
-    assert replayed["queue"] == "mail"
     assert shell.records("bus", "stats", "mail")[0]["dead"] == 1
     assert shell.records("bus", "groups", "mail")[0]["dead"] == 1
+    (replayed,) = shell.records("dlq", "replay", "mail", letter["id"])
+    assert replayed["queue"] == "mail"
     assert f"replayed as {replayed['task_id']!r}" in shell.run("result", letter["task_id"]).stderr
     last = shell.run("work", "mail", "--drain", "--attempts", "1", "--", "false")
     assert last.returncode == 8

@@ -6,22 +6,23 @@ import os
 import sys
 from math import inf
 
-from agentbus.admin import server_health, stats
+from agentbus.admin import letter_counts, server_health, stats
 from agentbus.admin.health import holds
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.admin.survey import surveyed
 from agentbus.coordination import lease_step, leases
 from agentbus.core import installation
 from agentbus.core.errors import AgentBusError, ConfigError
+from agentbus.core.names import shell_word
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
 from agentbus.store import sessions
 from agentbus.store.failures import refused
-from agentbus.store.scan import scan
 from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE, embedded_advice
 from agentbus.store.steps import Batch, Command, Denied, LinkDown, ServerReply
 from agentbus.store.url import read
+from agentbus.workers.registry import in_batches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,19 +259,17 @@ def installed() -> list[Finding]:
 
 def _leftovers(scope: Scope) -> Op[list[Finding]]:
     """Count dead letters, and stale consumers: those with pending entries and no heartbeat."""
-    letters = sorted((yield from scan(scope, "dlq")))
-    total = places = 0
-    if letters:
-        # A key of the other type answers with an error; the sets contain the purged letters.
-        dead = yield Batch([("XLEN", key) for key in letters])
-        gone = yield Batch([("SCARD", key) for key in letters])
-        total = sum(count for count in dead if isinstance(count, int))
-        total -= sum(count for count in gone if isinstance(count, int))
-        places = sum(1 for count in dead if isinstance(count, int) and count)
+    boxes = yield from stats.letter_boxes(scope)
+    asked = [one for box in boxes for one in letter_counts.requests(scope.keys, *box)]
+    replies = iter((yield from in_batches(asked)))
+    dead = {box: count for box in boxes if (count := letter_counts.left(replies))}
     found = Finding("dead letters", "ok", "none")
-    if total:
-        many = f"{total} in {places} queues"
-        found = Finding("dead letters", "warning", many, "see 'agentbus dlq list'")
+    if dead:
+        name, group = max(dead, key=lambda box: dead[box])
+        option = "" if group == "default" else f" --group {shell_word(group)}"
+        remedy = f"agentbus dlq list {shell_word(name)}{option}; then replay or purge them"
+        many = f"{sum(dead.values())} in {len(dead)} queues"
+        found = Finding("dead letters", "warning", many, remedy)
     known, _ = yield from stats.known_queues(scope)
     number, known = len(known), known[:_QUEUES]
     stale = sum(

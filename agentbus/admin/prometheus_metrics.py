@@ -41,7 +41,7 @@ _TEXTS = {
         "queue_oldest_pending_seconds": "Longest time since the heartbeat of a pending task;"
         " 0 if none.",
         "queue_consumers": "Number of live consumers in the group.",
-        "queue_dead_letters": "Number of dead letters.",
+        "queue_dead_letters": "Number of dead letters that were neither replayed nor purged.",
         "workers_running": "Tasks that live workers are running.",
     },
     ("counter", "queue event"): {"queue_tasks_total": "Tasks by event, since the first task."},

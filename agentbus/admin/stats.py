@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.admin import letter_counts
 from agentbus.admin.metrics_reader import Metrics, Sample, recent, summed
 from agentbus.admin.project import MANY_KEYS
 from agentbus.admin.survey import live, surveyed
@@ -12,7 +13,7 @@ from agentbus.core.stream import id_time, is_number, text
 from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members, scan
-from agentbus.store.steps import Batch, Command, Script
+from agentbus.store.steps import Command, Script
 from agentbus.workers import registry
 from agentbus.workers.metrics import Durations
 from agentbus.workers.registry import in_batches
@@ -131,11 +132,10 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
     if not survey.exists:
         raise (yield from missing(scope, queue))
     known = sorted(survey.groups)
-    dead = yield Batch(
-        [("XLEN", scope.keys.dead_letters(letters_of or queue, name)) for name in known]
-        or [("PING",)]
-    )
-    return [survey.group(name, _count(letters)) for name, letters in zip(known, dead, strict=False)]
+    where = letters_of or queue
+    asked = [one for name in known for one in letter_counts.requests(scope.keys, where, name)]
+    replies = iter((yield from in_batches(asked)))
+    return [survey.group(name, letter_counts.left(replies)) for name in known]
 
 
 def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str, str], int]]:
@@ -204,6 +204,12 @@ def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
     return sorted(queues), letters
 
 
+def letter_boxes(scope: Scope) -> Op[list[tuple[str, str]]]:
+    """Return the names that dead letters are stored under, with their groups, in order."""
+    found = yield from _named(scope)
+    return sorted((name, last) for _, kind, name, last in found if kind == "dlq" and last)
+
+
 def _named(scope: Scope) -> Op[list[tuple[str, str, str, str | None]]]:
     """Return the streams of queues and of dead letters: key, kind, queue, and priority or group, if any."""
     found = []
@@ -233,14 +239,16 @@ def _stats_of(
         wanted.append(("ZCARD", keys.after(survey.queue)))
         wanted.append(("HGETALL", keys.stats(survey.queue)))
         for name in survey.groups:
-            wanted.append(("XLEN", keys.dead_letters(letters_of(survey.queue), name)))
+            wanted.extend(letter_counts.requests(keys, letters_of(survey.queue), name))
             wanted.append(("HGETALL", keys.worked(survey.queue, name)))
     replies = iter((yield from in_batches(wanted)))
     found = []
     for survey in surveys:
         waiting = _count(next(replies)), _count(next(replies))
         counters = _counters(next(replies))
-        about = {name: (_count(next(replies)), _counters(next(replies))) for name in survey.groups}
+        about = {
+            name: (letter_counts.left(replies), _counters(next(replies))) for name in survey.groups
+        }
         # The counter of delayed tasks outlives a deleted queue.
         if not (survey.exists or any(waiting) or counters.keys() - {"scheduled"}):
             continue

@@ -75,9 +75,9 @@ class Totals(Record):
 
     Of tasks: `backlog` is not delivered yet, `held` is delivered and not finished (those that wait for
     their next attempt too), `delayed` is not due yet, `dependent` waits for other tasks, `dead` are the
-    dead letters; a task counts once for each group. `rate` is the number of tasks done per second over the
-    last minute. `workers` are live, `dead_workers` are registered without heartbeats. `agents` are present,
-    `unread` are the messages in their inboxes. `flags` are held.
+    dead letters that were neither replayed nor purged; a task counts once for each group. `rate` is the
+    number of tasks done per second over the last minute. `workers` are live, `dead_workers` are registered
+    without heartbeats. `agents` are present, `unread` are the messages in their inboxes. `flags` are held.
     """
 
     queues: int

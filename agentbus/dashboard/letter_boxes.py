@@ -11,6 +11,7 @@ from agentbus.dashboard.stream_walk import READ_BYTES, SCRIPTS
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Script, one_step
+from agentbus.workers.registry import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,12 +72,15 @@ def boxes(
     else:
         names = [queue]
     _, found = yield from ranking.summaries(scope, names, policies.letters_of)
-    chosen = {
+    named = {
         (policies.letters_of(one.queue), part.group)
         for one in found
         for part in one.groups
-        if part.group is not None and part.dead
+        if part.group is not None
     }
+    lengths = yield from in_batches([("XLEN", scope.keys.dead_letters(*box)) for box in named])
+    there = zip(named, lengths, strict=True)
+    chosen = {box for box, length in there if isinstance(length, int) and length}
     wanted = None if queue is None else policies.letters_of(queue)
     chosen |= {(name, one) for name in seen if wanted in (None, name) for one in seen[name]}
     return [LetterBox(*one) for one in sorted(chosen) if group in (None, one[1])]

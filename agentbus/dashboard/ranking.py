@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentbus.admin import letter_counts
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
@@ -63,7 +64,7 @@ class QueueSummary(Record):
 
     @property
     def dead(self) -> int:
-        """The dead letters of its groups."""
+        """The dead letters of its groups that were neither replayed nor purged."""
         return sum(one.dead for one in self.groups)
 
 
@@ -80,7 +81,7 @@ class Summaries:
     def __init__(self, scope: Scope, letters_of: Callable[[str], str]) -> None:
         self._scope = scope
         self._letters_of = letters_of
-        # By queue: the keys that are asked for; the raw reply, the lengths of dead letters and the summary;
+        # By queue: the keys that are asked for; the raw reply, the numbers of dead letters and the summary;
         # of those with tasks in one stream alone, the place of a group and the oldest task behind it.
         self._keys: dict[str, tuple[str, ...]] = {}
         self._made: dict[str, tuple[list[Any], list[int], QueueSummary]] = {}
@@ -98,16 +99,18 @@ class Summaries:
         unchanged = yield from self._unchanged(queues)
         now, rows = yield from self._rows(queues, unchanged)
         now = now or (yield from server_time(self._scope))
-        wanted, boxes = [], []
+        wanted: list[tuple[str, ...]] = []
+        boxes = []
         for queue, row in rows:
             where = self._letters_of(queue)
             named = [text(name) for name in row[3::_FIELDS] if name != b""]
             boxes.append(len(named))
-            wanted += [("XLEN", self._scope.keys.dead_letters(where, name)) for name in named]
+            for name in named:
+                wanted += letter_counts.requests(self._scope.keys, where, name)
         counts = iter((yield from in_batches(wanted)))
         found = [self._made[queue][2] for queue in unchanged]
         for (queue, row), number in zip(rows, boxes, strict=True):
-            dead = [n if isinstance(n := next(counts), int) else 0 for _ in range(number)]
+            dead = [letter_counts.left(counts) for _ in range(number)]
             made = self._made.get(queue)
             if made is None or made[0] != row or made[1] != dead:
                 made = self._made[queue] = row, dead, _summary(queue, row, dead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.admin import letter_counts
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.survey import HEARD, live
 from agentbus.core import names
@@ -48,7 +49,7 @@ class QueueCheck:
         self._workers = worker_list
         self._groups = [survey.group(name) for name in sorted(survey.groups)]
         self.consumers = sum(len(group.consumers) for group in self._groups)
-        self._letters: dict[str, tuple[int, int, int]] = {}
+        self._letters: dict[str, list[int]] = {}
         self._retries: dict[str, list[int]] = {}
         self._idle: dict[str, list[int]] = {}
         self._first: dict[str, list[int]] = {}
@@ -57,11 +58,8 @@ class QueueCheck:
         """Add the requests about dead letters; those of the groups `boxes` are stored under `where`."""
         self._requests, self._where, keys = requests, where, self._keys
         for name in sorted(boxes):
-            self._letters[name] = (
-                requests.put("XLEN", keys.dead_letters(where, name)),
-                requests.put("SCARD", keys.purged(where, name)),
-                requests.put("HLEN", keys.replayed(where, name)),
-            )
+            asked = letter_counts.requests(keys, where, name)
+            self._letters[name] = [requests.put(*one) for one in asked]
 
     def ask(self) -> None:
         """Add the other requests."""
@@ -306,9 +304,8 @@ class QueueCheck:
 
     def dead_letters(self) -> Iterator[HealthFinding]:
         """Yield findings for dead letters that were neither replayed nor purged."""
-        number = self._requests.number
-        for group, (length, purged, replayed) in self._letters.items():
-            count = max(0, number(length) - number(purged) - number(replayed))
+        for group, asked in self._letters.items():
+            count = letter_counts.left(map(self._requests.number, asked))
             option = "" if group == "default" else f" --group {names.shell_word(group)}"
             yield from self._above(
                 *("dead_letters", f"{self._where}/{group}", count),

@@ -1,0 +1,29 @@
+"""Counts the dead letters of a group that were neither replayed nor purged."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from agentbus.core.keys import Keys
+
+
+def requests(keys: Keys, name: str, group: str) -> tuple[tuple[str, str], ...]:
+    """Return the requests about the letters of a group that are stored under a name."""
+    return (
+        ("XLEN", keys.dead_letters(name, group)),
+        # Purged letters lie in the stream until they are its oldest ones.
+        ("SCARD", keys.purged(name, group)),
+        ("HLEN", keys.replayed(name, group)),
+    )
+
+
+def left(replies: Iterator[Any]) -> int:
+    """Return the number of letters by the next replies to these requests."""
+    # A key of another type answers with an error.
+    found = (reply if isinstance(reply, int) else 0 for reply in islice(replies, 3))
+    return max(0, next(found) - sum(found))
