@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 import agentbus
+from agentbus.admin import survey
 from agentbus.admin.stats import QueueStats
 from agentbus.core.keys import Keys
 from agentbus.dashboard import Dashboard, RowRange
 from agentbus.errors import NotFound
 from tests.servers import ask
+from tests.small_worker import Registry
+from tests.test_presence import age
 
 AGES = ("oldest", "oldest_pending")
 
@@ -127,6 +130,41 @@ def test_queues_are_ranked_by_trouble(bus):
 def _published(bus: agentbus.Bus, queue: str, number: int) -> Any:
     bus.queue(queue).publish_many(range(number))
     return bus.queue(queue)
+
+
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_a_queue_has_no_worker_if_its_only_one_died_with_a_task_in_hand(bus, tasks):
+    # given a longer queue whose worker lives, and one whose worker died
+    _published(bus, "served", 9)
+    Registry(bus, "served", "host:1:a").beat()
+    _published(bus, "job", tasks).fetch(count=1)
+    (holder,) = bus.queue("job").groups()[0].consumers
+    Registry(bus, "job", holder.name).beat()
+    assert {one.trouble for one in Dashboard(bus).snapshot().queues} == {None}
+    age(bus, holder.name, 4)
+
+    found = Dashboard(bus).snapshot().queues
+
+    assert [(one.stats.queue, one.trouble) for one in found] == [
+        *(("job", "no worker"), ("served", None)),
+    ]
+
+
+def test_a_queue_whose_tasks_all_wait_for_a_retry_has_no_worker_if_none_is_live(bus, monkeypatch):
+    _published(bus, "job", 1).fetch()[0].retry(600.0)
+    assert Dashboard(bus).snapshot().queues[0].trouble is None
+    # As if the worker had left for a minute.
+    monkeypatch.setattr(survey, "HEARD", -1.0)
+
+    assert Dashboard(bus).snapshot().queues[0].trouble == "no worker"
+
+
+def test_tasks_that_an_agent_holds_by_hand_need_no_worker(bus, monkeypatch):
+    _published(bus, "job", 1)
+    bus.take("job")
+    monkeypatch.setattr(survey, "HEARD", -1.0)
+
+    assert Dashboard(bus).snapshot().queues[0].trouble is None
 
 
 def test_a_summary_counts_as_the_figures_do(bus):

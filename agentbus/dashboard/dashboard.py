@@ -240,11 +240,15 @@ class Dashboard(TaskVerbs[BusT_co]):
         held = one.pending + one.retrying
         since = None if one.oldest is None else now - one.oldest
         about = GroupSummary(one.group, one.backlog, since, held, one.dead)
+        dead = sum(not worker.alive for worker in working.of(one.queue, one.group))
+        # What is held is due if its holder is dead; what an agent took needs no heartbeat.
+        due = one.backlog or one.retrying or (dead and one.pending)
+        served = one.consumers or working.alive(one.queue, one.group)
         return QueueRow(
             one,
-            self._ranking.trouble(one.queue, about, working, now),
+            self._ranking.trouble(one.queue, about, bool(due and not served), now),
             working.paused(one.queue),
-            sum(not worker.alive for worker in working.of(one.queue, one.group)),
+            dead,
             self._metrics.points(one.queue, one.group, now),
         )
 

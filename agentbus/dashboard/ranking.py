@@ -222,9 +222,9 @@ class Ranking:
         now, found = yield from self.summaries.read(queues)
         return sorted(found, key=lambda one: (self._key(one, workers, now), one.queue))
 
-    def trouble(self, queue: str, one: GroupSummary, workers: WorkerList, now: float) -> str | None:
-        """Return the worst trouble of a group, one of `TROUBLES`."""
-        if one.backlog and not one.held and not workers.alive(queue, one.group):
+    def trouble(self, queue: str, one: GroupSummary, unserved: bool, now: float) -> str | None:
+        """Return the worst trouble of a group, one of `TROUBLES`; `unserved` if it has no live worker."""
+        if unserved:
             return TROUBLES[0]
         levels = self._levels.get(queue)
         if levels is None:
@@ -238,10 +238,11 @@ class Ranking:
         return TROUBLES[2] if one.dead else None
 
     def _key(self, one: QueueSummary, workers: WorkerList, now: float) -> tuple[float, ...]:
-        worst = (
-            TROUBLES.index(what) if (what := self.trouble(one.queue, group, workers, now)) else 9
+        troubles = (
+            self.trouble(one.queue, group, _unserved(one.queue, group, workers), now)
             for group in one.groups
         )
+        worst = (9 if trouble is None else TROUBLES.index(trouble) for trouble in troubles)
         return (
             min(worst, default=9),
             -max((group.due for group in one.groups), default=0),
@@ -249,6 +250,16 @@ class Ranking:
             -one.dead,
             -one.delayed,
         )
+
+
+def _unserved(queue: str, one: GroupSummary, workers: WorkerList) -> bool:
+    """Return whether tasks of a group are due and no worker is live."""
+    if workers.alive(queue, one.group):
+        return False
+    if workers.of(queue, one.group):
+        return one.due > 0
+    # A summary has no consumers: somebody who is not registered may work off what is held.
+    return one.backlog > 0 and not one.held
 
 
 def _lags(groups: Any) -> bool:
