@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiter
     from agentbus.dashboard import Dashboard
     from agentbus.queues.dead_letters import Letter
+    from agentbus.queues.state import Entry
 
 STATES = ("all", "waiting", "pending", "retrying", "delayed", "dependent", "buried")
-# Tasks that are looked at for those in a state.
-_LOOKED_AT = 200
+# Tasks, or letters, that are listed at most.
+_LISTED = 200
 _TIMES = ("at", "timestamp", "seen", "since", "until")
 
 
@@ -86,11 +87,16 @@ class QueueTasks(Detail):
                 said += f", {worker.done} done, {worker.failed} failed"
                 lines.append(DetailLine(said, style="" if worker.alive else "bold red"))
         state = STATES[self.state]
-        queue = bus.queue(self.queue)
+        of: dict[str, Any] = {"group": self.group, "limit": _LISTED}
         if state == "buried":
-            listed = [_letter(one) for one in queue.dead_letters(self.group, _LOOKED_AT)]
+            letters = dashboard.letters(queue=self.queue, **of).letters
+            listed = [_letter(one) for one in reversed(letters)]
         else:
-            entries = queue.inspect(self.group, limit=_LOOKED_AT)
+            entries: Sequence[Entry] = (
+                bus.queue(self.queue).inspect(self.group, last=_LISTED)
+                if state == "all"
+                else dashboard.tasks(self.queue, state, **of).entries
+            )
             listed = [
                 DetailLine(
                     f"{one.id} {one.state}"
@@ -101,7 +107,6 @@ class QueueTasks(Detail):
                     OneTask(one.id, self.group),
                 )
                 for one in entries
-                if state in ("all", one.state)
             ]
         return [
             *lines,

@@ -12,10 +12,12 @@ from rich.cells import cell_len
 
 import agentbus
 from agentbus.commands._top_actions import Person
+from agentbus.commands._top_details import STATES, QueueTasks
 from agentbus.commands._top_keys import KeyReader
 from agentbus.commands._top_table import Column, sparkline, table, wrapped
 from agentbus.commands._top_view import View
 from agentbus.dashboard import Dashboard
+from tests.servers import ask
 from tests.terminals import Terminal
 
 Open = Callable[..., Terminal]
@@ -186,6 +188,40 @@ def test_a_queue_leads_to_its_tasks_and_a_task_to_its_attempts(view, bus):
     for _ in range(3):
         view.press("esc")
     assert view.stack == []
+
+
+@pytest.mark.parametrize("state", ["waiting", "pending", "retrying", "all"])
+def test_tasks_in_a_state_are_listed_behind_hundreds_of_others(bus, state):
+    job = bus.queue("job")
+    job.publish_many(["done"] * 210)
+    for one in job.fetch(count=210):
+        one.ack()
+    job.publish_many(["mine"] * 3)
+    if state == "retrying":
+        for one in job.fetch(count=3):
+            one.retry(600.0)
+    elif state == "pending":
+        job.fetch(count=3)
+    detail = QueueTasks("job", "default")
+    detail.turn(STATES.index(state))
+
+    lines = [one.text for one in detail.read(bus, Dashboard(bus))]
+
+    assert sum('"mine"' in line for line in lines) == 3
+
+
+def test_the_newest_dead_letters_are_listed(bus):
+    key = bus.scope.keys.dead_letters("job", "default")
+    for number in range(1, 206):
+        ask(bus, "XADD", key, f"{number}-0", "error", f"e{number}")
+    bus.queue("job").publish(1)
+    detail = QueueTasks("job", "default")
+    detail.turn(-1)
+
+    lines = [one.text for one in detail.read(bus, Dashboard(bus))]
+
+    listed = [line.rpartition(" ")[2] for line in lines if " attempts " in line]
+    assert (listed[0], listed[-1], len(listed)) == ("e6", "e205", 200)
 
 
 def test_a_filter_is_part_of_what_is_read(view):
