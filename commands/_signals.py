@@ -20,9 +20,13 @@ _FATAL = (signal.SIGTERM, signal.SIGHUP)
 def heard(act: T, *numbers: signal.Signals) -> Iterator[T]:
     """Call a function for these signals (default: SIGINT and SIGTERM); restore the old handlers at the end.
 
-    Only for the main thread.
+    An ignored SIGHUP stays ignored: `nohup` has it so. Only for the main thread.
     """
-    before = {number: signal.signal(number, act) for number in numbers or ENDING}
+    before = {
+        number: signal.signal(number, act)
+        for number in numbers or ENDING
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield act
     finally:

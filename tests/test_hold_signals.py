@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import subprocess
 
 import psutil
 import pytest
@@ -27,6 +28,14 @@ def bus(real_url: str, project: str):
         yield opened
 
 
+@pytest.fixture
+def nohup():
+    """Ignore hang-ups in what the test starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def outcome(bus: agentbus.Bus, flag: str) -> tuple[str, str | None] | None:
     return {found.flag: (found.state, found.note) for found in bus.flags()}.get(flag)
 
@@ -44,6 +53,18 @@ def test_a_signal_reaches_the_command_and_the_flag_fails(shell, bus, number, cod
     said, _ = holder.communicate(timeout=60)
     assert (said, holder.returncode) == ("caught\n", seen or 128 + number)
     assert outcome(bus, "deploy") == ("failed", number.name)
+
+
+def test_a_hang_up_that_is_ignored_ends_neither_the_hold_nor_the_command(shell, bus, nohup):
+    command = ("sh", "-c", "kill -HUP $$; echo ready; read line; echo $line")
+    holder = shell.start("hold", "deploy", "--", *command, stdin=subprocess.PIPE)
+    assert holder.stdout.readline() == "ready\n"
+
+    holder.send_signal(signal.SIGHUP)
+
+    said, _ = holder.communicate("over\n", timeout=60)
+    assert (said, holder.returncode) == ("over\n", 0)
+    assert outcome(bus, "deploy") == ("satisfied", None)
 
 
 def test_a_signal_ends_a_hold_whose_flag_was_just_taken(shell, bus, valkey):
