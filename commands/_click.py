@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ from agentbus.commands._bare import actions_of, no_action, unknown_action
 from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, module
 from agentbus.commands._errors import tell
 from agentbus.commands._nearest import meant
-from agentbus.commands._output import to_stderr
+from agentbus.commands._output import Out, to_stderr
 from agentbus.core.errors import EXIT_CODES, UsageError
 
 _INTERRUPTED = 130
@@ -19,19 +21,22 @@ _INTERRUPTED = 130
 
 def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any], Any]:
     """Return the call that a command line describes, or the exit code if click has handled it."""
-    try:
-        found = root().main(
-            list(argv),
-            prog_name="agentbus",
-            standalone_mode=False,
-        )
-    except click.ClickException as error:
-        return _mistake(error, json)
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        return _INTERRUPTED
-    return found if isinstance(found, tuple) else int(found or 0)
+    # Click has its own way to end where its output cannot be written.
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        try:
+            found = root().main(
+                list(argv),
+                prog_name="agentbus",
+                standalone_mode=False,
+            )
+        except click.ClickException as error:
+            return _mistake(error, json)
+        except (click.Abort, KeyboardInterrupt):
+            return _INTERRUPTED
+    if isinstance(found, tuple):
+        return found
+    Out(json=False).exactly(shown.getvalue().encode())
+    return int(found or 0)
 
 
 def root() -> click.Group:

@@ -119,8 +119,6 @@ def run(argv: Sequence[str]) -> int:
 
         outcome = read(argv, json=json_wished(argv))
         if isinstance(outcome, int):
-            if sys.stdout is not None:
-                sys.stdout.flush()
             return outcome
         found = outcome
     return call(*found)

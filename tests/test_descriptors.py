@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
@@ -60,3 +61,32 @@ def test_what_could_not_be_written_is_not_heard(real_shell):
 
     check_told(Done(done.returncode, done.stdout, done.stderr), 1)
     assert real_shell.ok("overhear").endswith(" hi\n")
+
+
+@pytest.mark.parametrize("line", [["--help"], ["work", "--help"], ["help", "work"], ["--version"]])
+def test_help_whose_reader_has_left_is_exit_141_without_a_word(line, real_shell):
+    ours, theirs = os.pipe()
+    os.close(ours)
+
+    done = subprocess.run(
+        [program(), *line],
+        env=real_shell.environment,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(theirs)
+
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_help_that_could_not_be_written_says_so(real_shell):
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$0" work --help >/dev/full', program()],
+        env=real_shell.environment,
+        capture_output=True,
+        check=False,
+    )
+
+    check_told(Done(done.returncode, done.stdout, done.stderr), 1)
+    assert b"stdout cannot be written" in done.stderr
