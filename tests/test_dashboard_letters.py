@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -266,6 +267,23 @@ def test_a_letter_without_a_task_is_skipped(bus):
     done = Dashboard(bus).replay_error(DOWN)
 
     assert (len(done.tasks), done.skipped) == (1, 1)
+
+
+def test_letters_that_are_newer_than_the_servers_clock_are_replayed_once_and_purged(bus):
+    bury(bus, "mail", DOWN)
+    # As after the clock was set back: the ids of a stream never are.
+    later = round((time.time() + 3600) * 1000)
+    ask(bus, "XSETID", Keys(bus.project).dead_letters("mail", "default"), f"{later}-0")
+    bury(bus, "mail", DOWN, 2)
+    dashboard = Dashboard(bus)
+
+    first = dashboard.replay_error(DOWN, limit=2)
+    bury(bus, "mail", DOWN, 1)
+    second = dashboard.replay_error(DOWN, after=first.after)
+
+    assert (len(first.tasks), len(second.tasks), second.after) == (2, 1, None)
+    assert len(dashboard.letters(error=DOWN).letters) == 4
+    assert dashboard.purge_error(DOWN).purged == 4
 
 
 @pytest.mark.parametrize("after", ["", "x", "5-1", "5-1/a", "5-1/a:b:c", "/a:b:1-1", "9:9:9/::"])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
-from agentbus.core.stream import id_time, position
+from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import stream_id
 from agentbus.dashboard.letter_boxes import ErrorCount, boxes, counted, keys_of
 from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
 from agentbus.queues.dead_letters import is_to_be_replayed
-from agentbus.store.steps import Batch
+from agentbus.store.steps import Batch, Script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     # The box, the queue and the id of a letter.
     _Place = tuple[LetterBox, str, str]
 
-# Letters read by one call, and commands of one batch.
-READ, _AT_ONCE = 20_000, 500
+# Letters read by one call, commands of one batch, and boxes of one script.
+READ, _AT_ONCE, _BOXES = 20_000, 500, 100
 
 
 class ErrorGroup(Record):
@@ -200,16 +199,17 @@ class LetterGroups:
             raise UsageError(f"the limit is {limit}", hint="give a positive number")
         scope = self._scope
         until, _, rest = (after or "").partition("/")
-        if after is None:
-            # Letters that are buried from now on are left out: a replayed task may fail again.
-            until = f"{round((yield from server_time(scope)) * 1000)}-{2**64 - 1}"
         mark = Mark.read(rest)
-        if stream_id(until) is None or "-" not in until or mark is None:
+        whole = after is None or ("-" in until and stream_id(until) is not None)
+        if not whole or mark is None:
             raise UsageError(
                 f"{(after or '')[:60]!a} does not continue a list of dead letters",
                 hint="give what the last call returned as 'after'",
             )
         found = yield from self._boxes()
+        if after is None:
+            # Letters that are buried from now on are left out: a replayed task may fail again.
+            until = yield from _newest(scope, found)
         how, texts = ("all", ()) if error is None else ("line", (error,))
         wanted = WalkQuery(how, texts, ("queue",), newest_first, until)
         matches, _, reached = yield from walk(
@@ -227,6 +227,15 @@ class LetterGroups:
             if self._queue in (None, queue or place[0])
         ]
         return mine, None if reached is None else f"{until}/{reached}"
+
+
+def _newest(scope: Scope, found: Sequence[LetterBox]) -> Op[str]:
+    """Return the last id of the server's present millisecond, or the newest letter's if that is later."""
+    newest, keys = (0, 0), keys_of(scope, found)
+    for at in range(0, len(keys), _BOXES):
+        now, *ends = yield Script("ends", keys[at : at + _BOXES])
+        newest = max(newest, (now, 2**64 - 1), *(position(text(one[2]) or "0") for one in ends))
+    return "-".join(map(str, newest))
 
 
 def _grouped(counts: Sequence[ErrorCount]) -> ErrorGroup:
