@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -23,10 +24,10 @@ def without_ages(one: QueueStats) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__match_args__ if name not in AGES}
 
 
-def sample(bus: agentbus.Bus, queue: str, done: int, group: str = "default") -> None:
+def sample(bus: agentbus.Bus, queue: str, done: int, group: str = "default", at: str = "*") -> None:
     """Write what a worker writes of its last second."""
     fields = ("queue", queue, "group", group, "worker", "w", "processed", str(done))
-    ask(bus, "XADD", Keys(bus.project).metrics, "*", *fields, "ran", "[1,2]", "busy_ms", "5")
+    ask(bus, "XADD", Keys(bus.project).metrics, at, *fields, "ran", "[1,2]", "busy_ms", "5")
 
 
 def work(bus: agentbus.Bus, queue: str = "mail") -> None:
@@ -233,6 +234,27 @@ def test_samples_are_read_once(bus):
         rates.append(dashboard.snapshot().queues[0].stats.rate)
 
     assert rates == [0.1, 0.3]
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_a_rate_is_of_the_samples_that_were_read(bus, monkeypatch, read_before):
+    monkeypatch.setattr("agentbus.admin.metrics_reader._PAGE", 10)
+    monkeypatch.setattr("agentbus.admin.stats._SAMPLES", 50)
+    monkeypatch.setattr("agentbus.dashboard.streams._MOST", 50)
+    work(bus)
+    dashboard = Dashboard(bus)
+    began = time.time() - 20
+    sample(bus, "mail", 9999, at=f"{round(began * 1000)}-*")
+    if read_before:
+        dashboard.snapshot()
+    for number in range(100):
+        sample(bus, "mail", 10, at=f"{round((began + number / 5) * 1000)}-*")
+
+    found = dashboard.snapshot()
+
+    assert found.totals.rate == pytest.approx(50, rel=0.3)
+    assert found.queues[0].stats.rate == pytest.approx(50, rel=0.3)
+    assert bus.stats("mail")[0].rate == pytest.approx(50, rel=0.3)
 
 
 def test_a_paused_queue_says_why(bus):

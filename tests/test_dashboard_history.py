@@ -144,3 +144,19 @@ async def test_calls_that_overlap_count_each_sample_once(abus):
     await asyncio.gather(*(dashboard.history() for _ in range(5)))
 
     assert round(done(await dashboard.history())) == 12
+
+
+async def test_calls_that_overlap_read_more_samples_than_one_reads_at_once(abus, monkeypatch):
+    import asyncio
+
+    monkeypatch.setattr("agentbus.admin.metrics_reader._PAGE", 5)
+    monkeypatch.setattr("agentbus.dashboard.streams._MOST", 5)
+    keys = Keys(abus.project)
+    at = round((time.time() - 100) * 1000)
+    for _ in range(20):
+        await ask(abus, "XADD", keys.metrics, f"{at}-*", "queue", "mail", "processed", "6")
+    dashboard = Dashboard(abus)
+
+    await asyncio.gather(*(dashboard.history() for _ in range(5)))
+
+    assert round(done(await dashboard.history())) == 120

@@ -97,13 +97,14 @@ def stats(
     speed: bool = True,
     workers: Sequence[Registered] | None = None,
     surveys: Sequence[Survey] | None = None,
-    samples: Callable[[float], Iterable[Sample]] | None = None,
+    samples: Callable[[float], tuple[Iterable[Sample], float]] | None = None,
 ) -> Op[list[QueueStats]]:
     """Return the statistics of every queue (at most `most`), or of one, by group. Raises `NotFound`.
 
     `letters_of` returns the queue that has a queue's dead letters. Without `speed` the metrics are not
     read, and rates are those of an idle queue. `workers` are the registered ones, `surveys` those of the
-    queues, `samples` returns those since a unix time, if they were read before.
+    queues, `samples` returns those since a unix time, if they were read before, and how many seconds they
+    cover.
     """
     if surveys is None:
         known = (
@@ -112,12 +113,16 @@ def stats(
         surveys = yield from surveyed(scope, known[:most])
     speeds: dict[tuple[str, str | None], Metrics] = {}
     if speed and surveys:
-        begins = max(0, round((surveys[0].now - _MINUTE) * 1000))
-        if samples is None:
-            read: Iterable[Sample] = yield from recent(scope, f"{begins}-0", _SAMPLES)
+        now = surveys[0].now
+        begins = max(0, round((now - _MINUTE) * 1000))
+        read: Iterable[Sample]
+        if samples is not None:
+            read, seconds = samples(begins / 1000)
         else:
-            read = samples(begins / 1000)
-        speeds = {(s.queue, s.group): s for s in summed(read, _MINUTE, queue)}
+            read = newest = yield from recent(scope, f"{begins}-0", _SAMPLES)
+            whole = len(newest) < _SAMPLES
+            seconds = _MINUTE if whole else max(1.0, now - id_time(newest[0].id))
+        speeds = {(s.queue, s.group): s for s in summed(read, seconds, queue)}
     if workers is None:
         workers = (yield from registry.workers(scope, counted=False)) if surveys else []
     found = yield from _stats_of(scope, surveys, speeds, letters_of, workers)

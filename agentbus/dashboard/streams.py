@@ -116,8 +116,9 @@ class MetricsTail:
         self._quiet_since = 0.0
         self._samples: deque[Sample] = deque()
         self._by_queue: dict[str, deque[Sample]] = {}
-        # The tasks done in all of these samples.
-        self._sum = 0
+        # The tasks done in all of these samples, when the first that were all read begin, and how many
+        # seconds they cover.
+        self._sum, self._whole_from, self._seconds = 0, 0.0, _KEPT
         self._done: dict[tuple[str, str | None], dict[int, int]] = {}
         self.hour = Hour(scope)
         self._oldest = 0
@@ -129,7 +130,11 @@ class MetricsTail:
         # On an `AsyncBus`, another call may have read the same meanwhile.
         known = position(self._after) if self._after else (-1, 0)
         found = [one for one in read if position(one.id) > known]
-        self.hour.add(found, begins if len(read) < _MOST else found[0].id)
+        self.hour.add(found, begins if len(read) < _MOST else read[0].id)
+        if len(read) >= _MOST and position(read[0].id) > known:
+            # Some between these and those before were not read.
+            self._forget_samples()
+            self._whole_from = id_time(read[0].id)
         if found:
             self._after, self._quiet_since = found[-1].id, now
         elif self._after and now - self._quiet_since > _QUIET:
@@ -144,6 +149,12 @@ class MetricsTail:
             self._samples.append(one)
             self._by_queue.setdefault(one.queue, deque()).append(one)
         self._drop_old(now)
+        self._seconds = min(_KEPT, max(1.0, now - self._whole_from))
+
+    def _forget_samples(self) -> None:
+        self._sum, self._whole_from = 0, 0.0
+        self._samples.clear()
+        self._by_queue.clear()
 
     def _drop_old(self, now: float) -> None:
         while self._samples and id_time(self._samples[0].id) < now - _KEPT:
@@ -164,19 +175,23 @@ class MetricsTail:
             else:
                 del self._done[key]
 
-    def since(self, begins: float, queues: Iterable[str]) -> Iterator[Sample]:
-        """Return the samples of these queues since a unix time, of the last minute at most."""
-        return (
+    def since(self, begins: float, queues: Iterable[str]) -> tuple[Iterator[Sample], float]:
+        """Return the samples of these queues since a unix time, and how many seconds they cover.
+
+        That is a minute at most, and less if more samples came than are read at once.
+        """
+        found = (
             one
             for queue in queues
             for one in self._by_queue.get(queue, ())
             if id_time(one.id) >= begins
         )
+        return found, self._seconds
 
     @property
     def rate(self) -> float:
         """How many tasks were done per second over the last minute."""
-        return self._sum / _KEPT
+        return self._sum / self._seconds
 
     def points(self, queue: str, group: str | None, now: float) -> tuple[float, ...]:
         """Return the tasks done per second, a number for each point, oldest first."""
@@ -190,8 +205,7 @@ class MetricsTail:
             one_step(Command("XREVRANGE", self._scope.keys.metrics, "+", "-", "COUNT", 1)), []
         )
         if not newest or position(text(newest[0][0])) < position(self._after):
-            self._after, self._sum = "", 0
-            self._samples.clear()
-            self._by_queue.clear()
+            self._after = ""
+            self._forget_samples()
             self._done.clear()
             self.hour.clear()
