@@ -38,7 +38,7 @@ def until_told(
     timers: list[threading.Timer] = []
 
     def later(seconds: float, act: Callable[..., None], *args: float) -> None:
-        timers.append(threading.Timer(seconds, act, args))
+        timers.append(threading.Timer(min(seconds, threading.TIMEOUT_MAX), act, args))
         timers[-1].daemon = True
         timers[-1].start()
 

@@ -123,8 +123,10 @@ def test_a_drain_ends_at_its_timeout(bus: agentbus.Bus, connect: Connect) -> Non
         bus.work(drain=True, drain_timeout=0.05)
 
 
-def test_a_drain_that_ends_in_time_raises_nothing(bus: agentbus.Bus) -> None:
-    assert bus.subscribe("mail", fails, drain=True, drain_timeout=PATIENCE).run() == 0
+# The second one is longer than a thread can wait.
+@pytest.mark.parametrize("timeout", [PATIENCE, 1e10])
+def test_a_drain_that_ends_in_time_raises_nothing(bus: agentbus.Bus, timeout: float) -> None:
+    assert bus.subscribe("mail", fails, drain=True, drain_timeout=timeout).run() == 0
 
 
 @pytest.mark.parametrize("options", [{"drain_timeout": 1}, {"drain": True, "drain_timeout": 0}])
@@ -160,3 +162,12 @@ def test_a_drain_that_takes_too_long_exits_with_3(real_shell: Shell) -> None:
     assert done.returncode == 3
     assert "was not drained in 0.2 s" in done.stderr
     assert real_shell.run("work", "mail", "--drain-timeout", "1", "--", "true").returncode == 2
+
+
+def test_a_limit_longer_than_a_thread_can_wait_is_a_limit_as_any_other(shell: Shell) -> None:
+    shell.ok("publish", "mail", '"x"')
+
+    done = shell.run("work", "mail", "--drain", "--drain-timeout", "9999999999", "--", "true")
+
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr

@@ -49,7 +49,7 @@ class Drain:
         """Start the clock, and remember which dead letters exist."""
         self._mark = run(self._letters.newest())
         if self._timeout is not None:
-            self._timer = threading.Timer(self._timeout, self._over)
+            self._timer = threading.Timer(min(self._timeout, threading.TIMEOUT_MAX), self._over)
             self._timer.daemon = True
             self._timer.start()
 
