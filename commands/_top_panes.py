@@ -119,7 +119,7 @@ def _agents(now: float) -> list[Column]:
     return [
         Column("AGENT", lambda one: word(one.agent), left=True),
         Column("STATE", lambda one: one.state or "seen", left=True),
-        Column("SEEN", lambda one: _format.age(max(0.0, now - one.seen)), rank=1),
+        Column("SEEN", lambda one: _format.age(now - one.seen), rank=1),
         Column(
             "UNREAD", lambda one: str(one.unread), style=lambda one: _YELLOW if one.unread else ""
         ),
@@ -172,7 +172,7 @@ def _FLAGS(now: float) -> list[Column]:  # noqa: N802
         Column("BY", lambda one: word(one.by) if one.by else "", left=True),
         Column(
             "AGE",
-            lambda one: _format.age(None if one.at is None else max(0.0, now - one.at)),
+            lambda one: _format.age(None if one.at is None else now - one.at),
             rank=2,
         ),
         Column("ENDS", lambda one: one.ends, left=True, rank=1),

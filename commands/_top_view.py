@@ -307,7 +307,7 @@ class View:
             yield ""
             yield self.pane
             rows, _, _ = self._rows()
-            columns = panes.columns(self.pane, width, self._came)
+            columns = panes.columns(self.pane, width, self.found.at)
             for one in table(columns, rows, width, None) if rows else [Text("none")]:
                 yield one.plain.rstrip()
 
@@ -316,13 +316,13 @@ class View:
         assert found is not None
         if self.blind is not None:
             at, why = self.blind
-            said = f" BLIND for {_format.age(max(0.0, now - at))} since {rfc3339(at)[11:19]} "
+            said = f" BLIND for {_format.age(now - at)} since {rfc3339(at)[11:19]} "
             return line(f"{said} {found.project}: {why}", width, "bold white on red")
         status = found.health.status
         text = Text(no_wrap=True)
         text.append(f" {status} ", _STYLES.get(status, ""))
         said = f" {found.project}  {rfc3339(found.at)[11:19]}  read in {_format.age(found.took)}"
-        late = max(0.0, now - self._came)
+        late = now - self._came
         said += f", {_format.age(late)} ago" if late > 2 * self.every + 1 else ""
         said += f"  halted {found.halted}" if found.halted is not None else ""
         said += f"  {found.missed:,} messages left out" if found.missed else ""

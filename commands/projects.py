@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from agentbus.commands import _format, _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.clock import rfc3339
@@ -27,7 +25,10 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the projects, and report what was left out."""
-    found, now = call.bus.projects(), time.time()
+    from agentbus.admin.metrics_reader import server_time
+
+    bus = call.bus
+    found, now = bus.projects(), bus.runner.run(server_time(bus.scope), verb="projects")
 
     def since(one: Project) -> str:
         return "-" if one.last_activity is None else f"{_format.age(now - one.last_activity)} ago"

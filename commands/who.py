@@ -34,14 +34,18 @@ _PLAIN = "._@~:-/*?+#"
 
 def run(call: Call) -> None:
     """Print the agents, one a line."""
+    from agentbus.coordination import presence
+
     args, bus, out = call.args, call.bus, call.out
     if args.doing is not None:
         bus.here(doing=args.doing)
-    found = bus.present(all=args.all, limit=args.max + 1)
+    every, most = args.all, args.max + 1
+    op = presence.present_now(bus.scope, every=every, limit=most)
+    now, found = bus.runner.run(op, verb="present")
     _views.empty(call, found)
     for one in found[: args.max]:
         fields = _values.fields(one, *_FIELDS) | {"seen": rfc3339(one.seen)}
-        out.record(fields, _line(one, bus.scope.now()) if out.text else "")
+        out.record(fields, _line(one, now) if out.text else "")
     if len(found) > args.max:
         out.warn(f"more agents are {'known' if args.all else 'present'}: give a larger --max")
 

@@ -406,7 +406,7 @@ def test_list_leaves_out_priorities_in_which_nothing_is(shell, bus):
     [
         *((None, "-"), (0.0, "0.0ms"), (0.0042, "4.2ms"), (0.25, "250ms"), (1.26, "1.3s")),
         *((59.9, "59s"), (60.0, "1m"), (61.0, "1m1s"), (3600.0, "1h"), (5400.0, "1h30m")),
-        *((86_400.0, "1d"), (90_000.0, "1d1h")),
+        *((86_400.0, "1d"), (90_000.0, "1d1h"), (-3600.0, "0.0ms")),
     ],
 )
 def test_ages_are_written_as_people_read_them(seconds, said):

@@ -18,6 +18,7 @@ import agentbus
 import agentbus.aio
 from agentbus.admin import projects
 from agentbus.admin.projects import Project
+from agentbus.store.scope import Scope
 from tests import inprocess
 from tests.servers import Server, Shell, ask
 
@@ -39,6 +40,23 @@ def alone(own_server: Server, shell: Shell) -> Shell:
 
 
 # -- listing them --
+
+
+@pytest.mark.parametrize("line", [("projects",), ("who",), ("top", "--once")])
+def test_ages_are_by_the_servers_clock(line, real_url, project, monkeypatch):
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        bus.here(doing="the parser")
+
+    def ahead() -> float:
+        return time.time_ns() / 1e9 + 3 * 3600 + 60
+
+    monkeypatch.setattr(time, "time", ahead)
+    monkeypatch.setitem(Scope.__init__.__kwdefaults__, "now", ahead)
+
+    done = inprocess.run(*line, "--url", real_url, "--project", project)
+
+    assert (project if line == ("projects",) else "ada") in done.out.decode()
+    assert not re.search(r"\b3 ?h", done.out.decode())
 
 
 def test_each_project_is_listed_with_its_agents_and_queues(connect, url, project):

@@ -88,10 +88,18 @@ def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[
     An agent is present for a day after it was seen, unless it is `gone`; one without a record is present
     for an hour after it used the channel. Each 100 of them are read in one step.
     """
+    _, found = yield from present_now(scope, every=every, limit=limit)
+    return found
+
+
+def present_now(
+    scope: Scope, *, every: bool = False, limit: int | None = 30
+) -> Op[tuple[float, list[Presence]]]:
+    """Return the server's time, 0 if there is no agent, and the agents that are present."""
     if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise _mistake(f"the limit is {limit!a}", hint="give a number of agents")
     found: list[Presence] = []
-    at = 0
+    at, now = 0, 0.0
     while limit is None or len(found) < limit:
         page = yield from listed(scope, at)
         if not page:
@@ -102,7 +110,7 @@ def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[
         if len(page) < AT_ONCE or (not every and now - page[-1][1] > KEPT):
             break
     found.sort(key=lambda one: -one.seen)
-    return found if limit is None else found[:limit]
+    return now, found if limit is None else found[:limit]
 
 
 def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:

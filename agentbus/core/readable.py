@@ -11,9 +11,10 @@ def cut(text: str, width: int) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Format a time span in one or two units."""
+    """Format a time span in one or two units; a negative one, of a clock that was set back, is 0."""
     if seconds is None:
         return "-"
+    seconds = max(0.0, seconds)
     if seconds < 1:
         milliseconds = seconds * 1000
         return f"{milliseconds:.0f}ms" if milliseconds >= 10 else f"{milliseconds:.1f}ms"
