@@ -165,6 +165,20 @@ def test_whoever_waits_for_a_routed_task_hears_when_its_agent_has_done_it(bus):
     assert bus.queue("incoming").result(task) is None
 
 
+def test_what_waits_for_a_routed_task_is_ready_once_its_agent_has_done_it(bus):
+    worker = bus.subscribe("agent.alice", lambda _delivery: None)
+    tasks = bus.queue("incoming")
+    first, second = tasks.publish_many([{"type": "build"}] * 2)
+    for task in (first, second):
+        bus.queue("next").publish("behind", after=task)
+    bus.queue("agent.alice").publish("not routed")
+    route(bus)
+
+    assert worker.run_once() == 3
+
+    assert [one.state for one in bus.queue("next").inspect()] == ["waiting", "waiting"]
+
+
 def test_a_task_may_wait_for_one_that_was_routed_and_trimmed_where_it_came_in(bus, project):
     task = bus.queue("incoming").publish({"type": "build"})
     route(bus)

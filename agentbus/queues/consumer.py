@@ -58,7 +58,7 @@ class Consumption(Turns):
     def finish_many(self, priority: str, done: Sequence[FinishedRun]) -> Op[int]:
         """Acknowledge tasks of a priority with their results, entries ascending, all redelivered or none.
 
-        Returns how many this consumer had lost. Atomic.
+        All have the same queue in their ids. Returns how many this consumer had lost. Atomic.
         """
         keys, once, again = self.scope.keys, self.scope.once(), done[0].task.redelivered
         names_of = [self.id_of(one.task) for one in done]
@@ -71,7 +71,7 @@ class Consumption(Turns):
         step = self._script(
             "results",
             (
-                *(self.streams[priority], self.stats, once.key, self.awaited, keys.settled),
+                *(self.streams[priority], self.stats, once.key, *self._noting(names_of[0])),
                 *(self.attempts(priority), *(keys.result(name, self.group) for name in names_of)),
                 *(keys.runs(name, self.group) for name in (names_of if again else ())),
                 *log.keys,

@@ -11,6 +11,7 @@ from agentbus.core.errors import InvalidPayload
 from agentbus.queues import failure_log
 from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import FinishedRun
+from agentbus.queues.dependents import queue_of
 from agentbus.queues.retry import Snooze
 from agentbus.queues.settle import FailedRun
 from agentbus.workers.batch import TaskOutcome
@@ -117,7 +118,7 @@ class Acker:
 
         Returns those whose results are invalid, and which are retried.
         """
-        found: dict[tuple[str, bool], list[FinishedRun]] = {}
+        found: dict[tuple[str, bool, str], list[FinishedRun]] = {}
         failures: list[FailedRun] = []
         for outcome in outcomes:
             task, data = outcome.task, b""
@@ -139,9 +140,11 @@ class Acker:
                 if self._consumer.log is not None:
                     self._consumer.log.ended([task])
                 continue
-            kind = task.priority, task.redelivered
+            # A routed task has its dependents in the queue from which it was moved.
+            origin = queue_of(str(task.meta["id"])) if "id" in task.meta else self._consumer.queue
+            kind = task.priority, task.redelivered, origin
             found.setdefault(kind, []).append(FinishedRun(task, data, outcome.took))
-        for (priority, _), results in found.items():
+        for (priority, _, _), results in found.items():
             results.sort(key=lambda result: order(result.task.entry_id))
             for page in _pages(results):
                 finish = self._consumer.finish_many(priority, page)
