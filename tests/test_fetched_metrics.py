@@ -75,7 +75,7 @@ def test_a_task_that_was_lost_to_another_is_counted_as_stale(connect: Connect) -
     ada, bob = connect("ada"), connect("bob")
     ada.queue("mail").publish(1)
     (mine,) = ada.queue("mail").fetch()
-    (theirs,) = bob.queue("mail").fetch(visibility=0.001)
+    (theirs,) = bob.queue("mail").fetch(visibility=0.0001)
 
     assert not mine.ack()
     assert theirs.ack()

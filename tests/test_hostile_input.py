@@ -208,12 +208,12 @@ def test_the_environment_is_understood_or_refused(changes, tmp_path_factory):
     kept = {
         name: variable(value)
         if not name.startswith(("XDG", "HOME"))
-        else f"/nowhere/{variable(value)}"
+        else f"/dev/null/{variable(value)}"
         for name, value in changes.items()
         if name != "AGENTBUS_LOG"
     }
     if "AGENTBUS_LOG" in changes:
-        kept["AGENTBUS_LOG"] = f"/nowhere/{variable(changes['AGENTBUS_LOG'])}"
+        kept["AGENTBUS_LOG"] = f"/dev/null/{variable(changes['AGENTBUS_LOG'])}"
     with inprocess.environment({"HOME": home, "AGENTBUS_LOG_LEVEL": "off", **kept}):
         done = inprocess.run("whoami")
 

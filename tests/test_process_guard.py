@@ -35,10 +35,10 @@ def test_a_program_that_was_released_is_left_alone(guard):
     process.wait()
 
 
-def test_the_id_of_a_program_that_does_not_exist_is_forgotten(guard):
+def test_the_id_of_a_program_that_does_not_exist_is_forgotten(guard, tmp_path):
     process = guard.popen(["sleep", "100"], start_new_session=True)
     with pytest.raises(FileNotFoundError):
-        guard.popen(["/nowhere"], start_new_session=True)
+        guard.popen([str(tmp_path / "program")], start_new_session=True)
     guard.close()
 
     assert process.wait(20) == -9
