@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
+    from rich.live import Live
+
     from agentbus.commands._output import Out
     from agentbus.workers.metrics import Durations
 
@@ -80,6 +82,18 @@ def table(
             for cell, width, to_right in zip(line, widths, right, strict=True)
         ]
         out.record({}, f"{' ' * indent}{'  '.join(cells)}".rstrip())
+
+
+def screen() -> Live:
+    """Return a whole screen to draw on, in UTF-8 as all output, whatever Python's own encoding."""
+    import os
+
+    from rich.console import Console
+    from rich.live import Live
+
+    stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    console = Console(file=stdout, highlight=False, markup=False, emoji=False)
+    return Live(console=console, screen=True, auto_refresh=False)
 
 
 def _draw(

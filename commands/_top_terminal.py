@@ -6,13 +6,12 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import termios
 import threading
 import time
 import tty
 
-from agentbus.commands import _signals
+from agentbus.commands import _format, _signals
 from agentbus.commands._top_keys import KeyReader
 from agentbus.commands._top_view import READ, View
 from agentbus.core.errors import AgentBusError
@@ -139,16 +138,15 @@ def show(
     person: Person | None = None,
 ) -> None:
     """Show frames until `q` is pressed, or until a time of the monotonic clock; a person's keys act."""
-    from rich.console import Console, Group
-    from rich.live import Live
+    from rich.console import Group
 
     view = View(every, writes=person is not None)
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    live = _format.screen()
+    console = live.console
     view.wanted(_fit(console)[1])
     view.frame(first, None, [])
     keys, wake = os.pipe()
     os.set_blocking(wake, False)
-    live = Live(console=console, screen=True, auto_refresh=False)
     last, typed = time.time(), KeyReader()
     # Without a terminal to type at, it ends with its timeout or a signal.
     watched = [0, keys] if os.isatty(0) else [keys]
@@ -188,7 +186,6 @@ def show(
         finally:
             reader.end()
             live.stop()
-            sys.stdout.flush()
             os.close(keys)
             os.close(wake)
 
@@ -207,7 +204,7 @@ def _fit(console: Console) -> tuple[int, int]:
     from rich.console import ConsoleDimensions
 
     with contextlib.suppress(OSError):
-        columns, lines = os.get_terminal_size(sys.stdout.fileno())
+        columns, lines = os.get_terminal_size(1)
         if columns and lines:
             console.size = ConsoleDimensions(columns, lines)
     return console.size

@@ -147,13 +147,8 @@ class _Screen:
     """Shows the current findings on a terminal, redrawn after each check."""
 
     def __init__(self, call: Call) -> None:
-        import sys
-
-        from rich.console import Console
-        from rich.live import Live
-
         self._project = call.bus.project
-        self._live = Live(console=Console(file=sys.stdout), screen=True, auto_refresh=False)
+        self._live = _format.screen()
 
     def show(self, health: Health) -> None:
         from rich.text import Text

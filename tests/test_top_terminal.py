@@ -80,6 +80,20 @@ def test_a_terminal_that_becomes_smaller_is_redrawn_in_its_size(opened, shell, c
     assert any("mail" in line for line in frame)
 
 
+@pytest.mark.parametrize("line", [("top",), ("health", "--watch")])
+def test_a_screen_is_utf_8_whatever_pythons_own_encoding_is(shell, open_bus, real_url, line):
+    queue = open_bus("ada").queue("größer")
+    queue.publish(1)
+    (one,) = queue.fetch()
+    one.bury("broken")
+    shell.environment |= {"AGENTBUS_URL": real_url, "PYTHONIOENCODING": "ascii"}
+    terminal = Terminal(shell, *line)
+    try:
+        terminal.read_until("größer")
+    finally:
+        terminal.close()
+
+
 # -- keys --
 
 
