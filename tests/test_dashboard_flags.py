@@ -127,6 +127,20 @@ def test_refused_leases_are_counted(bus, connect):
     assert (found.number, found.hours[-1], len(found.hours)) == (1, 1, 24)
 
 
+def test_refusals_of_a_project_that_was_cleared_are_not_counted(bus):
+    refuse(bus, 5)
+    pages = Pages(bus)
+    pages.refusals()
+
+    bus.clear()
+    pages._refused._next = 0.0
+    cleared = pages.refusals()
+    refuse(bus, 2)
+    pages._refused._next = 0.0
+
+    assert (cleared.number, pages.refusals().number) == (0, 2)
+
+
 def test_refusals_are_read_once_and_by_hour(bus):
     refuse(bus, 7, 2 * 86_400)
     refuse(bus, 5, 3 * 3_600 + 60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.record import Record
@@ -53,11 +53,14 @@ class RefusalTail:
         for entry in entries:
             refused = entry.fields.get("refused", "")
             self._found[entry.id] = int(refused) if is_number(refused) else 0
-        self._found = {at: n for at, n in self._found.items() if id_time(at) >= now - DAY}
         first = one_step(Command("XRANGE", key, "-", "+", "COUNT", 1))
-        (oldest,) = (yield from or_empty(first, [])) or ([b"0-0"],)
+        oldest: Any = yield from or_empty(first, [])
+        since_then = max(now - DAY, id_time(text(oldest[0][0])) if oldest else 0.0)
+        # What was cleared or trimmed since it was read is not counted.
+        self._found = {
+            at: n for at, n in self._found.items() if oldest and id_time(at) >= since_then
+        }
         hours = [0] * _HOURS
         for at, number in self._found.items():
             hours[-1 - min(_HOURS - 1, int(max(0.0, now - id_time(at)) // _HOUR))] += number
-        since_then = max(now - DAY, id_time(text(oldest[0])))
         return Refusals(sum(self._found.values()), tuple(hours), since_then)
