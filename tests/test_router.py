@@ -179,10 +179,15 @@ def test_what_waits_for_a_routed_task_is_ready_once_its_agent_has_done_it(bus):
     assert [one.state for one in bus.queue("next").inspect()] == ["waiting", "waiting"]
 
 
-def test_a_task_may_wait_for_one_that_was_routed_and_trimmed_where_it_came_in(bus, project):
+@pytest.mark.parametrize("routing", [True, False])
+def test_a_task_may_wait_for_one_that_was_routed_and_trimmed_where_it_came_in(
+    bus, project, routing
+):
     task = bus.queue("incoming").publish({"type": "build"})
     route(bus)
     ask(bus, "XTRIM", Keys(project).queue("incoming"), "MAXLEN", 0)
+    if not routing:
+        bus.queue("incoming").delete("router")
 
     bus.queue("next").publish("behind", after=task)
     bus.tidy()
