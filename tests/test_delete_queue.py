@@ -11,6 +11,7 @@ import pytest
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, Refused, TaskBuried
+from agentbus.queues.retry_stream import move_aside
 from agentbus.routing import Router, parse
 from agentbus.workers.registry import WorkerRegistration
 from tests import inprocess
@@ -180,6 +181,67 @@ def test_tasks_that_wait_for_one_that_was_routed_to_a_deleted_queue_are_buried(
     with pytest.raises(TaskBuried, match=r"'agent\.ada' was deleted by ada"):
         bus.result(second)
     assert bus.task(third).state == ("dependent" if group else "buried")
+
+
+def test_tasks_that_wait_for_a_routed_one_among_the_retries_of_a_deleted_queue_are_buried(
+    bus: agentbus.Bus,
+) -> None:
+    first = bus.queue("incoming").publish("first")
+    second = bus.queue("other").publish("second", after=first)
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+    bus.queue("agent.ada").fetch()[0].retry(600)
+    assert bus._run("move", move_aside(bus.scope, "agent.ada", "default", "normal")) == 1
+
+    bus.queue("agent.ada").delete(force=True)
+
+    assert bus.task(second).state == "buried"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_tasks_that_wait_for_one_that_was_routed_on_outlive_the_queue_in_between(
+    bus: agentbus.Bus, force: bool
+) -> None:
+    first = bus.queue("incoming").publish("first")
+    second = bus.queue("other").publish("second", after=first)
+    for rules in (
+        "agents: [ada]\ndefault: ada\n",
+        "incoming: agent.ada\nagents: [bob]\ndefault: bob\n",
+    ):
+        Router(bus, parse(rules, "team.yaml"), drain=True).run()
+
+    bus.queue("agent.ada").delete(force=force)
+
+    assert bus.task(second).state == "dependent"
+    drain(bus, "agent.bob")
+    assert bus.task(second).state == "waiting"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_tasks_that_wait_for_one_that_is_done_in_a_deleted_queue_are_not_buried(
+    bus: agentbus.Bus, force: bool
+) -> None:
+    first = bus.queue("incoming").publish("first")
+    second = bus.queue("other").publish("second", after=first)
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+    bus.queue("agent.ada").fetch()
+    # As another program does it, which does not record the outcome.
+    stream = Keys(bus.settings.project).queue("agent.ada", "normal")
+    ((entry, *_),) = ask(bus, "XPENDING", stream, "default", "-", "+", 1)
+    ask(bus, "XACK", stream, "default", entry)
+
+    bus.queue("agent.ada").delete(force=force)
+
+    assert bus.task(second).state == "dependent"
+
+
+def test_tasks_that_wait_for_a_routed_one_prevent_a_deletion(bus: agentbus.Bus) -> None:
+    first = bus.queue("incoming").publish("first")
+    bus.queue("other").publish("second", after=first, after_group="audit")
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+    drain(bus, "agent.ada")
+
+    with pytest.raises(Refused, match="1 task of other queues waiting for it"):
+        bus.queue("agent.ada").delete()
 
 
 def test_a_mistyped_group_no_longer_closes_its_queue(bus: agentbus.Bus) -> None:

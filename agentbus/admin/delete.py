@@ -81,7 +81,7 @@ def delete(
     why = f"!the queue {queue!r} was deleted by {scope.agent}"
     if group is not None:
         why = f"!the group {group!r} of the queue {queue!r} was deleted by {scope.agent}"
-    routed = yield from routed_to(scope, queue, group, known)
+    routed = yield from routed_to(scope, queue, known)
     step = Script(
         "delete",
         (

@@ -257,27 +257,26 @@ def entry_of(
     return (other.entry, other.priority) if other.entry else None
 
 
-def routed_to(scope: Scope, queue: str, group: str | None, others: Sequence[str]) -> Op[list[str]]:
-    """Return the tasks of other queues that a router moved to this one, and that dependents wait for.
+def routed_to(scope: Scope, queue: str, others: Sequence[str]) -> Op[list[Arg]]:
+    """Return what the indexes of other queues have of the tasks that a router moved to this one.
 
-    Each is returned with its group, as in the index of the other queue; those of one group, if given.
+    Each is returned after the number of the task's stream here, and its entry.
     """
     indexes = [("ZRANGE", scope.keys.awaited(one), 0, -1) for one in others if one != queue]
     pages = (yield Batch(indexes)) if indexes else []
-    heads: dict[bytes, list[str]] = {}
+    awaited: dict[bytes, list[str]] = {}
     for page in pages:
         for member in page if isinstance(page, list) else ():
-            name, _, of = member.partition(b"\n")
-            if b"\n" not in of and group in (None, text(of)):
-                heads.setdefault(name, []).append(text(member))
-    found: list[str] = []
-    for priority in STREAMS if heads else ():
+            awaited.setdefault(member.partition(b"\n")[0], []).append(text(member))
+    found: list[Arg] = []
+    for number, priority in enumerate(STREAMS if awaited else (), 1):
         stream, start = scope.keys.queue(queue, priority), "-"
         while start:
             page = Command("XRANGE", stream, start, "+", "COUNT", _PAGE)
             entries = yield from or_empty(one_step(page), [])
-            for _, flat in entries:
-                found += heads.get(_id_in(flat) or b"", ())
+            for entry, flat in entries:
+                for member in awaited.get(_id_in(flat) or b"", ()):
+                    found += (number, text(entry), member)
             start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
     return found
 

@@ -6,7 +6,8 @@
 -- ARGV: token, 1 to delete in any case, queue, group ('' for the whole queue), milliseconds after which a silent worker
 --       is dead, the field of the queue's pause, the outcome to record for dependents, how many streams, how many
 --       workers, how many groups with dead letters, then the group's field among the positions for each stream,
---       the workers, and the awaited tasks of other queues that were moved here, each with its group
+--       the workers, then for each task that a router moved here, and each of its members in the index of the queue where
+--       it was: number of its stream, entry, member
 -- Returns: {'deleted', unfinished tasks, dead letters, the server's time in ms, number of the last delayed task,
 --          live workers}, {'refused', unfinished tasks, dependents elsewhere, live workers}, or {'absent'}
 --@include once
@@ -45,13 +46,15 @@ local function left(stream, info)
   return info['pending'] + math.min(waiting, call('XLEN', stream))
 end
 
-local undone, there = 0, false
+local undone, there, reached = 0, false, {}
 for i = 11, 10 + streams do
+  reached[i] = {}
   if is_stream(KEYS[i]) then
     local most, groups = 0, call('XINFO', 'GROUPS', KEYS[i])
     for _, flat in ipairs(groups) do
       local info = {}
       for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
+      reached[i][info['name']] = info['last-delivered-id']
       if group == '' or info['name'] == group then most, there = math.max(most, left(KEYS[i], info)), true end
     end
     if group == '' and #groups == 0 then most = call('XLEN', KEYS[i]) end
@@ -65,9 +68,28 @@ else
   if not there then return { 'absent' } end
 end
 
+-- Whether a task that was moved here is still here, unfinished by a group.
+local function open(i, entry, of)
+  local function holds(name)
+    return #redis.pcall('XPENDING', KEYS[i], name, entry, entry, 1) == 1
+  end
+  local function passed(name)
+    local last = reached[i][name]
+    return last and not newer(entry, last) and not holds(name)
+  end
+  -- An entry in the stream of retries, the last one, is only for the group that holds it.
+  if i == 10 + streams then return holds(of) end
+  return not passed(of) and not passed('router')
+end
+
 -- Each task that others wait for, and for which group.
-local heads, dependents = {}, 0
-for _, member in ipairs(redis.pcall('ZRANGE', KEYS[5], 0, -1)) do
+local heads, dependents, awaited = {}, 0, redis.pcall('ZRANGE', KEYS[5], 0, -1)
+for i = 11 + streams + workers, #ARGV, 3 do
+  local member = ARGV[i + 2]
+  local of = string.match(member, '^[^\n]*\n([^\n]*)')
+  if of and open(10 + tonumber(ARGV[i]), ARGV[i + 1], of) then awaited[#awaited + 1] = member end
+end
+for _, member in ipairs(awaited) do
   local _, of, rest = string.match(member, '^([^\n]*)\n([^\n]*)(.*)$')
   if of and (group == '' or of == group) then
     if rest == '' then
@@ -81,7 +103,6 @@ if ARGV[2] ~= '1' and (undone > 0 or dependents > 0 or #live > 0) then
   return { 'refused', undone, dependents, live }
 end
 
-for i = 11 + streams + workers, #ARGV do heads[#heads + 1] = ARGV[i] end
 for _, head in ipairs(heads) do redis.pcall('HSETNX', KEYS[6], head, ARGV[7]) end
 local dead, last = 0, 11 + streams + workers
 for i = last, last + 2 * boxes - 1, 2 do dead = dead + math.max(0, size('XLEN', KEYS[i]) - size('SCARD', KEYS[i + 1])) end
