@@ -155,11 +155,20 @@ def _data(what: str, value: Any) -> Any:
 
 def _with_sorted_sets(value: Any, data: Any) -> Any:
     """Return the data of a value with each set sorted, since their order differs between processes."""
+    if getattr(value, "__pydantic_root_model__", False):
+        value = value.root
     if isinstance(data, dict):
-        alike = isinstance(value, dict) and len(value) == len(data)
-        parts = value.values() if alike else [getattr(value, name, None) for name in data]
+        if isinstance(value, dict) and len(value) == len(data):
+            parts = [*value.values()]
+        else:
+            names = _attributes(type(value))
+            parts = [getattr(value, names.get(name, str(name)), None) for name in data]
         pairs = zip(data, parts, data.values(), strict=True)
         return {name: _with_sorted_sets(part, one) for name, part, one in pairs}
+    if isinstance(value, msgspec.Struct):
+        # With `array_like` its data is a list, in which the tag comes first.
+        tag = value.__struct_config__.tag
+        value = (() if tag is None else (tag,)) + msgspec.structs.astuple(value)
     if not isinstance(data, list | tuple) or not isinstance(value, list | tuple | set | frozenset):
         return data
     if len(value) != len(data):
@@ -168,6 +177,14 @@ def _with_sorted_sets(value: Any, data: Any) -> Any:
     found = [_with_sorted_sets(part, one) for part, one in zip(value, data, strict=True)]
     # Not by their own order: elements may be of several types, or have none.
     return sorted(found, key=as_json) if isinstance(value, set | frozenset) else found
+
+
+def _attributes(kind: Any) -> dict[str, str]:
+    """Return the attributes of a type that may have other names in the data, by those names."""
+    if issubclass(kind, msgspec.Struct):
+        return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+    fields = getattr(kind, "__pydantic_fields__", {})
+    return {one.serialization_alias: name for name, one in fields.items()}
 
 
 def as_json(data: Any) -> bytes:
