@@ -264,6 +264,7 @@ class Consumer:
             handled = transactions.exactly_once(events)
         except HandlerError as error:
             handlers_error(error)
+            transactions.end(events)
             self._cut_off = None
             self.counts["failed"] += 1
             return False
@@ -315,8 +316,7 @@ class Consumer:
             return 1
 
     def _attempt(self, event: StreamEvent) -> int:
-        before = self.failure
-        if before is None or before.event.event_uuid != event.event_uuid:
+        if (before := self.failure) is None or before.event.event_uuid != event.event_uuid:
             return 1
         return before.attempts + 1
 

@@ -51,6 +51,8 @@ class EventTransactions:
         beat: Callable[[], None],
     ) -> None:
         self.held = held
+        # Whether attempts of single events may be recorded; None if that is not known yet.
+        self._counted: bool | None = None
         self._consumer = declaration
         self._ledger = ledger
         self._lease = lease
@@ -75,7 +77,8 @@ class EventTransactions:
             if fresh:
                 self._handle(connection, fresh if self._consumer.batch else fresh[0], attempt)
             if self._consumer.on_error == PARK:
-                self._delete_attempts(connection, events)
+                # Of a batch, only its mark; to look for all of its events takes as long as the rest.
+                self._delete_attempts(connection, events if self._counted else events[:1])
             self._at("consumer.handled")
             self._move_past(connection, events[-1], number)
         self._at("consumer.committed")
@@ -161,7 +164,7 @@ class EventTransactions:
 
         With `again` the number stays: the database was lost during the attempt.
         """
-        made = self._tables.attempts
+        made, self._counted = self._tables.attempts, True
         with self._ledger.transaction() as connection:
             # The lease is checked, and lasts for the attempt.
             leases.renew(connection, self._tables, self.held, self._lease)
@@ -189,6 +192,9 @@ class EventTransactions:
         ]
         with self._ledger.transaction() as connection:
             leases.renew(connection, self._tables, self.held, self._lease)
+            if self._counted is None:
+                mine = sa.select(made.c.attempts).where(made.c.consumer == self._consumer.name)
+                self._counted = connection.execute(mine.limit(1)).first() is not None
             # A mark at the first event is enough: the checkpoint is before it until the batch is done.
             mark = insert.values(attempts=0, **names[0]).on_conflict_do_nothing()
             if connection.execute(mark.returning(made.c.attempts)).first() is not None:
@@ -203,6 +209,12 @@ class EventTransactions:
                 )
                 connection.execute(died, names)
         return marked and again
+
+    def end(self, events: Sequence[StreamEvent]) -> None:
+        """Remove the mark of a batch that failed: its process has not ended."""
+        if self._consumer.on_error == PARK:
+            with self._ledger.transaction() as connection:
+                self._delete_attempts(connection, events[:1])
 
     def failed(self, event: StreamEvent, error: BaseException) -> None:
         made = self._tables.attempts

@@ -418,6 +418,26 @@ def test_an_event_that_ends_its_process_in_a_batch_is_parked_after_its_attempts(
     assert set(sizes[1:]) == {1}
 
 
+def test_a_batch_that_failed_before_a_stop_is_no_ended_process(ledger, relay, consume):
+    send(ledger, "a", "b")
+    relay.run_once()
+    attempts = []
+
+    def handle(events, context, session) -> None:
+        attempts.append((len(events), context.attempt))
+        mine.stop()
+        raise ValueError("not yet")
+
+    mine = consume(handle, batch=True, on_error="park", attempts=2)
+    mine.run_once()
+    mine.close()
+    mine = consume(handle, batch=True, on_error="park", attempts=2)
+    mine.run_once()
+
+    assert attempts == [(2, 1), (2, 1)]
+    assert rows(ledger, "attempts") == []
+
+
 def test_a_batch_during_which_the_database_was_lost_is_tried_again_as_one(ledger, relay, consume):
     lost = [sa.exc.OperationalError("", None, ConnectionResetError(), connection_invalidated=True)]
     sizes = []
