@@ -89,13 +89,13 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     ) -> Emits[Message]:
         """Iterate over the channel's messages that this agent has not read yet, oldest first.
 
-        It ends after `limit` messages: 100 unless it is given, None for no limit. Each `topic` has its own
-        cursor. It advances after each page of messages, and when the loop ends to the message before the
-        current one; a reader that crashes reads some messages again. With `since` (a message id, an RFC
-        3339 time, or `30m` ago), `last` or `peek` no cursor moves. `follow` waits for new messages, for
-        `timeout` seconds or without end, and has no `limit` unless one is given. `others` leaves out this
-        agent's own messages. A range that was trimmed before it was read appears as one message with the
-        event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's position; `reset`
+        It ends after `limit` messages, None for no limit; unless that is given, after 100, and with
+        `follow` never. Each `topic` has its own cursor. It advances after each page of messages, and when
+        the loop ends to the message before the current one; a reader that crashes reads some messages
+        again. With `since` (a message id, an RFC 3339 time, or `30m` ago), `last` or `peek` no cursor
+        moves. `follow` waits for new messages, for `timeout` seconds or without end. `others` leaves out
+        this agent's own messages. A range that was trimmed before it was read appears as one message with
+        the event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's position; `reset`
         starts again from the oldest message. `start` is where an agent begins that has no cursor: at the
         `first` message, or at the `newest`, of which it gets `limit`; then a topic without a cursor begins
         at the agent's cursor for all topics, and what is skipped appears as one message with the event
