@@ -140,7 +140,9 @@ class _Passing:
     def __call__(self, number: int, _frame: object) -> None:
         if self._starting:
             self._group.send(number)
-        elif self._waits:
+        elif self._waits or self._early:
+            # At the second one at once: the server may not answer.
+            self._early = 0
             raise _Interrupted(number)
         else:
-            self._early = self._early or number
+            self._early = number

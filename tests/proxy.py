@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+import threading
 
 from agentbus.torture import network
 from agentbus.torture.network import Listener, ProxyLine
@@ -59,10 +60,12 @@ class Impostor(Listener):
         super().__init__()
         self._answer = answer
         self._then_closes = then_closes
+        self.asked = threading.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer each request, and close if that is its way."""
         while request := await reader.read(_CHUNK):
+            self.asked.set()
             writer.write(self._answer * max(1, len(_COMMAND.findall(request))))
             await writer.drain()
             if self._then_closes:

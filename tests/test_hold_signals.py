@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import agentbus
-from tests.proxy import Proxy
+from tests.proxy import Impostor, Proxy
 from tests.servers import Shell, closed, program
 
 CAUGHT = "trap 'echo caught; exit {code}' {number}; echo ready; while :; do sleep 0.05; done"
@@ -81,6 +81,19 @@ def test_a_signal_ends_a_hold_whose_flag_was_just_taken(shell, bus, valkey):
         holder.communicate(timeout=60)
     assert holder.returncode == 128 + signal.SIGTERM
     assert outcome(bus, "deploy") == ("failed", "SIGTERM")
+
+
+def test_a_second_signal_ends_a_hold_that_the_server_does_not_answer(shell):
+    with Impostor(b"") as server:
+        environment = {"AGENTBUS_URL": server.url, "AGENTBUS_DEADLINE": "1200"}
+        holder = shell.start("hold", "deploy", "--", "true", env=environment)
+        assert server.asked.wait(60)
+
+        holder.send_signal(signal.SIGTERM)
+        holder.send_signal(signal.SIGINT)
+
+        holder.communicate(timeout=60)
+    assert holder.returncode in {128 + signal.SIGTERM, 128 + signal.SIGINT}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
