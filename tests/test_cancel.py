@@ -177,10 +177,10 @@ def test_a_routed_task_is_cancelled_in_the_queue_of_its_agent(bus: agentbus.Bus)
 def test_the_worker_of_a_routed_task_is_asked_to_stop_it(
     bus: agentbus.Bus, connect: Connect
 ) -> None:
-    task = bus.queue("incoming").publish(1, delay=0)
+    task, _ = (bus.queue("incoming").publish(number, delay=0) for number in (1, 2))
     bus.tidy()
     route(bus)
-    (held,) = connect("ada").queue("agent.ada").fetch()
+    (held,) = connect("ada").queue("agent.ada").fetch(count=1)
 
     assert bus.cancel(task).state == "stopping"
 

@@ -184,6 +184,20 @@ def test_a_routed_task_is_not_called_done_before_it_is(bus: agentbus.Bus) -> Non
     assert bus.task(task).state == "done"
 
 
+def test_a_routed_task_that_was_delayed_is_found_where_it_was_moved(bus: agentbus.Bus) -> None:
+    tasks = [bus.queue("incoming").publish(number, delay=0) for number in (1, 2)]
+    bus.tidy()
+    Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()
+    shown = [bus.task(one.id) for one in bus.queue("agent.ada").inspect()]
+
+    assert [(one.id, one.state, one.payload) for one in shown] == [
+        (task, "routed", number) for number, task in enumerate(tasks, 1)
+    ]
+
+    bus.subscribe("agent.ada", lambda _: "ok", drain=True).run()
+    assert {bus.task(task).state for task in tasks} == {"done"}
+
+
 @pytest.mark.parametrize("task", ["1-1@mail", "d9@mail", "99999999999999-1@mail"])
 def test_an_unknown_task_is_not_found(bus: agentbus.Bus, task: str) -> None:
     bus.queue("mail").publish(1)

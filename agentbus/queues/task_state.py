@@ -17,6 +17,7 @@ from agentbus.queues.progress import TaskProgress, said
 from agentbus.queues.results import Address
 from agentbus.queues.state import Entry, as_list, entries, settled, unready
 from agentbus.store.failures import or_empty
+from agentbus.store.scan import members
 from agentbus.store.steps import Batch, Command, Script, one_step
 
 TYPE_CHECKING = False
@@ -88,13 +89,16 @@ def task(
         ]
     )
     stored = attempts.newest(as_list(record))
-    if entry is None:
-        entry = _ended(address, group, outcome, stored)
-    if group == ROUTER and entry.state == "done":
+    if group == ROUTER and not outcome and (entry is None or entry.state == "done"):
         # A router only moves tasks. The queue that it chose records their outcome under their ids.
         (outcome,) = yield Script("outcome", (keys.result(address.id, "default"),))
-        moved = settled(outcome, None) or ("done" if outcome else "routed")
-        entry = entry.__replace__(state=moved)
+        if entry is None and not outcome:
+            entry = yield from _moved(scope, address, policies)
+        if entry is not None:
+            moved = settled(outcome, None) or ("done" if outcome else "routed")
+            entry = entry.__replace__(state=moved)
+    if entry is None:
+        entry = _ended(address, group, outcome, stored)
     letter, error = attempts.burial(outcome) or ("", None)
     # The letter of a routed task lies in another queue.
     letter, _, elsewhere = letter.partition("@")
@@ -119,10 +123,10 @@ def task(
         progress = yield from said(scope, entry.holder, address.id)
     # A first attempt is not counted.
     began = 1 if entry.state in ("done", "pending") else 0
-    members = [
+    waiting = [
         text(one).rpartition("\n")[2][2:] for one in as_list(awaited) if one.count(b"\n") > 1
     ]
-    dependents = dict.fromkeys(one for one in members if not watched(one))
+    dependents = dict.fromkeys(one for one in waiting if not watched(one))
     return TaskState(
         id=address.id,
         queue=queue,
@@ -167,6 +171,20 @@ def _found(
             (entry,) = yield from entries(scope, queue, group, where[1], flat, letters_of)
             return entry, ()
     return None, ()
+
+
+def _moved(scope: Scope, address: Address, policies: Policies) -> Op[Entry | None]:
+    """Return an unfinished task from the queue to which a router moved it."""
+    for queue in (yield from members(scope.keys.queues)):
+        where = yield from entry_of(scope, address.id, "default", queue)
+        if where is not None:
+            entry, priority = where
+            flat = yield Command("XRANGE", scope.keys.queue(queue, priority), entry, entry)
+            if flat:
+                letters_of = policies.letters_of(queue)
+                (found,) = yield from entries(scope, queue, ROUTER, priority, flat, letters_of)
+                return found
+    return None
 
 
 def _ended(address: Address, group: str, outcome: bytes, stored: list[bytes]) -> Entry:
