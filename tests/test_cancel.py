@@ -188,6 +188,22 @@ def test_the_worker_of_a_routed_task_is_asked_to_stop_it(
     cancelled(bus, task)
 
 
+def test_a_routed_task_is_cancelled_for_its_agent_and_for_other_groups(bus: agentbus.Bus) -> None:
+    tasks = bus.queue("incoming")
+    tasks.publish(1)
+    assert drained(bus, "incoming", group="audit") == [1]
+    task = tasks.publish(2)
+    dependent = bus.queue("next").publish(3, after=task)
+    route(bus)
+
+    for _ in range(2):
+        assert bus.cancel(task).state == "cancelled"
+
+    assert drained(bus, "incoming", group="audit") == []
+    assert drained(bus, "agent.ada") == [1]
+    assert bus.task(dependent).state == "buried"
+
+
 def test_cancelling_twice_changes_nothing(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
     for delay in (None, 3600):

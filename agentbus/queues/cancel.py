@@ -59,22 +59,37 @@ def cancel(scope: Scope, given: str, policies: Policies = DEFAULTS) -> Op[Cancel
     `UsageError` for an invalid id.
     """
     task = Address(given)
-    done = yield from _unfinished(scope, task, policies)
-    return done or (yield from _ended(scope, task, policies))
-
-
-def _unfinished(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled | None]:
-    """Cancel a task in its queue, None if it has ended there."""
-    kept = max(math.ceil(policies.results_of(task.queue)), RESULT_KEPT)
     by = f"{scope.agent} @ {rfc3339(scope.now())}"
-    if task.number and (yield from _not_ready(scope, task, attempts.cancelled_by(by), kept)):
+    why, kept = attempts.cancelled_by(by), _kept(policies, task.queue)
+    if task.number and (yield from _not_ready(scope, task, why, kept)):
         return Cancelled(task.id, task.queue, "cancelled", ())
+    held = [(yield from _unfinished(scope, task, by, kept))]
+    if ROUTER in (yield from working(scope, task.queue)):
+        # Nothing says to which queue it was moved, where it has another entry.
+        for queue in (yield from members(scope.keys.queues)):
+            if queue != task.queue:
+                there = Address(task.id)
+                there.queue, there.entry = queue, ""
+                held.append((yield from _unfinished(scope, there, by, _kept(policies, queue))))
+    undone = [workers for workers in held if workers is not None]
+    if not undone:
+        return (yield from _ended(scope, task, policies))
+    workers = set[str]().union(*undone)
+    state = "stopping" if workers else "cancelled"
+    return Cancelled(task.id, task.queue, state, tuple(sorted(workers)))
+
+
+def _kept(policies: Policies, queue: str) -> int:
+    return max(math.ceil(policies.results_of(queue)), RESULT_KEPT)
+
+
+def _unfinished(scope: Scope, task: Address, by: str, kept: int) -> Op[set[str] | None]:
+    """Cancel a task in one queue; return the workers that hold it, None if it has ended there."""
     while True:
         found = yield from _cancel_everywhere(scope, task, by, kept)
         if found is not None:
             undone, workers = found
-            state = "stopping" if workers else "cancelled"
-            return Cancelled(task.id, task.queue, state, tuple(sorted(workers))) if undone else None
+            return workers if undone else None
 
 
 def _cancel_everywhere(
@@ -260,22 +275,12 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
 
 
 def _ended(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
-    """Return that a task was cancelled before, or cancel it where a router moved it.
-
-    Raises `Refused` if it has ended otherwise, and `NotFound`.
-    """
+    """Return that a task was cancelled before. Raises `NotFound`, and `Refused` if it ended otherwise."""
     groups = yield from task_state.groups_at(scope, task.queue, task.priority)
     for group in sorted(groups) or ["default"]:
         found = yield from task_state.task(scope, task.id, group, policies)
         if found.state == "cancelled":
             return Cancelled(task.id, task.queue, "cancelled", ())
-        for queue in (yield from members(scope.keys.queues)) if found.state == "routed" else ():
-            # Nothing says to which queue it was moved, where it has another entry.
-            there = Address(task.id)
-            there.queue, there.entry = queue, ""
-            done = yield from _unfinished(scope, there, policies)
-            if done is not None:
-                return done.__replace__(queue=task.queue)
     raise Refused(
         f"the task {task.id!r} is {found.state}, and cannot be cancelled any more",
         hint=f"see bus.task({task.id!r})",
