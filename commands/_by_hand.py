@@ -35,6 +35,21 @@ def take(call: Call) -> None:
         bus.close()
 
 
+def give_back(call: Call, task_id: str, token: int) -> None:
+    """Give back a task that nobody knows to have been taken, without its attempt."""
+    from agentbus.workers import by_hand as holding
+
+    bus = call.bus
+    # Dropped first: hooks renew a task whose token is kept.
+    task_tokens.drop(
+        task_tokens.TaskToken(bus.project, call.settings.agent, task_id, _GROUP, str(token))
+    )
+    try:
+        bus.runner.run(holding.give_back(bus.runner, task_id, token, _GROUP), verb="task")
+    finally:
+        bus.close()
+
+
 def settle(call: Call) -> None:
     """Settle a task with the kept token, or the given one."""
     args, bus = call.args, call.bus

@@ -241,10 +241,13 @@ def flag(call: ToolCall) -> None:
         raise UsageError(f"{action} takes no note", hint="leave it out")
     name, wait, said = given["name"], call.wait(), given.get("note")
     if action == "take":
+        from agentbus.coordination import announce
+
         call.verb("announce", name=name, wait=wait)
-        (hold,) = call.captured.records
+        hold: Any = call.captured.records[0]
         if "renewed" not in hold:
-            _release_unless_taken(call, name, hold["token"])
+            end = announce.end(call.enter(), name, "released", token=hold["token"])
+            _unless_taken(call, lambda: call.run(end))
     elif action == "wait":
         timeout = LONGEST_WAIT if wait is None else max(wait, 0.001)
         call.verb("await", names=[name], timeout=timeout)
@@ -254,15 +257,9 @@ def flag(call: ToolCall) -> None:
         call.verb("satisfy" if action == "done" else "fail", name=name, note=said)
 
 
-def _release_unless_taken(call: ToolCall, name: str, token: Any) -> None:
-    """End a new hold if the client does not take the result: it has no end, and nobody knows of it."""
-    from agentbus.coordination import announce
-
-    def release(taken: bool) -> None:
-        if not taken:
-            call.run(announce.end(call.enter(), name, "released", token=token))
-
-    call.after.append(release)
+def _unless_taken(call: ToolCall, undo: Callable[[], object]) -> None:
+    """Undo what was done if the client does not take the result: nobody knows of it."""
+    call.after.append(lambda taken: taken or undo())
 
 
 def work(call: ToolCall) -> None:
@@ -284,6 +281,11 @@ def work(call: ToolCall) -> None:
             call.verb("task", action="take", id=given["queue"])
         except NotFound as error:
             call.out.record({}, error.message)
+            return
+        from agentbus.commands import _by_hand
+
+        task: Any = call.captured.records[0]
+        _unless_taken(call, lambda: _by_hand.give_back(call, task["task_id"], task["token"]))
     else:
         call.verb("task", action=action, id=given["id"], text=_literal(body))
 

@@ -383,6 +383,21 @@ def test_a_flag_is_free_if_the_client_went_before_it_was_told_that_it_holds_it(
         assert bob.announce("deploy").agent_id == "bob"
 
 
+def test_a_task_is_given_back_if_the_client_went_before_it_was_told_that_it_has_it(
+    real_shell, real_url, project
+):
+    client = deaf(real_shell)
+    with agentbus.connect(real_url, project=project, agent="bob") as bob:
+        task_id = bob.queue("review").publish("look")
+
+        client.send("tools/call", name="work", arguments={"do": "take", "queue": "review"})
+        assert client.close() == 0
+
+        task = bob.take("review")
+        assert (task.id, task.attempt) == (task_id, 1)
+    assert not [*real_shell.home.glob(".local/state/agentbus/taken/*/*")]
+
+
 def test_an_agent_reads_what_was_told_to_it_and_to_all(client, real_shell):
     other = McpClient(real_shell, "bob")
     other.call("catch_up")

@@ -68,6 +68,9 @@ class ByHand(Fetched):
     def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
         return (yield from self._settled(task, super().bury(task, error, took=took)))
 
+    def release(self, task: Taken) -> Op[bool]:
+        return (yield from self._settled(task, super().release(task)))
+
     def drop(
         self,
         task: Taken,
@@ -189,6 +192,18 @@ def settle(
     if not ours:
         return (yield from _repeated(runner, task_id, asked, outcome, group))
     return SettledTask(task_id, one.queue, group, state, task.attempt, due, repeated=False)
+
+
+def give_back(
+    runner: Runner | AsyncRunner, task_id: str, token: object, group: str = "default"
+) -> Op[bool]:
+    """Give a task back, due at once, without its attempt; return whether it was held with this token."""
+    one = yield from by_hand.held(runner.scope, task_id, by_hand.checked(token), group)
+    found = None if one is None else (yield from _found(runner, one))
+    if found is None:
+        return False
+    consumer, task = found
+    return (yield from consumer.release(task))
 
 
 def renew(
@@ -337,4 +352,4 @@ def _stale(runner: Runner | AsyncRunner, task_id: str, token: str, group: str) -
     )
 
 
-__all__ = ["OUTCOMES", "ByHand", "renew", "settle", "take"]
+__all__ = ["OUTCOMES", "ByHand", "give_back", "renew", "settle", "take"]
