@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from agentbus.queues.state import Entry
 
 STATES = ("all", "waiting", "pending", "retrying", "delayed", "dependent", "buried")
-# Tasks, or letters, that are listed at most.
-_LISTED = 200
+# Tasks, or letters, that are listed at most, and the pages that are read for them.
+_LISTED, _PAGES = 200, 20
 _TIMES = ("at", "timestamp", "seen", "since", "until")
 
 
@@ -87,32 +87,52 @@ class QueueTasks(Detail):
                 said += f", {worker.done} done, {worker.failed} failed"
                 lines.append(DetailLine(said, style="" if worker.alive else "bold red"))
         state = STATES[self.state]
-        of: dict[str, Any] = {"group": self.group, "limit": _LISTED}
-        if state == "buried":
-            letters = dashboard.letters(queue=self.queue, **of).letters
-            listed = [_letter(one) for one in reversed(letters)]
-        else:
-            entries: Sequence[Entry] = (
-                bus.queue(self.queue).inspect(self.group, last=_LISTED)
-                if state == "all"
-                else dashboard.tasks(self.queue, state, **of).entries
-            )
-            listed = [
-                DetailLine(
-                    f"{one.id} {one.state}"
-                    + (f" {_format.age(one.idle)}" if one.idle is not None else "")
-                    + (f" until {rfc3339(one.due)[11:19]}" if one.due is not None else "")
-                    + (f" attempts {one.attempts}" if one.attempts else "")
-                    + f": {_format.cut(one.error or to_json(one.payload), 200)}",
-                    OneTask(one.id, self.group),
-                )
-                for one in entries
-            ]
+        listed, complete = self._tasks(bus, dashboard, state)
+        if not complete:
+            said = f"not all tasks were looked at: others may be {state}"
+            listed.append(DetailLine(said, style="dim"))
         return [
             *lines,
             DetailLine(""),
             *(listed or [DetailLine(f"no tasks: {state}", style="dim")]),
         ]
+
+    def _tasks(self, bus: Bus, dashboard: Dashboard, state: str) -> tuple[list[DetailLine], bool]:
+        """Return the tasks in a state, and whether these are all or as many as are listed."""
+        if state == "all":
+            newest = bus.queue(self.queue).inspect(self.group, last=_LISTED)
+            return [self._task(one) for one in newest], True
+        listed: list[DetailLine] = []
+        after: str | None = None
+        complete = False
+        for _ in range(_PAGES):
+            # A page may hold few tasks, or none, before the end: those in other states, and letters
+            # of queues that share theirs, were looked at and left out.
+            of: dict[str, Any] = {"group": self.group, "limit": _LISTED, "after": after}
+            if state == "buried":
+                letters = dashboard.letters(queue=self.queue, **of)
+                listed += map(_letter, letters.letters)
+                after = letters.after
+            else:
+                tasks = dashboard.tasks(self.queue, state, **of)
+                listed += map(self._task, tasks.entries)
+                after = tasks.after
+            complete = after is None or len(listed) >= _LISTED
+            if complete:
+                break
+        del listed[_LISTED:]
+        # Letters come newest first.
+        return listed[::-1] if state == "buried" else listed, complete
+
+    def _task(self, one: Entry) -> DetailLine:
+        return DetailLine(
+            f"{one.id} {one.state}"
+            + (f" {_format.age(one.idle)}" if one.idle is not None else "")
+            + (f" until {rfc3339(one.due)[11:19]}" if one.due is not None else "")
+            + (f" attempts {one.attempts}" if one.attempts else "")
+            + f": {_format.cut(one.error or to_json(one.payload), 200)}",
+            OneTask(one.id, self.group),
+        )
 
 
 def _letter(one: Letter) -> DetailLine:

@@ -17,6 +17,7 @@ from agentbus.commands._top_keys import KeyReader
 from agentbus.commands._top_table import Column, sparkline, table, wrapped
 from agentbus.commands._top_view import View
 from agentbus.dashboard import Dashboard
+from agentbus.queues.ids import ASIDE
 from tests.servers import ask
 from tests.terminals import Terminal
 
@@ -222,6 +223,56 @@ def test_the_newest_dead_letters_are_listed(bus):
 
     listed = [line.rpartition(" ")[2] for line in lines if " attempts " in line]
     assert (listed[0], listed[-1], len(listed)) == ("e6", "e205", 200)
+
+
+@pytest.fixture
+def put_aside(bus: agentbus.Bus) -> QueueTasks:
+    """Three tasks that are held behind more that wait for a retry than are looked at for a page."""
+    job, key = bus.queue("job"), bus.scope.keys.queue("job", "normal")
+    job.publish_many(range(2100))
+    ask(bus, "XGROUP", "CREATE", key, "default", "0")
+    ask(bus, "XREADGROUP", "GROUP", "default", ASIDE, "STREAMS", key, ">")
+    job.publish_many(["mine"] * 3)
+    job.fetch(count=3)
+    detail = QueueTasks("job", "default")
+    detail.turn(STATES.index("pending"))
+    return detail
+
+
+def test_held_tasks_are_listed_behind_thousands_that_wait_for_a_retry(bus, put_aside):
+    lines = [one.text for one in put_aside.read(bus, Dashboard(bus))]
+
+    assert sum('"mine"' in line for line in lines) == 3
+    assert '"mine"' in lines[-1]
+
+
+def test_a_list_of_tasks_that_stops_early_says_so(bus, put_aside, monkeypatch):
+    monkeypatch.setattr("agentbus.commands._top_details._PAGES", 1)
+
+    lines = [one.text for one in put_aside.read(bus, Dashboard(bus))]
+
+    assert lines[-1] == "not all tasks were looked at: others may be pending"
+    assert "no tasks: pending" not in lines
+
+
+def test_dead_letters_are_listed_behind_hundreds_of_a_queue_that_shares_them(
+    connect, tmp_path, monkeypatch
+):
+    path = tmp_path / "bus.yaml"
+    path.write_text("queues: {'*': {dead_letters: failed}}")
+    monkeypatch.setenv("AGENTBUS_CONFIG", str(path))
+    bus = connect()
+    bus.queue("mail").publish(1)
+    key = bus.scope.keys.dead_letters("failed", "default")
+    for number in range(1, 254):
+        queue = "mail" if number <= 3 else "post"
+        ask(bus, "XADD", key, f"{number}-0", "queue", queue, "error", f"e{number}")
+    detail = QueueTasks("mail", "default")
+    detail.turn(-1)
+
+    lines = [one.text for one in detail.read(bus, Dashboard(bus))]
+
+    assert [line.rpartition(" ")[2] for line in lines[-3:]] == ["e1", "e2", "e3"]
 
 
 def test_a_filter_is_part_of_what_is_read(view):
