@@ -173,7 +173,7 @@ class Consumer:
                 contextlib.suppress(BackendUnavailable),
                 self.ledger.committing("a lease was released") as connection,
             ):
-                leases.release(connection, self.ledger.tables, transactions.held)
+                transactions.release(connection)
         self._server.close()
 
     # -- one turn --
@@ -221,6 +221,8 @@ class Consumer:
         found = self._reader.past(transactions.held, self.checkpoint, self._at_once)
         if found:
             self._at("consumer.read")
+        else:
+            transactions.rest()
         events: list[StreamEvent] = []
         passed = 0
         for entry_id in found:
@@ -255,17 +257,12 @@ class Consumer:
 
     def _batch(self, transactions: EventTransactions, events: Sequence[StreamEvent]) -> bool:
         """Handle many events in one transaction; False if each is to be tried alone."""
-        if self.registration.on_error == PARK:
-            first = events[0].event_uuid
-            if not transactions.begin(events, again=self._cut_off == first):
-                return False
-            self._cut_off = first
+        if self.registration.on_error == PARK and not transactions.begin(events):
+            return False
         try:
             handled = transactions.exactly_once(events)
         except HandlerError as error:
             handlers_error(error)
-            transactions.end(events)
-            self._cut_off = None
             self.counts["failed"] += 1
             return False
         self._passed(events[-1], handled, len(events))
@@ -359,7 +356,7 @@ class Consumer:
             self._renewed, self._checked = time.monotonic(), -math.inf
             self.checkpoint, self.failure = held.checkpoint, None
             self._transactions = EventTransactions(
-                *(mine, self.ledger, held, self._lease, self._at),
+                *(mine, self.ledger, held, self.owner, self._lease, self._at),
                 *(self._reporter.ran, self._beat),
             )
             self._renewer = LeaseRenewer(self.ledger, held, self._lease, self._renew)

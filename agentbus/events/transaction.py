@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from agentbus.events import databases, leases
+from agentbus.events.batch_mark import BatchMark
 from agentbus.events.databases import now_ms, transaction_id
-from agentbus.events.declare import PARK, Context
+from agentbus.events.declare import Context
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.guard import Guard, ended, overdue
 from agentbus.events.handler_errors import HandlerError, error_text
@@ -45,14 +46,16 @@ class EventTransactions:
         declaration: Declaration,
         ledger: Ledger,
         held: HeldLease,
+        owner: str,
         lease: float,
         at: Callable[[str], None],
         ran: Callable[[float], None],
         beat: Callable[[], None],
     ) -> None:
         self.held = held
-        # Whether attempts of single events may be recorded; None if that is not known yet.
-        self._counted: bool | None = None
+        self._mark = BatchMark(ledger, declaration, owner)
+        # Whether attempts of events may be recorded.
+        self._counted = False
         self._consumer = declaration
         self._ledger = ledger
         self._lease = lease
@@ -76,9 +79,8 @@ class EventTransactions:
             self._at("consumer.deduped")
             if fresh:
                 self._handle(connection, fresh if self._consumer.batch else fresh[0], attempt)
-            if self._consumer.on_error == PARK:
-                # Of a batch, only its mark; to look for all of its events takes as long as the rest.
-                self._delete_attempts(connection, events if self._counted else events[:1])
+            if self._counted:
+                self._delete_attempts(connection, events)
             self._at("consumer.handled")
             self._move_past(connection, events[-1], number)
         self._at("consumer.committed")
@@ -179,42 +181,30 @@ class EventTransactions:
             ).one()
         return row.attempts, row.last_error
 
-    def begin(self, events: Sequence[StreamEvent], *, again: bool = False) -> bool:
-        """Record that a batch begins; False if a process ended in one, or an attempt, of its first event.
+    def begin(self, events: Sequence[StreamEvent]) -> bool:
+        """Mark that batches are being handled; False if these events are to be handled one by one.
 
-        A process that ended in a batch counts as an attempt of each event, but never as the last one. With
-        `again` it did not end: the database was lost during the batch.
+        That is so if another process left the mark, or the first of them was tried by itself.
         """
-        made, spent = self._tables.attempts, min(1, self._consumer.attempts - 1)
-        insert = databases.insert(self._ledger.dialect, made)
-        names = [
-            {"consumer": self._consumer.name, "event_uuid": event.event_uuid} for event in events
-        ]
+        if self._mark.is_set:
+            return True
         with self._ledger.transaction() as connection:
             leases.renew(connection, self._tables, self.held, self._lease)
-            if self._counted is None:
-                mine = sa.select(made.c.attempts).where(made.c.consumer == self._consumer.name)
-                self._counted = connection.execute(mine.limit(1)).first() is not None
-            # A mark at the first event is enough: the checkpoint is before it until the batch is done.
-            mark = insert.values(attempts=0, **names[0]).on_conflict_do_nothing()
-            if connection.execute(mark.returning(made.c.attempts)).first() is not None:
-                return True
-            found = sa.select(made.c.attempts).where(*self._of(made, events[:1]))
-            marked = connection.execute(found).scalar_one() == 0
-            if marked and not again:
-                died = insert.values(attempts=spent).on_conflict_do_update(
-                    index_elements=[made.c.consumer, made.c.event_uuid],
-                    set_={"attempts": spent},
-                    where=made.c.attempts == 0,
-                )
-                connection.execute(died, names)
-        return marked and again
+            self._counted, alone = self._mark.set(connection, events)
+        self._mark.is_set = True
+        return not alone
 
-    def end(self, events: Sequence[StreamEvent]) -> None:
-        """Remove the mark of a batch that failed: its process has not ended."""
-        if self._consumer.on_error == PARK:
+    def rest(self) -> None:
+        """Remove the mark of `begin`: all events that there were are handled."""
+        if self._mark.is_set:
             with self._ledger.transaction() as connection:
-                self._delete_attempts(connection, events[:1])
+                self._mark.remove(connection)
+            self._mark.is_set = False
+
+    def release(self, connection: sa.Connection) -> None:
+        """Release the lease, and remove the mark of `begin`."""
+        self._mark.remove(connection)
+        leases.release(connection, self._tables, self.held)
 
     def failed(self, event: StreamEvent, error: BaseException) -> None:
         made = self._tables.attempts

@@ -433,6 +433,7 @@ def test_a_batch_that_failed_before_a_stop_is_no_ended_process(ledger, relay, co
     mine.close()
     mine = consume(handle, batch=True, on_error="park", attempts=2)
     mine.run_once()
+    mine.close()
 
     assert attempts == [(2, 1), (2, 1)]
     assert rows(ledger, "attempts") == []
@@ -456,6 +457,22 @@ def test_a_batch_during_which_the_database_was_lost_is_tried_again_as_one(ledger
     mine.run_once()
 
     assert sizes == [2]
+    assert rows(ledger, "attempts") == []
+
+
+def test_batches_are_marked_until_all_events_are_handled(ledger, relay, consume):
+    send(ledger, *"abcd")
+    relay.run_once()
+    marks = []
+
+    def handle(events, session) -> None:
+        marks.append(session.execute(sa.select(ledger.tables.attempts)).all())
+
+    consume(handle, batch=True, on_error="park", at_once=2).run_once()
+
+    first, second = marks
+    assert first == second
+    assert [row.event_uuid for row in first] == [""]
     assert rows(ledger, "attempts") == []
 
 

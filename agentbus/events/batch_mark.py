@@ -1,0 +1,60 @@
+"""The mark that a process handles batches: one that is left says that its process ended meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from agentbus.events import databases
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.events.declare import Declaration
+    from agentbus.events.event import StreamEvent
+    from agentbus.events.ledger import Ledger
+
+# The mark is a row among the attempts, of no event; its process is in the place of an error.
+_NO_EVENT = ""
+
+
+class BatchMark:
+    """The mark of a consumer's process, `owner`; it is set while there are events, not for each batch."""
+
+    def __init__(self, ledger: Ledger, declaration: Declaration, owner: str) -> None:
+        self.is_set = False
+        self._made = ledger.tables.attempts
+        self._insert = databases.insert(ledger.dialect, self._made).on_conflict_do_nothing()
+        self._consumer = declaration.name
+        # A process that ended in a batch counts as an attempt of each event, but never as the last one.
+        self._spent = min(1, declaration.attempts - 1)
+        self._owner = owner
+
+    def set(self, connection: sa.Connection, events: Sequence[StreamEvent]) -> tuple[bool, bool]:
+        """Set the mark; return whether attempts are recorded, and whether events go one by one."""
+        made, first = self._made, events[0].event_uuid
+        mine = made.c.consumer == self._consumer
+        found = connection.execute(sa.select(made.c.event_uuid, made.c.last_error).where(mine))
+        known = {row.event_uuid: row.last_error for row in found}
+        # If the mark is of this process, that has lost the database meanwhile.
+        ended = known.pop(_NO_EVENT, self._owner) != self._owner
+        alone = ended or first in known
+        if ended and first not in known:
+            rows = [{"consumer": self._consumer, "event_uuid": one.event_uuid} for one in events]
+            connection.execute(self._insert.values(attempts=self._spent), rows)
+        connection.execute(sa.delete(made).where(mine, made.c.event_uuid == _NO_EVENT))
+        row = {"consumer": self._consumer, "event_uuid": _NO_EVENT, "attempts": 0}
+        connection.execute(self._insert, {**row, "last_error": self._owner})
+        return bool(known) or alone, alone
+
+    def remove(self, connection: sa.Connection) -> None:
+        """Remove the mark, unless another process has set it since."""
+        made = self._made
+        connection.execute(
+            sa.delete(made).where(
+                made.c.consumer == self._consumer,
+                made.c.event_uuid == _NO_EVENT,
+                made.c.last_error == self._owner,
+            )
+        )
