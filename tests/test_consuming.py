@@ -258,3 +258,35 @@ def test_tasks_are_given_back_though_the_stream_of_another_one_was_removed(
     assert do(bus, mine.give_back([counted, other])) == 1
 
     assert pending(bus, project) == [(other.entry_id, b"~aside")]
+
+
+def test_a_task_that_may_have_killed_its_worker_runs_alone_also_after_it_waited_for_its_key(
+    bus: agentbus.Bus,
+) -> None:
+    # given two tasks of one key that a dead worker held, and others that failed
+    queue = bus.queue("mail")
+    queue.publish_many([agentbus.Task(number, ordering_key="a") for number in (1, 2)])
+    dead, heir = consumer(bus, "dead"), consumer(bus, "heir")
+    assert len(fetched(bus, dead, 2)) == 2
+    for failed in taken(bus, heir, 3):
+        do(bus, heir.retry(failed, 0.0))
+    assert do(bus, heir.reclaim("normal", 0.0, "-", 10))[1] == 2
+    (first,), *_, alone = do(bus, heir.again("normal", 10))
+    assert alone
+    (second,), *_, alone = do(bus, heir.again("normal", 10))
+    assert alone
+    assert do(bus, heir.enter([first])) == [1]
+    assert do(bus, heir.enter([second])) == [0]
+
+    # when the first is done
+    assert do(bus, heir.begin(first)) == 2
+    assert do(bus, heir.finish(first, 0.0))
+    # and the heir must not take another such task yet
+    others, *_, alone = do(bus, heir.again("normal", 10, suspects=False))
+    assert (sorted(one.payload for one in others), alone) == ([0, 1, 2], False)
+
+    # then the second runs alone, as its second attempt
+    (second,), *_, alone = do(bus, heir.again("normal", 10))
+    assert (second.payload, alone) == (2, True)
+    assert do(bus, heir.enter([second])) == [1]
+    assert do(bus, heir.begin(second)) == 2

@@ -216,6 +216,42 @@ def test_the_slot_of_a_dead_process_is_free_once_its_task_is_reclaimed(own_serve
     assert sorted(done) == [["a", 0], ["a", 1]]
 
 
+def test_a_task_that_may_have_killed_its_worker_keeps_its_attempts_while_a_limit_holds_it_back(
+    bus: agentbus.Bus,
+) -> None:
+    # given a task that its dead worker may have begun, and no token left
+    queue = bus.queue("mail")
+    queue.publish("poison", attempts=2)
+    dead = bus.subscribe("mail", print)
+    dead._do(dead._fetcher.new(1))
+    Limits(bus).set("mail", per_second=1, burst=1)
+    queue.publish("other")
+    bus.subscribe("mail", print, count=1).run()
+
+    # when another worker takes it, and has to wait for a token
+    attempts: list[int] = []
+    bus.subscribe(
+        "mail", lambda delivery: attempts.append(delivery.attempt), visibility=0.001, count=1
+    ).run()
+
+    # then this is its second attempt
+    assert attempts == [2]
+    dead.close()
+
+
+def test_a_task_held_by_hand_for_too_long_keeps_its_attempts_while_a_limit_holds_it_back(
+    bus: agentbus.Bus,
+) -> None:
+    bus.queue("mail").publish("x")
+    Limits(bus).set("mail", per_second=1, burst=1)
+    held = bus.take("mail", visibility=0.001)
+    attempts: list[int] = []
+
+    bus.subscribe("mail", lambda delivery: attempts.append(delivery.attempt), count=1).run()
+
+    assert (held.attempt, attempts) == (1, [2])
+
+
 def test_a_deleted_queue_has_no_limit_left(bus: agentbus.Bus) -> None:
     publish(bus, 3)
     Limits(bus).set("mail", at_once=1)

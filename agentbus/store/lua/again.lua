@@ -51,12 +51,15 @@ local function take(members, records, first)
   if #gone > 0 then redis.pcall('HDEL', KEYS[5], unpack(gone)) end
 end
 -- Only one kind in one call, since they are run and acknowledged in different ways.
-while suspects and #taken == 0 and lost < 100 do
-  local id = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', 999, 'LIMIT', 0, 1)[1]
-  if not id then break end
-  take({ id }, {}, false)
-  kind = 2
+local function take_suspect()
+  while suspects and #taken == 0 and lost < 100 do
+    local id = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', 999, 'LIMIT', 0, 1)[1]
+    if not id then return end
+    take({ id }, {}, false)
+    kind = 2
+  end
 end
+take_suspect()
 if #taken == 0 then
   kind = nil
   local due, ids, records = redis.pcall('ZRANGEBYSCORE', KEYS[2], 1000, now, 'LIMIT', 0, math.min(most, 1000)), {}, {}
@@ -65,14 +68,24 @@ if #taken == 0 then
   for i, id in ipairs(due) do
     if cancelled and type(redis.pcall('HGET', KEYS[8], id .. ARGV[6])) == 'string' then attempts[i] = '' end
     local first = firsts > 0 and attempts[i] == '0'
-    if kind == nil then
-      kind = first and 1 or 0
-      most = first and firsts or tonumber(ARGV[3])
+    local made, mark = string.match(attempts[i] or '', '^(%d+) ([^-].*)$')
+    if made and not string.find(mark, '^hand:') then
+      -- A suspect that waited for its ordering key or for a limit is one again.
+      call('ZADD', KEYS[2], math.min(made, 999), id)
+    else
+      if kind == nil then
+        kind = first and 1 or 0
+        most = first and firsts or tonumber(ARGV[3])
+      end
+      if (kind == 1) ~= first or #ids + lost >= most then break end
+      ids[#ids + 1], records[#ids + 1] = id, attempts[i]
     end
-    if (kind == 1) ~= first or #ids + lost >= most then break end
-    ids[#ids + 1], records[#ids + 1] = id, attempts[i]
   end
-  if #ids > 0 then take(ids, records, kind == 1) end
+  if #ids > 0 then
+    take(ids, records, kind == 1)
+  else
+    take_suspect()
+  end
 end
 if lost > 0 then redis.pcall('HINCRBY', KEYS[4], 'lost', lost) end
 if overdue > 0 then redis.pcall('HINCRBY', KEYS[4], 'reclaimed', overdue) end

@@ -9,6 +9,7 @@
 --@include ids
 --@include held
 --@include replace
+--@include keep_attempts
 --@include order
 --@include moved
 --@include turns
@@ -48,7 +49,7 @@ if #aside > 0 then
   local ids = {}
   for n, i in ipairs(aside) do
     ids[n] = ARGV[i]
-    replace(KEYS[3], 'HSET', ARGV[i], ARGV[i + 3])
+    keep_attempts(KEYS[3], ARGV[i], ARGV[i + 3])
     replace(KEYS[4], 'ZADD', string.format('%d', due), ARGV[i])
   end
   ids[#ids + 1] = 'JUSTID'

@@ -9,6 +9,7 @@
 --          many tasks got a slot
 --@include order
 --@include replace
+--@include keep_attempts
 local call, group, aside = redis.call, ARGV[1], ARGV[3]
 local most, rate, burst = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 -- In ms: how long a slot is kept for a task that no worker takes, and after which a waiting task asks again by itself.
@@ -107,7 +108,7 @@ replace(KEYS[2], 'ZADD', 0, member)
 local before = call('ZLEXCOUNT', KEYS[2], '[' .. key .. '\n', '(' .. member)
 local wait = AGAIN * (1 + before)
 if rate and (not most or (used[key] or 0) < most) then wait = math.ceil((before + 1 - tokens(key)) / rate * 1000) end
-replace(attempts(i), 'HSET', id, ARGV[10])
+keep_attempts(attempts(i), id, ARGV[10])
 replace(retries(i), 'ZADD', string.format('%d', math.ceil(now) + math.max(1, math.min(wait, LONGEST))), id)
 call('XCLAIM', stream(i), group, aside, 0, id, 'JUSTID')
 return 0
