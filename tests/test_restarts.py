@@ -16,7 +16,7 @@ import redis
 import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable
-from tests.servers import Server, Shell
+from tests.servers import Server, Shell, free_port
 
 
 def said_on(server: Server, project: str) -> list[bytes]:
@@ -204,6 +204,46 @@ async def test_coroutines_that_wait_survive_a_restart(own_server, project):
                 await bus.satisfy(f"flag {number}")
 
     assert [(await wait)[0].state for wait in waits] == ["satisfied"] * 50
+
+
+def step_down(server: Server) -> None:
+    """Make a primary a replica, which ends all blocked reads, and a primary again."""
+    server.ask("REPLICAOF", "127.0.0.1", free_port())
+    server.ask("REPLICAOF", "NO", "ONE")
+
+
+def test_verbs_that_wait_survive_a_primary_that_steps_down(own_server, tmp_path, project):
+    shell = Shell(tmp_path / "home", {"AGENTBUS_PROJECT": project, "AGENTBUS_URL": own_server.url})
+    shell.ok("announce", "held", "--agent", "ada")
+    words = [
+        ("await", "built", "--timeout", "60"),
+        ("overhear", "--follow", "--max", "1", "--topic", "t", "--timeout", "60"),
+        ("announce", "held", "--wait", "60", "--agent", "bob"),
+    ]
+    waiters = [shell.start(*each) for each in words]
+    while own_server.ask("CLIENT", "LIST").count(b"cmd=xread") < len(waiters):
+        pass
+    step_down(own_server)
+    for each in (
+        ("satisfy", "built"),
+        ("speak", "hi", "--topic", "t"),
+        ("release", "held", "--agent", "ada"),
+    ):
+        shell.ok(*each)
+
+    said = [waiter.communicate(timeout=60) for waiter in waiters]
+    assert [waiter.returncode for waiter in waiters] == [0, 0, 0], said
+
+
+async def test_coroutines_that_wait_survive_a_primary_that_steps_down(own_server, project):
+    async with agentbus.aio.connect(own_server.url, project=project, agent="bob") as bus:
+        waits = [asyncio.ensure_future(bus.await_(f"flag {n}", timeout=60)) for n in range(5)]
+        await asyncio.to_thread(until_somebody_waits, own_server)
+        await asyncio.to_thread(step_down, own_server)
+        for number in range(5):
+            await bus.satisfy(f"flag {number}")
+
+        assert [(await wait)[0].state for wait in waits] == ["satisfied"] * 5
 
 
 def test_await_is_told_when_the_server_does_not_come_back_in_time(own_server, connect_to):

@@ -14,7 +14,7 @@ import time
 from agentbus.core import client_session
 from agentbus.core.settings_check import make_private
 from agentbus.store.driver import run
-from agentbus.store.operation import PASSING
+from agentbus.store.operation import is_passing
 from agentbus.store.steps import Denied, LinkDown, Pause, ServerReply, Wait
 
 TYPE_CHECKING = False
@@ -108,7 +108,7 @@ def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] 
         except Denied:
             return None
         except (LinkDown, ServerReply) as failure:
-            if isinstance(failure, ServerReply) and failure.code not in PASSING:
+            if isinstance(failure, ServerReply) and not is_passing(failure):
                 raise
             # Messages are kept while the server is restarted.
             yield Pause(pause)

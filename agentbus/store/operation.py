@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 MISREAD = (ServerReply, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 # Not executed, and transient: a restart, a failover, resharding, a busy script.
-PASSING = frozenset(
+_PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
+# A blocked read that the server ended is passing, too: the primary has become a replica. It is not where
+# Redis before 7.2 says that the stream was deleted.
+_ENDED, _DELETED = "UNBLOCKED", "no longer exists"
 # The server refuses a write with these before it checks whether the write was executed already.
 _UNSEEN = frozenset(("OOM", "MISCONF", "NOREPLICAS"))
 _FIRST_PAUSE = 0.02
@@ -131,7 +134,14 @@ def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool)
         # What the system forbids from the start, it will not allow in a moment.
         return isinstance(failure, Denied) and not answered
     # Whether a first copy was executed, the server can say only with free memory.
-    return failure.code not in PASSING and not (maybe_done and failure.code in _UNSEEN)
+    return not is_passing(failure) and not (maybe_done and failure.code in _UNSEEN)
+
+
+def is_passing(failure: ServerReply) -> bool:
+    """Report whether the server executed nothing, and may do so in a moment."""
+    if failure.code == _ENDED:
+        return _DELETED not in str(failure)
+    return failure.code in _PASSING
 
 
 def _readable(op: Op[T], where: str) -> Op[T]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg
 
 NO_REDIS = "the server does not speak Redis's protocol"
-_ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN"))
+_ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"))
 _HERE = os.path.join(os.path.dirname(__file__), "lua")
 _sources: dict[str, bytes] = {}
 _digests: dict[str, str] = {}
