@@ -177,6 +177,15 @@ def test_no_part_of_a_password_that_was_not_encoded_is_shown(start, separator):
     assert "rest-of-it" not in said
 
 
+@pytest.mark.parametrize("password", ["hunter2", "12345678", "s3cret-and-long"])
+@pytest.mark.parametrize("who", ["", "user"])
+def test_a_password_without_an_at_is_not_shown(who, password):
+    with pytest.raises(ConfigError) as refused:
+        read(f"redis://{who}:{password}/0")
+
+    assert password[:4] not in f"{refused.value} {refused.value.hint}"
+
+
 @given(url=st.text(max_size=60) | st.from_regex(r"[a-z+]{3,8}://[^\s]{0,40}", fullmatch=True))
 def test_any_text_is_a_url_or_is_refused_in_a_sentence(url):
     try:

@@ -83,7 +83,7 @@ def read(text: str) -> Url:
         scheme.lower(),
         _decoded(username) or None if at else None,
         _decoded(password) if at and colon else None,
-        tuple(_host(host, text) for host in hosts.split(",")) if hosts else (),
+        tuple(map(_host, hosts.split(","))) if hosts else (),
         _decoded(slash + path),
         tuple(options),
     )
@@ -93,7 +93,7 @@ def _is_secret(option: str) -> bool:
     return any(word in option.lower() for word in ("pass", "pwd", "secret", "token", "auth"))
 
 
-def _host(text: str, url: str) -> tuple[str, int | None]:
+def _host(text: str) -> tuple[str, int | None]:
     if text.startswith("["):
         host, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
@@ -106,8 +106,10 @@ def _host(text: str, url: str) -> tuple[str, int | None]:
     if not port:
         return _decoded(host), None
     if not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 65536:
+        # Not shown: without an '@' after it, a password stands where the port would.
         raise ConfigError(
-            f"the server's URL names the port {_shown(port)}", hint="give a number up to 65535"
+            "the server's URL names a port that is not a number from 1 to 65535",
+            hint="correct it, or write '@' after a password, as in redis://:password@host",
         )
     return _decoded(host), int(port)
 
