@@ -65,6 +65,8 @@ def test_a_url_is_read_as_it_was_written(scheme, username, password, places, pat
         ("REDIS://h", ("redis", None, None, (("h", None),), "", ())),
         ("redis://h:6380/2", ("redis", None, None, (("h", 6380),), "/2", ())),
         ("redis://:pw@h", ("redis", None, "pw", (("h", None),), "", ())),
+        ("redis://:6380", ("redis", None, None, (("localhost", 6380),), "", ())),
+        ("redis://:pw@:6380/1", ("redis", None, "pw", (("localhost", 6380),), "/1", ())),
         ("redis://u@h", ("redis", "u", None, (("h", None),), "", ())),
         ("redis://u:@h", ("redis", "u", "", (("h", None),), "", ())),
         ("redis://u:p%40%3A%2F@h", ("redis", "u", "p@:/", (("h", None),), "", ())),

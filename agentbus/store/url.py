@@ -111,7 +111,7 @@ def _host(text: str) -> tuple[str, int | None]:
             "the server's URL names a port that is not a number from 1 to 65535",
             hint="correct it, or write '@' after a password, as in redis://:password@host",
         )
-    return _decoded(host), int(port)
+    return _decoded(host) or "localhost", int(port)
 
 
 def _decoded(text: str) -> str:
