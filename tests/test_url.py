@@ -101,6 +101,7 @@ def test_urls_that_are_refused(url):
     [
         *("redis://h/x", "redis://h/-1", "redis://h?db=x", "redis://h?dbx=1", "redis://a,b"),
         *("unix://", "http://h", "x://h", "redis://h/1/2", "redis://h/9999999999"),
+        *("redis+cluster://h/3", "redis+cluster://h/x", "redis+cluster://h?db=3"),
     ],
 )
 def test_urls_that_name_no_backend(url):

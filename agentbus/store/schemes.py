@@ -130,6 +130,11 @@ def _cluster(url: Url, project: str) -> Backend:
     from agentbus.store.discovery import ClusterFinder
 
     _only_options(url, "tls", *_TLS_OPTIONS)
+    if url.database():
+        raise ConfigError(
+            f"{url.masked()} names a database, and a cluster has none",
+            hint="leave the number out of the URL",
+        )
     return _Cluster(url.masked(), ClusterFinder(url, project).find)
 
 
