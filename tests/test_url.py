@@ -189,6 +189,11 @@ def test_a_password_without_an_at_is_not_shown(who, password):
     assert password[:4] not in f"{refused.value} {refused.value.hint}"
 
 
+def test_a_wrong_database_behind_a_sentinel_is_named_with_its_whole_url():
+    with pytest.raises(ConfigError, match=r"redis\+sentinel://h:1/main/x names the database 'x'"):
+        backend("redis+sentinel://h:1/main/x", "p")
+
+
 @given(url=st.text(max_size=60) | st.from_regex(r"[a-z+]{3,8}://[^\s]{0,40}", fullmatch=True))
 def test_any_text_is_a_url_or_is_refused_in_a_sentence(url):
     try:

@@ -45,8 +45,7 @@ class SentinelFinder:
         self._service = parts[0]
         options = dict(url.options)
         self._tls = _context(url) if _wants_tls(url) else None
-        numbers = Url(url.scheme, None, None, url.hosts, "/".join(parts[1:]), url.options)
-        self._database = numbers.database()
+        self._database = url.database("".join(parts[1:]))
         self._kwargs: dict[str, Any] = {
             "username": options.get("sentinel_username"),
             "password": options.get("sentinel_password"),

@@ -38,11 +38,11 @@ class Url(Record):
             f"{'?' if options else ''}{options}"
         )
 
-    def database(self) -> int:
-        """Return the database's number, from the path or from `?db=`."""
+    def database(self, path: str | None = None) -> int:
+        """Return the database's number, from `?db=`, or from the path or what is given of it."""
         text = dict(self.options).get("db", "")
         if not text and self.scheme != "unix":
-            text = self.path.strip("/")
+            text = (self.path if path is None else path).strip("/")
         if not text:
             return 0
         if not (text.isascii() and text.isdigit()) or len(text) > 9:
