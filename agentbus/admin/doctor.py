@@ -18,9 +18,9 @@ from agentbus.core.record import Record
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
 from agentbus.store import sessions
-from agentbus.store.failures import refused
+from agentbus.store.failures import CROWDED, refused
 from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE, embedded_advice
-from agentbus.store.steps import Batch, Command, Denied, LinkDown, ServerReply
+from agentbus.store.steps import Batch, Command, Crowded, Denied, LinkDown, ServerReply
 from agentbus.store.url import read
 from agentbus.workers.registry import in_batches
 
@@ -137,6 +137,8 @@ def _unreachable(
         remedy = "wait until it has loaded its data" if loading else "see the server's log"
     elif isinstance(failure, Denied):
         return Finding("connection", "failed", failure.error.message, failure.error.hint)
+    elif isinstance(failure, Crowded):
+        remedy = CROWDED
     elif settings.url is None:
         said, advice = embedded_advice(str(failure))
         return Finding("connection", "failed", f"{where} does not answer ({said})", advice)

@@ -13,7 +13,7 @@ from agentbus.store import sandbox
 from agentbus.store.connection import Backend, Target, check_peer, greeting
 from agentbus.store.failures import mistake, revive, unconnected
 from agentbus.store.hiredis_reader import buffer, reader
-from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle
+from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle, turned_away
 from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
@@ -251,7 +251,10 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self._watchdog = self._loop.call_at(until, self._watch)
 
     def _greeted(self, replies: list[Any]) -> None:
-        """Fail all pending requests if the server rejected the login."""
+        """Fail all pending requests if the server rejected the connection, or the login."""
+        if (refusal := turned_away(replies[0])) is not None and self._transport is not None:
+            self._transport.abort()
+            self._fail(str(refusal), refusal)
         for reply in replies[:-1]:
             if isinstance(reply, ServerReply):
                 for request in self._waiting:
@@ -261,12 +264,26 @@ class _AsyncConnection(asyncio.BufferedProtocol):
     def _fail(self, why: str, failure: Exception | None = None) -> None:
         if self._lost:
             return
-        self._lost = why or "the connection was lost"
+        if failure is None:
+            failure = self._refusal()
+        self._lost = str(failure or "") or why or "the connection was lost"
         if self._watchdog is not None:
             self._watchdog.cancel()
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             request.fail(failure or LinkDown(self._lost, sent=True))
+
+    def _refusal(self) -> LinkDown | ServerReply | None:
+        """Return the error for a connection that the server refused in its first reply."""
+        if self._waiting and not self._waiting[0].greets:
+            return None
+        if self._waiting and self._waiting[0].replies:
+            return turned_away(self._waiting[0].replies[0])
+        try:
+            # It may have come before the first request.
+            return turned_away(self._reader.gets())
+        except (ConnectionError, MemoryError):
+            return None
 
 
 class _Request:

@@ -17,6 +17,7 @@ from agentbus.store.resp import (
     parse,
     raise_first,
     settle,
+    turned_away,
 )
 from agentbus.store.steps import Denied, LinkDown, Step
 
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Advice, Arg, Link
 
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
-_SMALL = 8192
 _LASTS = 16  # A connection with this many exchanges is long-lived.
-_GRACE = 1.0
+_SMALL, _GRACE = 8192, 1.0
 _PEERCRED = getattr(_socket, "SO_PEERCRED", None)  # Other systems than Linux have other ways.
 
 
@@ -274,11 +274,9 @@ class _Connection:
             else:
                 replies = self._receive(len(everything) + unread, until, len(greeting))
         except OSError as error:
-            raise _down(error, "answer", self._host, sent=sent) from None
-        if unread:
-            return replies[unread:]
+            raise _down(error, "answer", self._host, sent=sent, sock=self._socket) from None
         if not greeting:
-            return replies
+            return replies[unread:] if unread else replies
         raise_first(replies[: len(greeting) - 1])
         return replies[len(greeting) :]
 
@@ -339,6 +337,8 @@ class _Connection:
                     replies.append(reply)
                 return replies
             except Incomplete:
+                if greeting and replies and (refusal := turned_away(replies[0])) is not None:
+                    raise refusal from None
                 continue
             except (ValueError, RecursionError):
                 raise LinkDown(NO_REDIS, sent=True) from None
@@ -394,7 +394,7 @@ def check_peer(sock: Any, path: str) -> None:
         raise stranger(path, owner)
 
 
-def _down(error: OSError, lacking: str, host: str, *, sent: bool) -> Exception:
+def _down(error: OSError, lacking: str, host: str, *, sent: bool, sock: Any = None) -> Exception:
     from agentbus.store.failures import down
 
-    return down(error, lacking, host, sent=sent)
+    return down(error, lacking, host, sent=sent, sock=sock)

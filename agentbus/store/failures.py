@@ -11,12 +11,13 @@ from agentbus.core.errors import (
 )
 from agentbus.store import sandbox
 from agentbus.store.functions import MISSING, library
-from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Unconfirmed
+from agentbus.store.resp import Incomplete, parse, turned_away
+from agentbus.store.steps import Crowded, Denied, LinkDown, ServerReply, Step, Unconfirmed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from agentbus.store.steps import Advice, Op
 
@@ -31,10 +32,14 @@ class WrongType(BackendUnavailable):
     """Raised when a key has another type than the bus gives it: another program wrote it."""
 
 
+# The bytes of a refusal that are read at most.
+_PARTING = 4096
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
 # Inside scripts, a refusal by ACL has no separate code; its text differs before Redis 7.2.
 _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing the script can't")
 
+# What helps where a server has too many connections.
+CROWDED = "raise the server's maxclients, or end some of its connections"
 _NUMBER = "correct the database's number in the URL; a server has 16 by default, from 0"
 _NO_LOGIN = "the server has no password: leave it out of the URL, or set one on the server"
 # What a server says to a login that will never succeed, and the remedy.
@@ -65,6 +70,8 @@ def given_up(
     said = str(failure)
     if callable(advice):
         said, advice = advice(said)
+    if isinstance(failure, Crowded):
+        advice = CROWDED
     if isinstance(failure, Unconfirmed):
         return OutcomeUnknown(
             f"{where} executed '{step.label}', but {said} within {waited:g} s",
@@ -89,6 +96,11 @@ def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBus
         assert isinstance(failure, Denied)
         return failure.error
     said = str(failure)
+    if failure.code == "DENIED":
+        return ConfigError(
+            f"{where} is in protected mode: it refuses connections from other machines",
+            hint="set a password on the server, or 'protected-mode no' in its configuration",
+        )
     if hint := next((_LOGIN[words] for words in _LOGIN if words in said), None):
         return ConfigError(f"{where} refused the login: {said[:120]}", hint=hint)
     if MISSING in said:
@@ -176,12 +188,30 @@ def why(error: OSError, lacking: str) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def down(error: OSError, lacking: str, host: str, *, sent: bool) -> LinkDown | ConfigError:
-    """Return the error for a failed connection: a retry cannot help if a certificate was not accepted."""
+def down(
+    error: OSError, lacking: str, host: str, *, sent: bool, sock: Any = None
+) -> LinkDown | ServerReply | ConfigError:
+    """Return the error for a failed connection: a retry cannot help if a certificate was not accepted.
+
+    If the socket took no request, the server may have refused the connection, said why, and closed it.
+    """
+    if sock is not None and not sent and (refusal := turned_away(_parting(sock))) is not None:
+        return refusal
     return mistake(error, host) or LinkDown(why(error, lacking), sent=sent)
 
 
-def unconnected(error: OSError, host: str, path: str | None) -> LinkDown | ConfigError:
+def _parting(sock: Any) -> Any:
+    """Return the reply that a server sent before it closed a connection; None if there is none."""
+    try:
+        sock.setblocking(False)
+        return parse(sock.recv(_PARTING), 0)[0]
+    except (OSError, Incomplete, LinkDown, ValueError, RecursionError):
+        return None
+
+
+def unconnected(
+    error: OSError, host: str, path: str | None
+) -> LinkDown | ServerReply | ConfigError:
     """Return the error for a connection that was not made: a retry cannot help in a sandbox."""
     if denied := sandbox.kept_off(error, path):
         return Denied(denied)

@@ -11,6 +11,7 @@ from agentbus.store.steps import (
     Batch,
     Both,
     Command,
+    Crowded,
     LinkDown,
     Script,
     ServerReply,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 NO_REDIS = "the server does not speak Redis's protocol"
 _ELSEWHERE = frozenset(("MOVED", "ASK", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED"))
+_TOO_MANY = "max number of clients"
 _HERE = os.path.join(os.path.dirname(__file__), "lua")
 _sources: dict[str, bytes] = {}
 _digests: dict[str, str] = {}
@@ -114,6 +116,18 @@ def raise_first(replies: Sequence[Any]) -> None:
     for reply in replies:
         if isinstance(reply, ServerReply):
             raise reply
+
+
+def turned_away(reply: Any) -> LinkDown | ServerReply | None:
+    """Return the error for the first reply on a connection that the server refuses, and so closes.
+
+    None for any other reply. It has too many connections now, or is in protected mode.
+    """
+    if not isinstance(reply, ServerReply):
+        return None
+    if reply.code == "DENIED":
+        return reply
+    return Crowded(str(reply), sent=False) if _TOO_MANY in str(reply) else None
 
 
 def moved(replies: Sequence[Any]) -> bool:

@@ -322,6 +322,10 @@ class LinkDown(Exception):
         self.sent = sent
 
 
+class Crowded(LinkDown):
+    """The server refused the connection, because it has too many."""
+
+
 class Unconfirmed(LinkDown):
     """The server executed the request, and what must confirm it did not."""
 
