@@ -329,11 +329,39 @@ async def _open(target: Target, within: float, client: str) -> _AsyncConnection:
                     sock.close()
                     raise
             else:
-                _, connection = await loop.create_connection(
-                    protocol, target.host, target.port, ssl=target.tls
-                )
+                connection = await _to_host(loop, protocol, target, within)
     except TimeoutError:
         raise LinkDown("no connection in time", sent=False) from None
     except OSError as error:
         raise unconnected(error, target.host, target.path) from None
     return connection
+
+
+async def _to_host(
+    loop: asyncio.AbstractEventLoop,
+    protocol: Callable[[], _AsyncConnection],
+    target: Target,
+    within: float,
+) -> _AsyncConnection:
+    """Connect to the first of a host's addresses that answers; raises `OSError`."""
+    until = loop.time() + within
+    found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    for left, (family, *_, address) in zip(range(len(found), 0, -1), found, strict=True):
+        sock = socket.socket(family)
+        try:
+            sock.setblocking(False)
+            # As in `tcp.connect`: one that does not answer leaves time for the others.
+            async with asyncio.timeout((until - loop.time()) / left):
+                await loop.sock_connect(sock, address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            name = None if target.tls is None else target.host
+            _, connection = await loop.create_connection(
+                protocol, sock=sock, ssl=target.tls, server_hostname=name
+            )
+        except BaseException as error:
+            sock.close()
+            if left == 1 or not isinstance(error, OSError):
+                raise
+        else:
+            return connection
+    raise OSError("the host has no address")

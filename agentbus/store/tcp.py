@@ -19,10 +19,13 @@ def connect(host: str, port: int, tls: Any, until: float) -> Any:
     # As str, even an ASCII name would load the IDNA tables.
     name = host.encode() if host.isascii() else host
     found = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
-    for family, kind, protocol, _canonical, address in found:
+    for left, (family, kind, protocol, _canonical, address) in zip(
+        range(len(found), 0, -1), found, strict=True
+    ):
         sock = _socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(max(0.001, until - time.monotonic()))
+            # One that does not answer, such as of a broken IPv6 route, leaves time for the others.
+            sock.settimeout(max(0.001, (until - time.monotonic()) / left))
             sock.connect(address)
             sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
             return _secured(sock, host, tls, until) if tls is not None else sock
