@@ -79,6 +79,21 @@ def test_each_clients_hooks_are_run(user, client):
     )
 
 
+@pytest.mark.parametrize(
+    "other", [{"command": "say it's done"}, {"command": 5}, {"hooks": [None]}, "say done", None]
+)
+def test_hooks_of_others_before_ours_are_left_alone(user, other):
+    settings = user.home / ".cursor/hooks.json"
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"hooks": {"stop": [other]}}))
+    user.install("cursor")
+
+    code, found = user.check("cursor")
+
+    assert code == 0, found
+    assert found["cursor", "stop"]["shows"].startswith("AgentBus: before you stop")
+
+
 def test_the_check_leaves_nothing_on_the_bus(user):
     user.install("cursor")
     user.check("cursor")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentbus.agents import clients, plugin
-from agentbus.agents.install import edit, folder, places, plugins, run, trust
+from agentbus.agents.install import edit, folder, places, plugins, run, settings_json, trust
 from agentbus.agents.install.place import Installation
 from agentbus.agents.install.steps import ClientProgram, shown
 from agentbus.agents.install.trial import HookRun, HookTrial, tools
@@ -86,8 +85,9 @@ def _tried(client: str, parts: ClientParts, again: str) -> Iterator[InstallFindi
     with HookTrial(client).running() as trial:
         if trial.away:
             yield InstallFinding(client, "bus", "warning", trial.away, "see 'agentbus doctor'")
-        for event, command in parts.hooks.items():
-            ran = trial.hook(command, event, module.EVENTS[event])
+        # In the order of a session, whatever that of the file is: the first hook names the session.
+        for event in (one for one in module.EVENTS if one in parts.hooks):
+            ran = trial.hook(parts.hooks[event], event, module.EVENTS[event])
             yield _finding(client, event, ran, again)
     names, ran = tools(parts.server)
     if not ran.wrong and len(names) != _TOOLS:
@@ -180,8 +180,9 @@ def _parts(client: str, hooks: str, servers: Any) -> ClientParts:
     found: dict[str, str] = {}
     for event, groups in _json(hooks)["hooks"].items():
         for group in groups:
-            for hook in group.get("hooks", [group]):
-                words = shlex.split(hook.get("command", ""))
+            # A file that we merge into may have anything else in it.
+            for hook in group.get("hooks", [group]) if isinstance(group, dict) else ():
+                words = settings_json.words(hook)
                 # One that waits in the background would keep the check waiting.
                 if words[1:3] == ["hook", client] and not hook.get("asyncRewake"):
                     found[event] = hook["command"]

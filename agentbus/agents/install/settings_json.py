@@ -155,13 +155,18 @@ def _drop_hooks(path: str, found: Entries) -> None:
                 del hooks[event]
 
 
-def _is_our_hook(entry: object) -> bool:
+def words(entry: object) -> list[str]:
+    """Return the words of a hook's command, [] for what is not one, or none that can be read."""
     command = entry.get("command") if isinstance(entry, dict) else None
     try:
-        words = shlex.split(command) if isinstance(command, str) else []
+        return shlex.split(command) if isinstance(command, str) else []
     except ValueError:
-        return False
-    return words[1:3] == ["hook", "cursor"] and _is_program(words[0])
+        return []
+
+
+def _is_our_hook(entry: object) -> bool:
+    found = words(entry)
+    return found[1:3] == ["hook", "cursor"] and _is_program(found[0])
 
 
 def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:
