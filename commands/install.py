@@ -42,7 +42,7 @@ VERB = Verb(
     DRY_RUN,
     Param("--check", "Run what is installed, and print what a model would see; exit 6 on failure."),
     Param("--uninstall", "Take it out again."),
-    Param("--print", "Print the commands that install it by hand."),
+    Param("--print", "Print the commands that install it by hand, or what to add to files."),
     text="Without CLIENT: in those that are on the PATH; agents-md, a few lines in AGENTS.md, only if it is"
     " named. Claude Code, Codex, Copilot and Gemini CLI install a folder under ~/.local/share/agentbus by"
     " their own commands. OpenCode gets a file. Entries are merged into Cursor's settings, after a copy is"

@@ -244,6 +244,27 @@ def test_print_says_what_to_type(user):
     assert (directory(user) / ".claude-plugin/marketplace.json").exists()
 
 
+def test_print_says_what_to_add_to_the_files_that_are_edited(user):
+    printed = user.run("install", "cursor", "--print").out.decode().splitlines()
+
+    paths = [user.home / ".cursor/hooks.json", user.home / ".cursor/mcp.json"]
+    for path, line in zip(paths, printed, strict=True):
+        before, _, entries = line.partition(": ")
+        assert before == f"add to ~/.cursor/{path.name}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(entries)
+    assert [line[-7:] for line in user.install("cursor")[:2]] == ["already"] * 2
+
+
+def test_what_print_says_of_the_hook_of_git_can_be_typed(user):
+    (line,) = user.run("install", "--git", "--print").out.decode().splitlines()
+
+    program, *words = line.split()
+    assert program == "agentbus"
+    assert user.run(*words).code == 0
+    assert (user.root / ".git/hooks/pre-commit").exists()
+
+
 def test_codex_is_said_to_wait_for_trust_when_something_was_installed(user):
     assert b"enter /hooks" in user.run("install", "codex").err
     assert user.run("install", "codex").err == b""

@@ -140,7 +140,7 @@ def _check_own(path: str, before: bytes | None, mark: str) -> None:
     if before is not None and mark.encode() not in before:
         raise Refused(
             f"{path} exists, and is not of AgentBus",
-            hint="move it away; 'agentbus install --print' shows what would be written",
+            hint="move it away, then run the command again",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,7 +10,7 @@ import subprocess
 from agentbus.agents import plugin
 from agentbus.agents.install import block, edit, settings_json
 from agentbus.agents.install.place import Installation
-from agentbus.agents.install.steps import InstallStep
+from agentbus.agents.install.steps import InstallStep, shown
 from agentbus.core.errors import NotFound, Refused
 from agentbus.core.settings import home
 
@@ -41,7 +42,6 @@ def install(client: str, place: Installation) -> list[InstallStep]:
         text = plugin.text("agents.md", place.program)
         return [edit.merge(path, block.put(path, text), block.drop(path), merged)]
     hooks, servers = cursor(place)
-    server = {"command": place.program, "args": ["mcp"]}
     wanted = plugin.hooks("cursor", place.program)
     steps = [
         edit.merge(
@@ -49,7 +49,7 @@ def install(client: str, place: Installation) -> list[InstallStep]:
             merged,
         ),
         edit.merge(
-            *(servers, settings_json.add_server(servers, server)),
+            *(servers, settings_json.add_server(servers, _server(place))),
             *(settings_json.drop_server(servers), merged),
         ),
     ]
@@ -78,6 +78,20 @@ def uninstall(client: str, place: Installation) -> list[InstallStep]:
         edit.restore(servers, settings_json.drop_server(servers), merged),
         edit.remove_own(rule, MARK, rules, os.path.dirname(rules)),
     ]
+
+
+def to_add(place: Installation) -> list[str]:
+    """Return what a person adds to Cursor's two files, a line each."""
+    hooks, servers = cursor(place)
+    wanted = {
+        hooks: plugin.hooks("cursor", place.program),
+        servers: {"mcpServers": {plugin.NAME: _server(place)}},
+    }
+    return [f"add to {shown(path)}: {json.dumps(found)}" for path, found in wanted.items()]
+
+
+def _server(place: Installation) -> settings_json.Entries:
+    return {"command": place.program, "args": ["mcp"]}
 
 
 def opencode(place: Installation) -> str:

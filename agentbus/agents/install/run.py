@@ -104,14 +104,16 @@ def recorded(place: Installation) -> list[str]:
 
 
 def by_hand(client: str, place: Installation) -> list[str]:
-    """Return the commands that install it in a client, for a person to type."""
+    """Return the commands that install it in a client, or what to add to its files, for a person."""
     if client in plugins.CLIENTS:
         return plugins.by_hand(client, place)
     if client == "opencode":
         path = places.opencode(place)
         source = os.path.join(place.folder, "opencode", "agentbus.js")
         return [f"mkdir -p {shown(os.path.dirname(path))}", f"cp {shown(source)} {shown(path)}"]
-    return [f"agentbus install {client}"]
+    if client == "cursor":
+        return places.to_add(place)
+    return [f"agentbus install {'--git' if client == 'git' else client}"]
 
 
 def missing(client: str, place: Installation, *, installs: bool = True) -> NotFound:
