@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import stat
 import subprocess
+import sys
 
 import pytest
 
@@ -251,6 +253,43 @@ def test_a_file_that_changes_before_it_is_written_is_left_alone(tmp_path):
     with pytest.raises(AgentBusError, match="was changed meanwhile"):
         step.perform()
     assert path.read_text() == "two\n"
+
+
+# Installs in Cursor, and is killed when it would put a file in its place.
+KILLED = """
+import os, signal, sys
+
+def stops(event, given):
+    if event == "os.rename" and os.fsdecode(given[1]).endswith(f"/.cursor/{os.environ['AT']}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(stops)
+from agentbus.commands._main import main
+
+sys.argv[1:] = ["install", "cursor"]
+main()
+"""
+
+
+@pytest.mark.parametrize("at", ["hooks.json", "mcp.json"])
+@pytest.mark.parametrize("again", [True, False])
+def test_settings_become_what_they_were_after_an_installation_that_was_killed(user, at, again):
+    before = {"hooks.json": '{ "version":1, "hooks":{} }\n', "mcp.json": '{"mcpServers":{ } }'}
+    for name, text in before.items():
+        (cursor(user) / name).write_text(text)
+    environment = {**os.environ, **user.environment, "AT": at}
+    for variable in ELSEWHERE:
+        environment.pop(variable, None)
+    killed = [sys.executable, "-c", KILLED]
+    done = subprocess.run(killed, cwd=user.root, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+    if again:
+        user.install("cursor")
+    user.uninstall("cursor")
+
+    assert {name: (cursor(user) / name).read_text() for name in before} == before
+    assert not [*cursor(user).glob("*backup*")]
 
 
 def test_processes_that_install_at_once_record_all_of_it(user):

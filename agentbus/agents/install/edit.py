@@ -30,11 +30,14 @@ def read(path: str) -> bytes | None:
         raise AgentBusError(f"{path} cannot be read ({error.strerror})") from None
 
 
-def merge(path: str, change: Change, drop: Change, merged: Merged) -> InstallStep:
+def merge(
+    path: str, change: Change, drop: Change, merged: Merged, save: Callable[[], None] = lambda: None
+) -> InstallStep:
     """Return the step that changes a file that others write, too; `change` returns what is to be in it.
 
-    The first time, a copy is kept beside the file. `merged` records it, and what was written. `drop`
-    returns what is in it without our part.
+    The first time, a copy is kept beside the file. `merged` records it, and what is written, and `save`
+    keeps that record before the file is replaced: a process may be killed in between. `drop` returns what
+    is in the file without our part.
     """
     target = os.path.realpath(path)
     before = read(target)
@@ -47,17 +50,19 @@ def merge(path: str, change: Change, drop: Change, merged: Merged) -> InstallSte
             raise AgentBusError(f"{path} was changed meanwhile", hint="run the command again")
         known = merged.get(target)
         made = _folders(os.path.dirname(target))
-        if known is None or known["digest"] != digest(before or b""):
+        if known is None or not _is_known(known, before or b""):
             # It is the user's, with what they have changed since; a former copy is theirs, too.
             backup = None if before is None else _copy(target)
             if before is not None and drop(before) != before:
                 # It is not what was there before us.
                 backup = None
             known = {"backup": backup, "existed": before is not None, "folders": made}
+        was = None if before is None else digest(before)
+        merged[target] = known | {"digest": digest(after), "was": was}
+        save()
         _replace(target, after)
         if read(target) != after:
             raise AgentBusError(f"{path} does not hold what was written to it")
-        merged[target] = known | {"digest": digest(after)}
 
     return InstallStep(f"edit {shown(path)}", perform, _difference(path, before, after))
 
@@ -69,14 +74,14 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
     if before is None:
         merged.pop(target, None)
         return done(f"edit {shown(path)}")
-    untouched = known is not None and known["digest"] == digest(before)
+    untouched = known is not None and _is_known(known, before)
     backup = known["backup"] if known is not None and untouched else None
     after: bytes | None = change(before)
     if backup is not None and (kept := read(backup)) is not None:
         after = kept
     elif known is not None and not known["existed"] and (untouched or not (after or b"").strip()):
         after = None
-    if before == after:
+    if before == after and backup is None:
         merged.pop(target, None)
         return done(f"edit {shown(path)}")
 
@@ -84,15 +89,23 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
         if after is None:
             os.unlink(target)
             _remove_folders(known["folders"] if known is not None else [], target, merged)
-        else:
+        elif after != before:
             _replace(target, after)
         if backup is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(backup)
         merged.pop(target, None)
 
-    verb = "remove" if after is None else "edit"
-    return InstallStep(f"{verb} {shown(path)}", perform, _difference(path, before, after))
+    # A process that gave it back may have been killed before it removed the copy.
+    verb, what = ("remove", path) if after is None else ("edit", path)
+    if before == after and backup is not None:
+        verb, what = "remove", backup
+    return InstallStep(f"{verb} {shown(what)}", perform, _difference(path, before, after))
+
+
+def _is_known(known: dict[str, Any], data: bytes) -> bool:
+    """Tell whether a file is as it was written last, or was before that, and nobody else changed it."""
+    return digest(data) in (known["digest"], known.get("was"))
 
 
 def _remove_folders(folders: list[str], target: str, merged: Merged) -> None:

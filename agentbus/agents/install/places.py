@@ -31,7 +31,7 @@ exec {program} lease --check --staged
 
 def install(client: str, place: Installation) -> list[InstallStep]:
     """Return the steps; those that are done already among them. Raises `Refused` for what is not ours."""
-    merged = place.record.merged
+    merged, save = place.record.merged, place.record.save
     if client == "opencode":
         text = plugin.text("opencode.js", place.program)
         return [edit.own(opencode(place), text, MARK)]
@@ -40,19 +40,14 @@ def install(client: str, place: Installation) -> list[InstallStep]:
     if client == "agents-md":
         path = agents_md(place)
         text = plugin.text("agents.md", place.program)
-        return [edit.merge(path, block.put(path, text), block.drop(path), merged)]
+        return [edit.merge(path, block.put(path, text), block.drop(path), merged, save)]
     hooks, servers = cursor(place)
     wanted = plugin.hooks("cursor", place.program)
-    steps = [
-        edit.merge(
-            *(hooks, settings_json.add_hooks(hooks, wanted), settings_json.drop_hooks(hooks)),
-            merged,
-        ),
-        edit.merge(
-            *(servers, settings_json.add_server(servers, _server(place))),
-            *(settings_json.drop_server(servers), merged),
-        ),
-    ]
+    adds, drops = settings_json.add_hooks(hooks, wanted), settings_json.drop_hooks(hooks)
+    steps = [edit.merge(hooks, adds, drops, merged, save)]
+    adds = settings_json.add_server(servers, _server(place))
+    drops = settings_json.drop_server(servers)
+    steps.append(edit.merge(servers, adds, drops, merged, save))
     if place.in_repository:
         text = _RULE.format(mark=MARK, text=plugin.text("agents.md", place.program))
         steps.append(edit.own(cursor_rule(place), text, MARK))
