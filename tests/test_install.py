@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
 import stat
+import subprocess
 
 import pytest
 
 from agentbus.agents import plugin
 from agentbus.agents.install import folder
 from agentbus.core.version import __version__
-from tests.installing import User
+from tests.installing import ELSEWHERE, User
+from tests.servers import program
 from tests.tiers import nightly, sampled
 
 ALL = ("claude", "codex", "copilot", "gemini")
@@ -378,6 +382,28 @@ def test_what_failed_half_way_is_taken_out_with_the_settings_given_back(user):
     user.uninstall("copilot")
     assert path.read_text() == HAND_MADE
     assert not (user.home / ".local/share/agentbus").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "command"),
+    [("install", "copilot plugin install"), ("uninstall", "copilot plugin marketplace remove")],
+)
+def test_settings_are_given_back_though_a_process_was_killed_half_way(user, verb, command):
+    path = written(user, "copilot", HAND_MADE)
+    if verb == "uninstall":
+        user.install("copilot")
+    user.fake("ends", command)
+    environment = {**os.environ, **user.environment}
+    for variable in ELSEWHERE:
+        environment.pop(variable, None)
+    killed = [program(), verb, "copilot"]
+    done = subprocess.run(killed, cwd=user.root, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() != HAND_MADE
+
+    user.fake("ends", "nothing")
+    user.uninstall("copilot")
+    assert path.read_text() == HAND_MADE
 
 
 def test_copies_of_settings_are_for_their_user_alone(user):

@@ -1,7 +1,8 @@
 """Stands in for the clients' programs: the commands by which they install plugins, with what they print.
 
 `put` writes a program of a client's name into a directory. It keeps in `$HOME/.fake/NAME.json` what it has,
-and writes each command that changes it to `$HOME/.fake/calls`. What is in `$HOME/.fake/fails` fails.
+and writes each command that changes it to `$HOME/.fake/calls`. What is in `$HOME/.fake/fails` fails,
+and what is in `$HOME/.fake/ends` kills the process that has called it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 from typing import Any
 
@@ -45,6 +47,10 @@ class Fake:
         if fails.exists() and fails.read_text().strip() in " ".join([self.name, *words]):
             sys.stderr.write("it went wrong\n")
             return 3
+        ends = self.place / "ends"
+        if ends.exists() and ends.read_text().strip() in " ".join([self.name, *words]):
+            os.kill(os.getppid(), signal.SIGKILL)
+            return 0
         if words == ["app-server"]:
             return self.serve()
         if "list" in words:

@@ -55,6 +55,13 @@ class Kept:
     def __init__(self, client: str, place: Installation) -> None:
         self._place = place
         self._before = {path: edit.read(path) for path in settings(client, place)}
+        merged = place.record.merged
+        # Those that nobody else has changed since the last commands.
+        self._untouched = {
+            path
+            for path, before in self._before.items()
+            if path in merged and merged[path]["digest"] == edit.digest(before or b"")
+        }
 
     def remember(self) -> list[str]:
         """Record what the commands have changed, with a copy; return the files that lost comments."""
@@ -63,8 +70,8 @@ class Kept:
             after = edit.read(path)
             if after == before:
                 continue
-            known = merged.get(path)
-            if known is None or known["digest"] != edit.digest(before or b""):
+            known = merged[path] if path in self._untouched else None
+            if known is None:
                 # What has our plugin in it is not what was there before us.
                 clean = before is not None and _OURS not in before
                 backup = _copy(before) if before is not None and clean else None
@@ -74,20 +81,28 @@ class Kept:
                 lost.append(path)
         return lost
 
+    def follow(self) -> None:
+        """Record what commands that take it out have made of the settings so far."""
+        for path in self._untouched:
+            self._place.record.merged[path]["digest"] = edit.digest(edit.read(path) or b"")
+
     def give_back(self, *, shared: bool) -> list[str]:
         """Give back what was there, of files that only commands of ours have changed, and return these.
 
         With `shared`, the user's own settings are also those of another installation, and stay.
         """
         merged, given = self._place.record.merged, []
-        for at, (path, before) in enumerate(self._before.items()):
+        for at, path in enumerate(self._before):
             known = merged.get(path)
             if known is None or (shared and at == 0):
                 continue
             del merged[path]
             kept = edit.read(known["backup"]) if known["backup"] else None
-            untouched = known["digest"] == edit.digest(before or b"")
-            if untouched and known["existed"] == (kept is not None) and edit.read(path) != kept:
+            if (
+                path in self._untouched
+                and known["existed"] == (kept is not None)
+                and edit.read(path) != kept
+            ):
                 edit.put_back(path, kept)
                 given.append(path)
                 if kept is None:

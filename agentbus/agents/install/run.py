@@ -62,15 +62,23 @@ def install(
         # Before anything of the client runs: its lists, too, may rewrite settings.
         kept = keep.Kept(client, place)
         planned = _planned(client, place, installs=True)
-        worked = True
-        for outcome in _each(client, planned, dry=dry):
-            worked = worked and outcome.error is None
-            yield outcome
-        if not dry and isinstance(planned, list):
-            for path in kept.remember():
-                yield StepOutcome(client, keep.line(path, lost=True), "done")
-            # Also what a command has changed before the next one failed.
-            place.record.save()
+        worked, changes = True, not dry and isinstance(planned, list)
+        lost: list[str] = []
+        try:
+            for outcome in _each(client, planned, dry=dry):
+                worked = worked and outcome.error is None
+                if changes and outcome.state == "done":
+                    # A process that is killed within the next command must not lose it.
+                    lost = kept.remember()
+                    place.record.save()
+                yield outcome
+        finally:
+            # Also what a command has changed that failed, or was interrupted.
+            if changes:
+                lost = kept.remember()
+                place.record.save()
+        for path in lost:
+            yield StepOutcome(client, keep.line(path, lost=True), "done")
         if worked and not dry:
             place.record.clients[place.entry(client)] = os.path.basename(place.folder)
             place.record.save()
@@ -86,9 +94,17 @@ def uninstall(
         kept = keep.Kept(client, place)
         planned = _planned(client, place, installs=False)
         worked = True
-        for outcome in _each(client, planned, dry=dry):
-            worked = worked and outcome.error is None
-            yield outcome
+        try:
+            for outcome in _each(client, planned, dry=dry):
+                worked = worked and outcome.error is None
+                if outcome.state == "done":
+                    kept.follow()
+                    place.record.save()
+                yield outcome
+        finally:
+            if not dry and isinstance(planned, list):
+                kept.follow()
+                place.record.save()
         if worked and not dry:
             for path in kept.give_back(shared=plugins.is_shared(client, place)):
                 yield StepOutcome(client, keep.line(path, lost=False), "done")
