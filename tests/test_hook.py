@@ -16,6 +16,7 @@ from agentbus.admin import doctor
 from agentbus.agents import hook
 from agentbus.agents.event import WITHIN
 from agentbus.coordination import leases, presence
+from agentbus.coordination.paths import MOST_PATTERNS
 from agentbus.core import client_session, renewal
 from agentbus.core.settings import resolve
 from agentbus.store import resp
@@ -300,6 +301,23 @@ def test_an_edit_through_a_link_is_one_of_the_file_that_another_agent_leased(
     reviewer.lease("AGENTS.md")
 
     assert "AGENTS.md is leased by reviewer" in session.edit("CLAUDE.md")
+
+
+def test_a_patch_of_more_files_than_are_leased_at_a_time_is_refused_for_the_last_one(
+    session, reviewer, own, monkeypatch
+):
+    monkeypatch.chdir(session.root)
+    paths = [f"lib/{number}.py" for number in range(MOST_PATTERNS + 1)]
+    patch = "".join(f"*** Add File: {path}\n+a\n" for path in paths)
+    given = {"tool_name": "apply_patch", "tool_input": {"command": patch}}
+    assert session.answer("PreToolUse", client="codex", **given) == ""
+    assert {lease.pattern for lease in own.leases()} == {*paths}
+    session.answer("SessionEnd", client="codex")
+
+    reviewer.lease(paths[-1])
+    said = json.loads(session.answer("PreToolUse", client="codex", **given))
+    reason = said["hookSpecificOutput"]["permissionDecisionReason"]
+    assert reason.startswith(f"{paths[-1]} is leased by reviewer until ")
 
 
 def test_an_edit_deeper_than_a_lease_may_name_leases_the_directory_that_it_may(

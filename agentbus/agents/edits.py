@@ -25,9 +25,16 @@ def lease(event: Event) -> str | None:
     inside: dict[str, None] = {}
     for path in event.client.edited(event.given):
         inside |= dict.fromkeys(_patterns(event, path))
-    wanted = [*inside][:MOST_PATTERNS]
-    if not wanted:
-        return None
+    wanted = [*inside]
+    # A patch may be of more files than are leased at a time.
+    for at in range(0, len(wanted), MOST_PATTERNS):
+        refused = _lease(event, wanted[at : at + MOST_PATTERNS])
+        if refused is not None:
+            return refused
+    return None
+
+
+def _lease(event: Event, wanted: list[str]) -> str | None:
     pairs = [word for one in wanted for word in (one, "")]
     step = taking(
         *(event.scope, event.scope.once(), _LEASED_MS, pairs),
