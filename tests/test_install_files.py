@@ -319,6 +319,39 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
         edit.merge(path, block.put(path, "ours"), block.drop(path), {}).perform()
 
 
+def test_settings_stay_as_they_are_where_the_record_cannot_be_written(user):
+    place = cursor(user, b"{}")
+    record = user.home / ".local/share/agentbus/clients"
+    record.parent.mkdir(parents=True)
+    record.touch()
+
+    done = user.run("install", "cursor")
+    assert (done.code, done.out) == (1, b"")
+    assert b"installed.json cannot be written (File exists)" in done.err
+    assert (place / "hooks.json").read_bytes() == b"{}"
+
+
+def test_a_file_that_cannot_be_removed_is_an_error(tmp_path):
+    path = tmp_path / "agentbus.js"
+    path.write_text(f"// {OWN}\n")
+    made = {
+        "backup": None,
+        "existed": False,
+        "folders": [],
+        "digest": edit.digest(path.read_bytes()),
+    }
+    steps = [
+        edit.remove_own(str(path), OWN),
+        edit.restore(str(path), block.drop(str(path)), {os.path.realpath(path): made}),
+    ]
+    path.unlink()
+    path.mkdir()
+
+    for step in steps:
+        with pytest.raises(AgentBusError, match="cannot be written"):
+            step.perform()
+
+
 def test_a_merge_of_what_is_there_already_changes_no_order():
     ours = plugin.hooks("cursor", "/bin/agentbus")
     hooks = {"stop": [ours["hooks"]["stop"][0], {"command": "theirs"}]}
@@ -516,6 +549,14 @@ def test_a_directory_of_hooks_that_the_user_has_set_is_left_alone(user):
     assert done.code == 4
     assert b"core.hooksPath is .husky" in done.err
     assert not (user.root / ".husky").exists()
+
+
+def test_a_hook_of_git_without_git_is_an_error_that_says_so(user):
+    user.environment["PATH"] = str(user.bin)
+
+    done = user.run("install", "--git")
+    assert done.code == 5
+    assert b"git cannot be run (No such file or directory)" in done.err
 
 
 def test_a_hook_of_git_outside_of_a_repository_is_refused(user):

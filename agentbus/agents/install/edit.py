@@ -87,13 +87,13 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
 
     def perform() -> None:
         if after is None:
-            os.unlink(target)
+            with _writing(path):
+                os.unlink(target)
             _remove_folders(known["folders"] if known is not None else [], target, merged)
         elif after != before:
             _replace(target, after)
         if backup is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(backup)
+            put_back(backup, None)
         merged.pop(target, None)
 
     # A process that gave it back may have been killed before it removed the copy.
@@ -141,7 +141,8 @@ def remove_own(path: str, mark: str, *folders: str) -> InstallStep:
         return done(f"remove {shown(path)}")
 
     def perform() -> None:
-        os.unlink(path)
+        with _writing(path):
+            os.unlink(path)
         for folder in folders:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)

@@ -103,12 +103,15 @@ class InstallRecord:
         self.merged: dict[str, dict[str, Any]] = found.get("merged") or {}
 
     def save(self) -> None:
-        """Write it in one step."""
-        make_private(os.path.dirname(self._path))
+        """Write it in one step. Raises `AgentBusError`."""
         beside = f"{self._path}.{os.getpid()}"
-        with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(plugin.as_json({"clients": self.clients, "merged": self.merged}))
-        os.replace(beside, self._path)
+        try:
+            make_private(os.path.dirname(self._path))
+            with open(beside, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(plugin.as_json({"clients": self.clients, "merged": self.merged}))
+            os.replace(beside, self._path)
+        except OSError as error:
+            raise AgentBusError(f"{self._path} cannot be written ({error.strerror})") from None
 
     def tidy(self) -> None:
         """Remove the folders of versions that no client reads, and all there is if nothing is installed."""

@@ -142,11 +142,16 @@ def _commit_hook(place: Installation, *, checks: bool = True) -> str:
 
 
 def _git(place: Installation, *words: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", place.root, *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["git", "-C", place.root, *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise NotFound(
+            f"git cannot be run ({error.strerror})", hint="install git, or put it on the PATH"
+        ) from None
     return done.stdout.strip()
