@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
@@ -309,6 +310,43 @@ def test_processes_that_install_at_once_record_all_of_it(user):
     assert [process.wait() for process in running] == [0, 0, 0, 0]
     assert {line.partition(":")[0] for line in user.uninstall()} == {"cursor", "agents-md", "git"}
     assert user.files() == {}
+
+
+def is_waited_for(descriptor: int, pid: int) -> bool:
+    """Tell whether a process waits for the lock of a file."""
+    locks = pathlib.Path("/proc/locks").read_text().splitlines()
+    inode = os.fstat(descriptor).st_ino
+    return any("->" in one and f" {pid} " in one and f":{inode} " in one for one in locks)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="only Linux says who waits")
+def test_one_process_at_a_time_installs_though_the_directory_goes_in_between(tmp_path):
+    place = tmp_path / "agentbus"
+    locked = []
+    for _ in range(2):
+        place.mkdir()
+        locked.append(os.open(place, os.O_RDONLY))
+        fcntl.flock(locked[-1], fcntl.LOCK_EX)
+        if len(locked) == 1:
+            waits = (
+                "from agentbus.agents.install import folder\nwith folder.alone(): print('alone')"
+            )
+            waiting = subprocess.Popen(
+                [sys.executable, "-c", waits],
+                env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
+                stdout=subprocess.PIPE,
+            )
+            while not is_waited_for(locked[0], waiting.pid):
+                assert waiting.poll() is None
+            # The one that installed removes what is empty, and the next one begins.
+            place.rmdir()
+    os.close(locked[0])
+
+    while not is_waited_for(locked[1], waiting.pid):
+        assert waiting.poll() is None
+    os.close(locked[1])
+    assert waiting.communicate()[0] == b"alone\n"
+    assert not place.exists()
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):

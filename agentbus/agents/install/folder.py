@@ -69,18 +69,35 @@ def alone() -> Iterator[None]:
     """Wait until no other process of this user installs anything, and keep others waiting."""
     place = os.path.dirname(base())
     try:
-        os.makedirs(place, exist_ok=True)
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = _locked(place)
+        while descriptor is None:
+            descriptor = _locked(place)
     except OSError as error:
         raise AgentBusError(f"{place} cannot be written ({error.strerror})") from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
-        # It stays if anything is in it.
+        # It stays if anything is in it; another process that waits for it sees that it has gone.
         with contextlib.suppress(OSError):
             os.rmdir(place)
+        os.close(descriptor)
+
+
+def _locked(place: str) -> int | None:
+    """Wait for the lock of a directory, and return its descriptor; None if it was removed meanwhile."""
+    os.makedirs(place, exist_ok=True)
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        if os.path.samestat(os.fstat(descriptor), os.stat(place)):
+            return descriptor
+    except FileNotFoundError:
+        pass
+    os.close(descriptor)
+    return None
 
 
 class InstallRecord:
