@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from agentbus.store.operation import is_passing
 from agentbus.store.steps import (
     Batch,
     Both,
@@ -95,6 +96,10 @@ def forgotten(replies: Sequence[Any]) -> bool:
 def settle(step: Step, replies: list[Any]) -> Any:
     """Return a step's reply from those of its commands, or raise the error among them."""
     if isinstance(step, Batch):
+        for reply in replies:
+            if isinstance(reply, ServerReply) and is_passing(reply):
+                # No answer of the server to what was asked: all are sent again.
+                raise reply
         return replies
     reply = replies[0]
     if isinstance(reply, ServerReply):

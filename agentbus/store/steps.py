@@ -76,7 +76,10 @@ class Command(Step):
 
 
 class Batch(Step):
-    """Commands sent in one write; the reply is the list of their replies, including errors."""
+    """Commands that only read, or are idempotent, sent in one write.
+
+    The reply is the list of their replies, including errors; it is an error if one of them is passing.
+    """
 
     __slots__ = ("commands",)
 
