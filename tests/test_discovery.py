@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Iterator
 
-import hiredis
 import pytest
 import redis
 
 import agentbus
 import agentbus.aio
+from agentbus.errors import ConfigError
 from tests.proxy import Impostor
 from tests.servers import Server, free_port
 from tests.test_backends import async_round_trip, round_trip
@@ -404,8 +404,17 @@ def test_a_node_of_a_cluster_is_no_plain_server_for_other_shards(cluster, projec
     slot_of = cluster.nodes[0].ask("CLUSTER", "KEYSLOT", f"{project}:ch:main")
     stranger = cluster.nodes[0] if slot_of >= _SLOTS // 3 else cluster.nodes[2]
     with agentbus.connect(stranger.url, project=project, deadline=1) as bus:
-        with pytest.raises(agentbus.AgentBusError) as refusal:
-            bus.speak("hi")
+        for call in (lambda: bus.speak("hi"), lambda: bus.recall("key")):
+            with pytest.raises(ConfigError, match="is a node of a cluster") as refusal:
+                call()
 
-    assert refusal.value.exit_code in {1, 2}
-    assert not isinstance(refusal.value, hiredis.HiredisError)
+            assert "redis+cluster://" in str(refusal.value.hint)
+
+
+def test_doctor_says_of_a_node_of_a_cluster_how_its_url_begins(cluster, real_shell):
+    for node in cluster.nodes:
+        done = real_shell.run("doctor", "--url", node.tcp_url)
+
+        assert done.returncode == 6
+        assert "write redis+cluster:// in the URL" in done.stdout
+    assert real_shell.run("doctor", "--url", cluster.url).returncode == 0

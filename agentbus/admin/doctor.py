@@ -18,7 +18,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
 from agentbus.store import sessions
-from agentbus.store.failures import CROWDED, refused
+from agentbus.store.failures import BY_CLUSTER, CROWDED, refused
 from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE, embedded_advice
 from agentbus.store.steps import Batch, Command, Crowded, Denied, LinkDown, ServerReply
 from agentbus.store.url import read
@@ -68,6 +68,10 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     if any(finding.check == "version" and finding.status == "failed" for finding in findings):
         # An older server does not support the other checks.
         return findings
+    if info.named.get("cluster_enabled") == "1" and not scope.keys.project.startswith("{"):
+        found = f"{where} is a node of a cluster, where the project's keys are on several"
+        findings.append(Finding("cluster", "failed", found, BY_CLUSTER))
+        return [*findings, _identity(settings), *secrets(settings), *installed()]
     findings.append(_found((yield from server_health.clock(scope, clock))))
     if settings.url is None:
         findings.append((yield from _disk(scope)))

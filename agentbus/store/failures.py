@@ -40,6 +40,8 @@ _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing 
 
 # What helps where a server has too many connections.
 CROWDED = "raise the server's maxclients, or end some of its connections"
+BY_CLUSTER = "write redis+cluster:// in the URL, so that all keys of a project are on one node"
+_CLUSTER, _MOVED = "redis+cluster:", ("MOVED", "ASK")
 _NUMBER = "correct the database's number in the URL; a server has 16 by default, from 0"
 _NO_LOGIN = "the server has no password: leave it out of the URL, or set one on the server"
 # What a server says to a login that will never succeed, and the remedy.
@@ -77,6 +79,9 @@ def given_up(
             f"{where} executed '{step.label}', but {said} within {waited:g} s",
             hint="a failover may lose it: check the replicas, and repeat it with the same key",
         )
+    moved = isinstance(failure, ServerReply) and failure.code in _MOVED
+    if moved and not (maybe_done or where.startswith(_CLUSTER)):
+        return of_cluster(where)
     if step.writes and maybe_done:
         return OutcomeUnknown(
             f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",
@@ -90,6 +95,11 @@ def given_up(
     )
 
 
+def of_cluster(where: str) -> ConfigError:
+    """Return the error for a URL of a single server that is a node of a cluster."""
+    return ConfigError(f"{where} is a node of a cluster", hint=BY_CLUSTER)
+
+
 def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBusError:
     """Return the error for a step that the server refused, or for a connection that the system refused."""
     if not isinstance(failure, ServerReply):
@@ -101,6 +111,8 @@ def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBus
             f"{where} is in protected mode: it refuses connections from other machines",
             hint="set a password on the server, or 'protected-mode no' in its configuration",
         )
+    if failure.code == "CROSSSLOT":
+        return of_cluster(where)
     if hint := next((_LOGIN[words] for words in _LOGIN if words in said), None):
         return ConfigError(f"{where} refused the login: {said[:120]}", hint=hint)
     if MISSING in said:
