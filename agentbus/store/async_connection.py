@@ -121,10 +121,17 @@ class AsyncPlainLink:
             raise LinkDown("no connection in time", sent=False) from None
 
     def _dialled(self, task: asyncio.Task[_AsyncConnection]) -> None:
-        self._dialing = None
+        wanted = self._dialing is task and not self._closed
+        if self._dialing is task:
+            self._dialing = None
         # Retrieved, so that asyncio does not warn of a failure that nobody awaits any longer.
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled() or task.exception() is not None:
+            return
+        if wanted:
             self._connection = task.result()
+        else:
+            # It was opened for a bus that was closed meanwhile, which would never close it.
+            task.result().close("the bus was closed")
 
     def _enter_loop(self) -> None:
         loop = asyncio.get_running_loop()
