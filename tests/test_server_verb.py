@@ -86,6 +86,34 @@ def test_stop_ends_though_another_server_is_started_at_once(shell, monkeypatch):
     assert control.status().pid not in (before.pid, None)
 
 
+def test_stop_ends_a_server_that_is_still_starting(shell, tmp_path, monkeypatch):
+    # given a program that becomes the server only when it may
+    may, seen = tmp_path / "may", tmp_path / "seen"
+    slow = wrapper(
+        tmp_path / "slow-server",
+        f'[ "$1" = --version ] || {{ touch {seen}; while [ ! -e {may} ]; do sleep 0.01; done; }}\n'
+        f'exec {bundled()} "$@"',
+    )
+    starting = shell.start("server", "start", "--deadline", "60", env={"AGENTBUS_SERVER": slow})
+    while not seen.exists():
+        pass
+    # when it is told to stop before it listens
+    monkeypatch.setenv("HOME", str(shell.home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(control, "_STOPS_WITHIN", 10.0)
+    look, looks = control.alive_now, []
+
+    def it_starts_after_the_first_try() -> bool:
+        looks.append(look())
+        if len(looks) == 2:
+            may.touch()
+        return looks[-1]
+
+    monkeypatch.setattr(control, "alive_now", it_starts_after_the_first_try)
+    assert control.stop()
+    starting.communicate(timeout=60)
+
+
 def test_run_serves_in_the_foreground_until_it_is_stopped(shell):
     running = shell.start("server", "run")
     assert running.stdout is not None

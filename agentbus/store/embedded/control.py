@@ -93,17 +93,18 @@ def stop() -> bool:
         return False
     link = _link()
     stopping = _run_id(link)
-    try:
-        link.execute(Command("SHUTDOWN", "NOSAVE"))
-    except Denied as denied:
-        raise denied.error from None
-    except LinkDown:
-        pass
-    except ServerReply as refused:
-        raise BackendUnavailable(f"the embedded server did not stop ({refused})") from None
+    _shut_down(link)
     until = time.monotonic() + _STOPS_WITHIN
-    # A client that was waiting may have started another server before the first look.
-    while alive_now() and (stopping is None or _run_id(_link()) in (stopping, None)):
+    while alive_now():
+        link = _link()
+        running = _run_id(link)
+        if stopping is None and running is not None:
+            # It was still starting, and accepted no connection before.
+            _shut_down(link)
+            stopping = running
+        elif running not in (stopping, None):
+            # A client that was waiting has started another server.
+            return True
         if time.monotonic() > until:
             raise BackendUnavailable(
                 f"the embedded server still runs after {_STOPS_WITHIN:g} s",
@@ -111,6 +112,17 @@ def stop() -> bool:
             )
         time.sleep(_GLANCE)
     return True
+
+
+def _shut_down(link: Link) -> None:
+    try:
+        link.execute(Command("SHUTDOWN", "NOSAVE"))
+    except Denied as denied:
+        raise denied.error from None
+    except LinkDown:
+        return
+    except ServerReply as refused:
+        raise BackendUnavailable(f"the embedded server did not stop ({refused})") from None
 
 
 def run() -> NoReturn:
