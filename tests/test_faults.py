@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
 import socket
 import subprocess
 import threading
@@ -501,6 +502,28 @@ def test_a_server_that_stalls_for_longer_than_the_deadline_is_asked_what_it_did(
         thawing.join()
 
     assert said_on(own_server, project)[1:] == [b"hi"]
+
+
+def test_a_deadline_holds_in_a_program_that_a_timer_interrupts(connect_to, own_server):
+    # given a program with a timer, as a profiler has one, and a connection that is in use for long
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    # Lest the test wait forever.
+    thawing = threading.Timer(30, own_server.go_on)
+    try:
+        with connect_to(own_server.url, deadline=1.0) as bus:
+            for number in range(40):
+                bus.speak(str(number))
+            own_server.stop()
+            thawing.start()
+
+            with pytest.raises(OutcomeUnknown):
+                bus.speak("hi")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        thawing.cancel()
+        own_server.go_on()
 
 
 class Leaping(Proxy):

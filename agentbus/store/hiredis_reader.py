@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` takes longer to load.
 import _socket
 import struct
 import time
@@ -45,8 +46,12 @@ def pack(args: Sequence[Arg]) -> bytes:
 def kernel_limit(link: Any) -> Callable[[float], None]:
     """Return a function that sets a connection's timeout in the kernel.
 
-    Python's own timeouts need two system calls for each send and receive.
+    Python's own timeouts need two system calls for each send and receive. They stay where a timer sends
+    signals again and again: after each one, the kernel's timeout would begin anew.
     """
+    if _signal.getitimer(_signal.ITIMER_REAL)[1]:
+        own: Callable[[float], None] = link._limit
+        return own
     sock = link._socket
     sock.settimeout(None)
 
