@@ -116,6 +116,21 @@ def test_a_database_behind_a_sentinel(sentinel, own_server, project):
         assert [said.text for said in bus.overhear()] == ["in four"]
 
 
+@pytest.mark.parametrize("login", ["", "?sentinel_password=wr0ng"])
+def test_a_sentinel_that_refuses_the_login_is_a_mistake_of_configuration(
+    sentinel, real_shell, login
+):
+    with redis.Redis(port=sentinel.port) as admin:
+        admin.execute_command("ACL", "SETUSER", "default", "resetpass", ">right")
+
+    done = real_shell.run("speak", "hi", "--url", sentinel.url + login)
+
+    assert done.returncode == 2
+    assert "refused the user or the password" in done.stderr
+    assert "wr0ng" not in done.stdout + done.stderr
+    real_shell.ok("speak", "hi", "--url", f"{sentinel.url}?sentinel_password=right")
+
+
 def test_verbs_find_the_master(sentinel, real_shell):
     real_shell.ok("speak", "hi", "--url", sentinel.url)
 

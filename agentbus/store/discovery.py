@@ -15,7 +15,11 @@ from agentbus.store.connection import Target
 from agentbus.store.steps import Denied, LinkDown
 from agentbus.store.url import Url
 
-_ACCESS = ("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password")
+_ACCESS = (
+    *("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password"),
+    # All that the client library says of what each sentinel answered.
+    *("auth:AuthenticationError", "auth:AuthorizationError"),
+)
 
 
 def secured(url: Url, host: str, port: int) -> Target:
