@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -669,3 +671,25 @@ def test_the_program_runs_a_hook(real_url, project, tmp_path):
     )
 
     assert session.agent.encode() in done.stdout
+
+
+def test_a_hook_reads_all_of_a_pipe_that_does_not_block(real_url, project, tmp_path):
+    session = Session(real_url, project, tmp_path)
+    asks, asked = os.pipe()
+    os.set_blocking(asks, False)
+    hook = subprocess.Popen(
+        [program(), "hook", "claude", "SessionStart"],
+        stdin=asks,
+        stdout=subprocess.PIPE,
+        env={**session.environment, "HOME": str(session.home), "PATH": os.environ["PATH"]},
+    )
+    given = session.event("SessionStart")
+    with open(asked, "wb", buffering=0) as stdin:
+        stdin.write(given[:20])
+        # The rest comes after the hook has read the beginning.
+        while select.select([asks], [], [], 0)[0] and hook.poll() is None:
+            pass
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(given[20:])
+        os.close(asks)
+    assert session.agent.encode() in hook.communicate()[0]

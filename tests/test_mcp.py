@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -311,6 +312,35 @@ def test_requests_that_are_written_at_once_are_all_answered(real_shell):
 
     answers = [json.loads(line) for line in printed.splitlines()]
     assert sorted(answer["id"] for answer in answers) == ["catch_up", "lease", "who"]
+
+
+def test_a_client_whose_pipes_do_not_block_is_answered(real_shell):
+    asks, asked = os.pipe()
+    answered, answers = os.pipe()
+    for end in (asks, answers):
+        os.set_blocking(end, False)
+    server = subprocess.Popen(
+        [program(), "mcp"],
+        stdin=asks,
+        stdout=answers,
+        env=real_shell.environment,
+        cwd=real_shell.home,
+    )
+    os.close(asks)
+    os.close(answers)
+    with open(asked, "wb", buffering=0) as stdin, open(answered, "rb") as stdout:
+        # The second is read while nothing is there yet; and the others' answers fill the pipe.
+        for number in range(2):
+            stdin.write(b'{"jsonrpc": "2.0", "id": %d, "method": "ping"}\n' % number)
+            assert json.loads(stdout.readline())["id"] == number
+        lists = b"".join(
+            b'{"jsonrpc": "2.0", "id": %d, "method": "tools/list"}\n' % number
+            for number in range(100)
+        )
+        stdin.write(lists)
+        assert [json.loads(stdout.readline())["id"] for _ in range(100)] == [*range(100)]
+        stdin.close()
+        assert server.wait(30) == 0
 
 
 # -- the tools --

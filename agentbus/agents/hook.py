@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from agentbus.agents import stdio
 from agentbus.agents.clients import CLIENTS
 from agentbus.agents.event import Event, file_name
 from agentbus.core.settings import state_directory, variable
@@ -61,9 +62,7 @@ def run(
 
 
 def _write(descriptor: int, text: str) -> None:
-    data = f"{text}\n".encode()
-    while data:
-        data = data[os.write(descriptor, data) :]
+    stdio.write(descriptor, f"{text}\n".encode())
 
 
 def _wake(event: Event) -> int:
@@ -88,7 +87,7 @@ def stdin() -> bytes:
         return b""
     pieces, size = [], 0
     while size < _MOST_BYTES:
-        piece = os.read(0, _PIECE)
+        piece = stdio.read(_PIECE)
         if not piece:
             break
         pieces.append(piece)

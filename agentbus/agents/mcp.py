@@ -8,9 +8,9 @@ in threads, so that one that waits holds up no other.
 from __future__ import annotations
 
 import _thread
-import os
 import time
 
+from agentbus.agents import stdio
 from agentbus.agents.tools import INSTRUCTIONS, TOOLS
 from agentbus.core.json_text import from_json, to_json
 from agentbus.core.version import __version__
@@ -94,7 +94,7 @@ class Server:
     def serve(self) -> None:
         """Read requests from stdin, and answer them on stdout."""
         rest = b""
-        while data := os.read(0, 1 << 16):
+        while data := stdio.read(1 << 16):
             *lines, rest = (rest + data).split(b"\n")
             if len(rest) > _LONGEST:
                 self._answer(
@@ -244,12 +244,11 @@ class Server:
                 answer["error"]["data"] = error.data
         line = to_json(answer).encode() + b"\n"
         with self._writing:
-            while line:
-                try:
-                    line = line[os.write(1, line) :]
-                except OSError:
-                    # The client is gone, which stdin tells, too.
-                    return False
+            try:
+                stdio.write(1, line)
+            except OSError:
+                # The client is gone, which stdin tells, too.
+                return False
         return True
 
 
