@@ -121,7 +121,7 @@ def returned(method: Callable[..., object]) -> object:
 def test_help_shows_a_verb_as_its_callers_see_it(bus: agentbus.Bus) -> None:
     assert returned(agentbus.Bus.speak) == "Message"
     assert returned(bus.speak) == "Message"
-    assert returned(bus.overhear) == "Iterator[Message]"
+    assert returned(bus.overhear) == "Generator[Message, None, None]"
     assert returned(bus.announce) == "Hold"
     assert returned(bus.queue("mail").publish) == "str"
     first = pydoc.plain(pydoc.render_doc(bus.speak)).splitlines()[2]
@@ -134,10 +134,10 @@ async def test_help_shows_the_verbs_of_an_asynchronous_bus_as_coroutines(
     abus: agentbus.AsyncBus,
 ) -> None:
     assert returned(abus.speak) == "Coroutine[Any, Any, Message]"
-    assert returned(abus.overhear) == "AsyncIterator[Message]"
+    assert returned(abus.overhear) == "AsyncGenerator[Message, None]"
     assert returned(abus.announce) == "Coroutine[Any, Any, Hold[Awaiting]]"
     assert returned(abus.queue("mail").publish) == "Coroutine[Any, Any, str]"
-    assert returned(abus.queue("mail").publish_stream) == "AsyncIterator[str]"
+    assert returned(abus.queue("mail").publish_stream) == "AsyncGenerator[str, None]"
     assert isinstance(abus.queue("mail"), agentbus.Queue)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from typing import (
         Any,
         ClassVar,
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
         def __init__(self, define: Callable[Concatenate[Any, P], Emits[T]]) -> None: ...
         @overload
-        def __get__(self, on: Sync, owner: type) -> Callable[P, Iterator[T]]: ...
+        def __get__(self, on: Sync, owner: type) -> Callable[P, Generator[T, None, None]]: ...
         @overload
-        def __get__(self, on: Async, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+        def __get__(self, on: Async, owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
         @overload
         def __get__(self, on: object, owner: type) -> Callable[..., Any]: ...
         def __get__(self, on: object, owner: type) -> Any: ...
@@ -170,7 +170,8 @@ class _Binding:
     # Names of operations in the log that are not those of their methods.
     _logged_as: ClassVar[dict[str, str]] = {}
     _returns = "{}"
-    _yields = "Iterator[{}]"
+    # Generators, so that a loop that is left early can be closed.
+    _yields = "Generator[{}, None, None]"
 
     def __init_subclass__(cls) -> None:
         names = set()
@@ -196,7 +197,7 @@ class Awaiting(_Binding):
 
     __slots__ = ()
     _returns = "Coroutine[Any, Any, {}]"
-    _yields = "AsyncIterator[{}]"
+    _yields = "AsyncGenerator[{}, None]"
 
 
 class OnBus(_Binding, Generic[BusT_co]):

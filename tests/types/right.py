@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import contextlib
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, assert_type
 
 import agentbus
@@ -39,7 +40,11 @@ def talk() -> None:
     with agentbus.connect(agent="ada") as bus:
         assert_type(bus, Bus)
         assert_type(bus.speak("hi", topic="build"), Message)
-        assert_type(bus.overhear(), Iterator[Message])
+        assert_type(bus.overhear(), Generator[Message, None, None])
+        unread: Iterator[Message] = bus.overhear()
+        assert_type(next(unread), Message)
+        with contextlib.closing(bus.overhear("build")) as heard:
+            assert_type(next(heard), Message)
         for message in bus.overhear(["build", "deploy"], follow=True, timeout=1):
             assert_type(message.text, str)
         assert_type(bus.jot("a", "b", tags=["c"]), Note)
@@ -65,7 +70,7 @@ def work(bus: Bus) -> None:
     assert_type(annotated.publish({"to": "ada"}, priority="high", headers={"a": "b"}, delay=3), str)
     assert_type(queue.publish(Task(1, key="once"), after=["1-1@mail"]), str)
     assert_type(queue.publish_many([1, 2, 3], on_full="trim"), list[str])
-    assert_type(queue.publish_stream([1, 2, 3]), Iterator[str])
+    assert_type(queue.publish_stream([1, 2, 3]), Generator[str, None, None])
     assert_type(queue.peek(), list[tuple[str, Any]])
     assert_type(queue.replay_all(match="timed out"), list[str])
     assert_type(queue.purge("1-1", group="default"), int)
@@ -102,7 +107,9 @@ async def atalk() -> None:
     async with agentbus.aio.connect(agent="ada") as bus:
         assert_type(bus, AsyncBus)
         assert_type(await bus.speak("hi"), Message)
-        assert_type(bus.overhear(), AsyncIterator[Message])
+        assert_type(bus.overhear(), AsyncGenerator[Message, None])
+        async with contextlib.aclosing(bus.overhear("build")) as heard:
+            assert_type(await anext(heard), Message)
         async for message in bus.overhear("build", last=3):
             assert_type(message, Message)
         async with bus.hold("deploy") as hold:
