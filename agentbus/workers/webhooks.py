@@ -29,12 +29,18 @@ from agentbus.workers.worker import Worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any, Protocol
 
     from agentbus.core.settings import Settings
     from agentbus.queues.delivery import Delivery
     from agentbus.queues.runner import BlockingBus
+
+    class Headers(Protocol):
+        """The headers of a request: not all frameworks, nor `http.server`, have a `Mapping`."""
+
+        def items(self) -> Iterable[tuple[str, str]]: ...
+
 
 SIGNATURE = "AgentBus-Signature"
 # The maximum age of a signature in seconds, which includes the difference of the clocks.
@@ -62,7 +68,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 def verify(
     secret: str,
-    headers: Mapping[str, str],
+    headers: Headers,
     body: bytes,
     tolerance: float = TOLERANCE,
     *,
@@ -70,8 +76,9 @@ def verify(
 ) -> bool:
     """Return whether a request was signed with this secret, at most `tolerance` seconds ago.
 
-    `headers` may come from any framework, in any letter case; `body` is the raw request body. Raises
-    `ConfigError` if the secret is empty, with which anybody could sign.
+    `headers` may come from any framework, in any letter case: a mapping, or what else has `items()`;
+    `body` is the raw request body. Raises `ConfigError` if the secret is empty, with which anybody could
+    sign.
     """
     _check_secret(secret)
     signature = next(

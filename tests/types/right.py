@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterator
 from typing import TYPE_CHECKING, Any, assert_type
 
@@ -27,6 +28,7 @@ from agentbus import (
     TakenTask,
     Task,
     Worker,
+    webhook,
 )
 from agentbus.store.steps import Command
 from agentbus.store.verb import Awaiting, Blocking, verb
@@ -179,3 +181,13 @@ def schedule(bus: Bus) -> None:
 async def schedule_async(bus: AsyncBus) -> None:
     assert_type(await Schedules(bus).add("poll", "fetch", cron="@daily"), ScheduleState)
     assert_type(await Schedules(bus).remove("poll"), None)
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    """Receives webhooks, with the headers of `http.server`."""
+
+    def do_POST(self) -> None:
+        """Check the signature."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert_type(webhook.verify("a secret", self.headers, body), bool)
+        assert_type(webhook.verify("a secret", {webhook.SIGNATURE: "t=1,v1=2"}, body), bool)
