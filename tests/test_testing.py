@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import agentbus
-from agentbus.errors import UsageError
+from agentbus.errors import NotFound, UsageError
 from agentbus.retry import Backoff, Bury, Retry
 from agentbus.testing import (
     Buried,
@@ -412,7 +412,20 @@ def test_a_result_is_forgotten_after_a_day(server, clock):
     clock.advance(_DAY - 1)
     assert bus.queue("mail").result(task) == "ADA"
     clock.advance(1)
-    assert bus.queue("mail").result(task) is None
+    with pytest.raises(NotFound, match="no longer kept"):
+        bus.queue("mail").result(task)
+
+
+def test_a_delayed_task_whose_result_is_forgotten_is_not_only_to_be_waited_for(server, clock):
+    bus = server.connect()
+    task = bus.queue("mail").publish("ada", delay=10)
+    drain(bus, "mail", shout)
+    clock.advance(_DAY)
+
+    with pytest.raises(
+        NotFound, match="wait for it, unless it is done: results of 'mail' are kept"
+    ):
+        bus.queue("mail").result(task)
 
 
 def test_a_drain_over_days_keeps_the_results_of_the_first(server, clock):

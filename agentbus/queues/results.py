@@ -86,9 +86,10 @@ def result(
             return (yield from _read(scope, task, kept, group or "default", lie_at))
         if fate == "done":
             seconds = policies.results_of(task.queue)
-            age = scope.now() - id_time(task.entry) if task.entry else 0.0
+            # In whole milliseconds, as the server counts them: a result is gone once its time has passed.
+            age = round((scope.now() - id_time(task.entry)) * 1000) if task.entry else 0
             # A task that was unfinished at the last look has left its result, however old it is.
-            if not seconds or (age > seconds and not running):
+            if not seconds or (age >= seconds * 1000 and not running):
                 raise NotFound(
                     f"the task {task_id!r} is done or gone, and its result is no longer kept",
                     hint=f"results of {task.queue!r} are {_kept(seconds)}",
@@ -96,7 +97,12 @@ def result(
             return None
         running, left = True, until - scope.monotonic()
         if not wait:
-            raise NotFound(f"there is no result of the task {task_id!r}", hint="wait for it")
+            hint = "wait for it"
+            if task.number:
+                # The entry of a delayed task is not recorded, so it may be done and its result gone.
+                kept_for = _kept(policies.results_of(task.queue))
+                hint += f", unless it is done: results of {task.queue!r} are {kept_for}"
+            raise NotFound(f"there is no result of the task {task_id!r}", hint=hint)
         if left <= 0:
             raise TimedOut(f"waited {wait:g} s for the result of {task_id!r}")
         yield Pause(min(pause, left))
