@@ -247,6 +247,24 @@ def test_the_reference_of_python_has_each_method_and_value_and_is_up_to_date():
     assert checked.returncode == 0, checked.stderr
 
 
+def test_the_reference_shows_which_arguments_have_no_keyword():
+    assert "def step(name: str, function: Callable[P, R], /, *args:" in page("python.md")
+    assert "def handle(bus: Any, task_id: str, /) ->" in page("python.md")
+
+
+def test_every_option_of_subscribe_is_named_with_its_default():
+    text = " ".join(section("python.md", "subscribe").split())
+    found = inspect.signature(agentbus.Worker).parameters.values()
+    options = {each.name: each.default for each in found if each.kind is each.KEYWORD_ONLY}
+    shown = {
+        name: json.dumps(default) if isinstance(default, str) else repr(default)
+        for name, default in options.items()
+        if name not in ("loop", "arun")
+    }
+
+    assert [name for name in shown if f"`{name}={shown[name]}`" not in text] == []
+
+
 def test_every_method_of_the_asynchronous_bus_is_described():
     text = page("python.md")
 
