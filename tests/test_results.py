@@ -46,6 +46,13 @@ def test_a_waiting_result_returns_when_the_task_came_to_nothing(
     thread.join()
 
 
+def test_a_wait_that_is_not_a_number_is_refused_and_not_waited_for(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish("ada")
+
+    with pytest.raises(UsageError, match="wait is nan"):
+        bus.result(task, wait=float("nan"))
+
+
 def test_a_task_in_somebodys_hands_is_not_done(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
     task = queue.publish(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import (
     InvalidName,
@@ -66,11 +68,14 @@ def result(
     """Return a task's result, None if its handler returned nothing; wait at most `wait` seconds.
 
     `group` is needed only if the queue has several groups, and none is `default`. Raises `TaskBuried`,
-    `TaskCancelled`, `NotFound`, `TimedOut`, and `UsageError` for an invalid id.
+    `TaskCancelled`, `NotFound`, `TimedOut`, and `UsageError` for an invalid id or a `wait` that is NaN.
     """
     task = Address(task_id)
     if group is not None:
         names.name("group", group)
+    if wait is not None and math.isnan(wait):
+        # No time is later than that: it would be waited for without end.
+        raise UsageError(f"wait is {wait!r}", hint="give seconds")
     until = scope.monotonic() + (wait or 0.0)
     pause, running = _FIRST_LOOK, False
     # This is the only request if the result exists.
