@@ -238,11 +238,17 @@ class Acker:
     def release(self, task: Taken) -> None:
         """Return a task that has not started to its queue, due at once for any worker."""
         self._ours(self._consumer.release(task), otherwise=False)
+        self.tally.note("released")
 
-    def give_back(self, tasks: list[Taken]) -> None:
-        """Return tasks that have not started to their queue, without counting an attempt."""
+    def give_back(self, tasks: list[Taken], *, received: bool = True) -> None:
+        """Return tasks that have not started to their queue, without counting an attempt.
+
+        Those of lost replies were never counted as `received`.
+        """
         if tasks:
             self._ours(self._consumer.give_back(tasks), otherwise=0)
+            if received:
+                self.tally.note("released", len(tasks))
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
         """Send a heartbeat for tasks, and return those that were not reclaimed before it."""

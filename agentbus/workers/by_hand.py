@@ -69,7 +69,9 @@ class ByHand(Fetched):
         return (yield from self._settled(task, super().bury(task, error, took=took)))
 
     def release(self, task: Taken) -> Op[bool]:
-        return (yield from self._settled(task, super().release(task)))
+        ours = yield from self._settled(task, super().release(task))
+        self.tally.note("released" if ours else "stale")
+        return ours
 
     def drop(
         self,

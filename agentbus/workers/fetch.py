@@ -136,6 +136,7 @@ def fetched(
                 found = yield from fetcher.wait(count, moment)
                 # The server applied the count to each priority.
                 yield from consumer.give_back(found[count:])
+                fetcher.put_aside(len(found[count:]))
                 taken = yield from _admitted(fetcher, found[:count])
         if left > 0 and not taken and (paused or awaiting):
             # A blocking read would stop all coroutines, which share the connection.
@@ -145,6 +146,7 @@ def fetched(
     if taken and (yield from _paused(consumer)):
         # It was paused meanwhile: tasks published after that must not be handed out.
         yield from consumer.give_back(taken)
+        fetcher.put_aside(len(taken))
         return []
     return taken
 
@@ -158,12 +160,11 @@ def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:
     """Return the tasks that may start; malformed ones are buried."""
     taken = []
     for task in found:
-        consumer = fetcher.consumer
         if task.error is not None:
-            yield from consumer.bury(task, f"the entry is malformed: {task.error}")
-        elif (expired := task.expired(consumer.scope.now())) is not None:
+            yield from fetcher.bury(task, f"the entry is malformed: {task.error}")
+        elif (expired := task.expired(fetcher.consumer.scope.now())) is not None:
             task.attempt = max(0, task.attempt - 1)
-            yield from consumer.bury(task, expired)
+            yield from fetcher.bury(task, expired)
         elif (yield from fetcher.admitted(task)):
             taken.append(task)
     return taken

@@ -9,6 +9,7 @@ from operator import attrgetter
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import NotRun
+from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import STREAMS
 from agentbus.queues.limiting import ask, grant
 from agentbus.store.failures import GroupMissing
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.consumer import Consumption
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
 
@@ -183,6 +183,8 @@ class Fetcher:
                 if alone:
                     break
         self.aside += len(found)
+        if found:
+            self._tally.note("received", len(found))
         return found, alone
 
     def look_again(self) -> None:
@@ -204,10 +206,12 @@ class Fetcher:
         if task.ordered:
             (entered,) = yield from consumer.unless_missing(consumer.enter([task]), [-1])
             if entered != 1:
+                self.put_aside()
                 return False
         if consumer.limit is not None:
             code = yield from consumer.unless_missing(ask(consumer, task), -1)
             if code != 1:
+                self.put_aside()
                 return False
         if not self.counts(task):
             return True
@@ -219,9 +223,15 @@ class Fetcher:
             return task.attempt > 0
         task.attempt = limit
         why = NotRun(f"it was not acknowledged in any of its {limit} attempts")
-        buried = yield from consumer.unless_missing(consumer.bury(task, why), False)
-        self._tally.note("dead" if buried else "stale")
+        yield from self.bury(task, why)
         return False
+
+    def bury(self, task: Taken, why: BaseException | str) -> Op[None]:
+        """Bury a task without a run, and count that."""
+        # What a consumer of fetched tasks buries is a failed run.
+        op = Consumption.bury(self.consumer, task, why)
+        buried = yield from self.consumer.unless_missing(op, False)
+        self._tally.note("dead" if buried else "stale")
 
     def entered(self, tasks: Sequence[Taken], *, chained: bool) -> Op[list[Taken]]:
         """Return those of some tasks that may start, and put aside those that wait for their ordering key.
@@ -241,7 +251,14 @@ class Fetcher:
                 enter = consumer.enter(page, chained=chained)
                 codes = yield from consumer.unless_missing(enter, [-1] * len(page))
                 kept.update(id(task) for task, code in zip(page, codes, strict=True) if code == 1)
-        return [task for task in tasks if not task.ordered or id(task) in kept]
+        entered = [task for task in tasks if not task.ordered or id(task) in kept]
+        self.put_aside(len(tasks) - len(entered))
+        return entered
+
+    def put_aside(self, number: int = 1) -> None:
+        """Count tasks that were received, and not run."""
+        if number:
+            self._tally.note("released", number)
 
     def apart(self, task: Taken) -> bool:
         """Return whether the server is asked about a task by itself before it starts."""

@@ -106,7 +106,7 @@ class Loop(ABC):
         if self._consumer.doubtful:
             self._run(self._reclaimer.recover(self._known))
         if self._reclaimer.strays:
-            self._acker.give_back(self._reclaimer.strays)
+            self._acker.give_back(self._reclaimer.strays, received=False)
             self._reclaimer.strays = []
 
     def _known(self, priority: str) -> list[bytes]:

@@ -287,7 +287,7 @@ class AnyWorker:
     def _give_back_strays(self) -> None:
         """Return the tasks of lost replies to the queue; all others are settled."""
         self._do(self._reclaimer.recover(lambda _priority: []))
-        self._acker.give_back(self._reclaimer.strays)
+        self._acker.give_back(self._reclaimer.strays, received=False)
         self._reclaimer.strays = []
 
     def _pass(self, wait: float) -> int:

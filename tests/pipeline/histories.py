@@ -318,8 +318,8 @@ def _samples(rng: random.Random, count: int) -> dict[str, list[str | None]]:
             lists.append("[" + ",".join(map(str, buckets)) + "]")
             spent.append(f"{total:.3f}")
         counts = {
-            # Now and then a task is still running when the worker tells.
-            "received": done + failed + int(rng.random() < 0.02),
+            # Now and then a task is still running when the worker tells, or was given back.
+            "received": done + failed + int((chance := rng.random()) < 0.04),
             "processed": done,
             "failed": failed,
             "retried": retried,
@@ -327,6 +327,9 @@ def _samples(rng: random.Random, count: int) -> dict[str, list[str | None]]:
             "reclaimed": int(rng.random() < 0.02),
             "lost": int(rng.random() < 0.005),
             "stale": int(rng.random() < 0.01),
+            "released": int(0.02 <= chance < 0.03),
+            "cancelled": int(0.03 <= chance < 0.035),
+            "duplicates": int(0.035 <= chance < 0.04),
         }
         sample = {name: str(number) if number else None for name, number in counts.items()} | {
             "ran": lists[0],

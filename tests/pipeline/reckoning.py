@@ -22,8 +22,13 @@ EVENTS = (
     "dead",
     "lost",
     "stale",
+    "duplicates",
+    "cancelled",
+    "released",
     "refused",
 )
+# After these a worker no longer holds a task.
+ENDED = ("processed", "retried", "dead", "stale", "duplicates", "cancelled", "released")
 LENGTHS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 SLOTS = {"second": 1, "minute": 60, "hour": 300, "day": 900}
 SILENT = 300
@@ -300,7 +305,7 @@ class Reckoning:
                 == (queue, group, worker)
             ]
             last = max(row["time"] for row in its)
-            ended = sum(one[event] for event in ("processed", "retried", "dead", "stale"))
+            ended = sum(one[event] for event in ENDED)
             held = max(0, one["received"] - ended)
             vanished = held > 0 and (end - last).total_seconds() > SILENT
             if all or vanished or one["reclaimed"] or one["lost"] or one["stale"]:

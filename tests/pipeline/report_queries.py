@@ -15,7 +15,7 @@ from agentbus.pipeline.archives.log import Log
 
 _EVENTS = (
     *("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale"),
-    "refused",
+    *("duplicates", "cancelled", "released", "refused"),
 )
 _OUTCOMES = ("done", "retried", "buried", "snoozed", "cancelled", "expired", "cut_off")
 # The span is of days, so time is cut into hours, and work is counted in slots of five minutes.
@@ -84,7 +84,7 @@ _VIEWS = (
     SELECT *, held > 0 AND (SELECT max(time) FROM work) - last > INTERVAL 300 seconds AS vanished
     FROM (
       SELECT queue, "group", worker, max(agent) AS agent, min(time) AS first, max(time) AS last,
-        greatest(0, sum(received - processed - retried - dead - stale)) AS held,
+        greatest(0, sum(received - processed - retried - dead - stale - duplicates - cancelled - released)) AS held,
         sum(received) AS received, sum(processed) AS processed, sum(reclaimed) AS reclaimed,
         sum(lost) AS lost, sum(stale) AS stale
       FROM work WHERE worker IS NOT NULL GROUP BY queue, "group", worker

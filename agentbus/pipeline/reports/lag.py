@@ -26,7 +26,9 @@ from agentbus.pipeline.reports.work import GROUP, MOMENTS, WORK, WORKER, by_slot
 # living one may be silent as long as a task of its runs: only when it is done is something to tell.
 SILENT_SECONDS = 300
 _SETTLED = ("processed", "dead", "lost_tasks")
-_LIFE = ("received", "processed", "retried", "dead", "reclaimed", "lost_tasks", "stale")
+# By which a worker no longer holds a task that it had received.
+_ENDED = ("processed", "retried", "dead", "stale", "duplicates", "cancelled", "released")
+_LIFE = ("received", "reclaimed", "lost_tasks", *_ENDED)
 _CRASHES = ("reclaimed", "lost", "stale", "vanished")
 _BEHIND = (
     *("published", "settled", "backlog_before", "lag"),
@@ -219,7 +221,7 @@ def _lives(figures: Figures) -> list[Row]:
             one["last"] = max(one["last"] or row["last"], row["last"])
     for key, one in lives.items():
         one |= {**dict(zip(WORKER, key, strict=True)), **sums[key]}
-        ended = sum(one[event] for event in ("processed", "retried", "dead", "stale"))
+        ended = sum(one[event] for event in _ENDED)
         one["held"] = max(one["received"] - ended, 0)
         one["lost"] = one["lost_tasks"]
         silent = timedelta(seconds=SILENT_SECONDS)

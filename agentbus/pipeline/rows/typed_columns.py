@@ -32,6 +32,9 @@ COUNTERS = {
     "dead": "dead",
     "lost": "lost_tasks",
     "stale": "stale",
+    "duplicates": "duplicates",
+    "cancelled": "cancelled",
+    "released": "released",
     "refused": "refused",
 }
 BUCKETS = 24
