@@ -1,7 +1,6 @@
 """Tasks: how many were done, how long they waited and ran, and what became of those that failed.
 
-The figures are those that workers write to the metrics stream; tasks that a program fetches by hand are
-counted nowhere but in the queue's stream and among the dead letters.
+The figures are those that workers, and programs that fetch, write to the metrics stream.
 """
 
 from __future__ import annotations
@@ -197,7 +196,7 @@ REPORT = Report(
     "tasks",
     "Tasks",
     "How many tasks were done, how long they waited and ran, how many attempts they took, and why the"
-    " others died. Workers count this themselves; tasks that are fetched by hand are not among them.",
+    " others died. Workers count this themselves, and so do programs that fetch tasks by hand.",
     (ENTRIES, WORK, DURATIONS, CAUSES),
     ("outcomes", "throughput", "timings", "causes"),
     build,
