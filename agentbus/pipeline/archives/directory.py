@@ -223,7 +223,9 @@ def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
         return AgentBusError(said, hint="free some space; what was archived is whole")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ConfigError(said, hint="choose a path that this user may use")
-    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+    # Directories are made where they are missing: where that fails, as in /proc, none can be.
+    never = error.errno == errno.ENOENT and doing.startswith("write")
+    if never or error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
         return UsageError(said, hint="choose another path")
     if error.errno == errno.ENOENT:
         return NotFound(said, hint="check the path")
