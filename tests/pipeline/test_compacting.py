@@ -145,9 +145,10 @@ def test_a_dry_run_tells_what_would_be_done(spark, tmp_path):
     assert Log(place(tmp_path)).open() == before
 
 
-def test_a_date_that_is_none_is_told(spark, tmp_path):
-    with pytest.raises(UsageError, match="'soon' is not a date"):
-        compact(spark, tmp_path, before="soon")
+@pytest.mark.parametrize("text", ["soon", "2026-13-01", "2026-02-30", "20261120", "2026-W47-5"])
+def test_a_date_that_is_none_is_told(spark, tmp_path, text):
+    with pytest.raises(UsageError, match=f"'{text}' is not a date"):
+        compact(spark, tmp_path, before=text)
 
 
 def test_rows_that_the_log_does_not_know_stop_the_compaction(spark, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import platform
 import re
@@ -311,9 +312,13 @@ def _bytes(files: list[File]) -> int:
 
 def date(text: str) -> str:
     """Return a date as it was given; `UsageError` if it is none."""
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-        raise UsageError(f"{text[:40]!a} is not a date", hint="give one such as 2026-11-20")
-    return text
+    try:
+        # This also reads other forms, which do not compare as text.
+        if datetime.date.fromisoformat(text).isoformat() == text:
+            return text
+    except ValueError:
+        pass
+    raise UsageError(f"{text[:40]!a} is not a date", hint="give one such as 2026-11-20")
 
 
 def _clean(at: Place) -> None:
