@@ -236,7 +236,7 @@ QUERIES = {
           SELECT epoch_ms(min(reply.time)) - epoch_ms(asked.time) FROM task AS reply
           WHERE reply.queue = asked.reply_to AND reply.time >= asked.time
             AND reply.correlation_id = coalesce(asked.correlation_id, asked.task_id)
-            AND coalesce(reply.cause = asked.task_id, true)) AS took
+            AND coalesce(reply.cause = asked.task_id, true) AND reply.task_id <> asked.task_id) AS took
         FROM task AS asked WHERE reply_to NOT LIKE '~replies.%'
       ) GROUP BY ALL""",
     "flags.flags": f"""

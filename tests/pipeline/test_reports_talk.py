@@ -101,7 +101,9 @@ def expected_replies(rows: Rows) -> dict[tuple[str, str | None], tuple[int, list
         replies = [
             ms(other["time"], one["time"])
             for other, about in by_about[to, meta.get("correlation_id", task_id)]
-            if other["time"] >= one["time"] and about.get("causation_id", task_id) == task_id
+            if other is not one
+            and other["time"] >= one["time"]
+            and about.get("causation_id", task_id) == task_id
         ]
         asked[one["queue"], one["agent"]] = number + 1, times + replies[:1]
     return asked
@@ -254,6 +256,8 @@ def test_a_reply_belongs_to_the_request_that_caused_it(spark):
         # Another program says only what it is about.
         task("answers", 120, None, correlation_id="order-8"),
         task("other", 130, None, correlation_id="order-7", causation_id=f"{first['id']}@mail"),
+        # A request is not the reply to itself.
+        task("chat", 140, "bob", correlation_id="order-9", reply_to="chat"),
     ]
 
     got = conversations.requests(frame(spark, rows)).toArrow().to_pylist()
@@ -264,6 +268,7 @@ def test_a_reply_belongs_to_the_request_that_caused_it(spark):
         caused: 90,
         f"{foreign['id']}@mail": 100,
         f"{rows[3]['id']}@mail": None,
+        f"{rows[7]['id']}@chat": None,
     }
 
 

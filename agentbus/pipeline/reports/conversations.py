@@ -65,14 +65,14 @@ _REQUESTS = f"""
       unix_millis(min(reply.time)) - unix_millis(asked.time) AS took_ms
     FROM requests AS asked
     LEFT JOIN (
-      SELECT /*+ BROADCAST(wanted) */ queue, correlation_id, time, cause
+      SELECT /*+ BROADCAST(wanted) */ queue, correlation_id, time, cause, task_id
       FROM tasks
       LEFT SEMI JOIN (SELECT DISTINCT replies FROM requests) AS wanted ON queue = wanted.replies
       WHERE correlation_id IS NOT NULL
     ) AS reply
       ON coalesce(asked.correlation_id, asked.task_id) = reply.correlation_id
       AND asked.replies = reply.queue AND reply.time >= asked.time
-      AND coalesce(reply.cause = asked.task_id, true)
+      AND coalesce(reply.cause = asked.task_id, true) AND reply.task_id <> asked.task_id
     GROUP BY asked.task_id, asked.agent, asked.queue, asked.replies, asked.time
 """
 
