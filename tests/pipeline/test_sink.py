@@ -296,6 +296,23 @@ def test_a_row_that_cannot_be_a_task_is_named_with_its_column(written, ddl, row,
 
 
 @pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        (("", "v", None), "key"),
+        (("k", None, None), "value"),
+        (("k", "\0", None), "value"),
+        (("k", "v", ["a", None]), "tags"),
+        (("k", "v", [""]), "tags"),
+    ],
+)
+def test_a_row_that_cannot_be_a_note_is_named_with_its_column(written, row, column):
+    with pytest.raises(UsageError) as raised:
+        written("key STRING, value STRING, tags ARRAY<STRING>", [row], notes="true")
+
+    assert raised.value.message.startswith(f"row 1 of partition 0, column '{column}': the ")
+
+
+@pytest.mark.parametrize(
     ("ddl", "options", "said"),
     [
         ("payload STRING", {}, "the options name no target"),

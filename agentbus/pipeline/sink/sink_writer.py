@@ -129,13 +129,26 @@ def _to_topic(
 def _to_notes(
     server: ServerConnection, sink: Sink, spot: Spot, rows: Iterator[tuple[int, tuple[Any, ...]]]
 ) -> int:
-    written = 0
+    written, limit = 0, server.scope.max_body
     for number, values in rows:
         note = dict(zip(sink.columns, values, strict=True))
         try:
             op = jot(server.scope, note["key"], note["value"], note.get("tags") or ())
             server.run(op, patience=sink.timeout)
         except UsageError as error:
-            raise named(error, number, spot.partition, "key") from error
+            raise named(error, number, spot.partition, _culprit(note, limit)) from error
         written += 1
     return written
+
+
+def _culprit(note: dict[str, Any], limit: int) -> str:
+    """Return the column that makes a note invalid."""
+    try:
+        names.name("key", note["key"])
+    except UsageError:
+        return "key"
+    try:
+        names.body("note", note["value"], limit)
+    except UsageError:
+        return "value"
+    return "tags"
