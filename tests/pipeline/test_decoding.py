@@ -130,6 +130,17 @@ def test_a_dead_letter_says_where_it_is_from():
     assert found["fields"] == {"attempts": "4", "error": "boom"}
 
 
+def test_a_dead_letter_that_does_not_say_its_queue_has_that_of_its_stream():
+    letters = [(b"1-0", [b"payload", b"1"]), (b"2-0", [b"payload", b"1", b"queue", b"mail"])]
+
+    alone, together = (
+        decoding.batch([("dlq:bin:default", page)]).column("queue").to_pylist()
+        for page in (letters[:1], letters)
+    )
+
+    assert (alone, together) == (["bin"], ["bin", "mail"])
+
+
 def test_metrics_keep_their_figures():
     found = row("metrics", b"kind", b"work", b"queue", b"mail", b"agent", b"w", b"processed", b"5")
 

@@ -59,6 +59,9 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
     columns["stream"] = _each(groups, lambda name: name)
     if "queue" not in columns and kind != CHANNEL:
         columns["queue"] = _each(groups, streams.queue)
+    elif kind == DEAD_LETTER and columns["queue"].null_count:
+        # Where a letter does not say its queue, the stream's name does.
+        columns["queue"] = pc.coalesce(columns["queue"], _each(groups, streams.queue))
     if kind == EVENT:
         columns["topic"] = _each(groups, streams.topic)
     ends = [page[at][0] for _, page in groups for at in (0, -1)]
@@ -230,11 +233,7 @@ def _of_meta(meta: bytes) -> dict[str, str | None]:
 
 
 def _dead_letter(entries: Sequence[Entry]) -> Columns:
-    columns = _task_rows([entry[1] for entry in entries], letters=True)
-    if columns["queue"].null_count == len(entries):
-        # None of them has its queue, so it is taken from the stream's name.
-        del columns["queue"]
-    return columns
+    return _task_rows([entry[1] for entry in entries], letters=True)
 
 
 def _plain(entries: Sequence[Entry], **fields: bytes) -> Columns:
