@@ -314,6 +314,35 @@ def test_the_letters_of_one_error_are_purged_and_no_others(bus):
     assert open_letters(bus, "shop") == [DOWN] * 2
 
 
+def test_a_page_is_full_where_another_queue_shares_the_letters(connect, tmp_path, monkeypatch):
+    path = tmp_path / "bus.yaml"
+    path.write_text("queues: {mail: {dead_letters: lost}, post: {dead_letters: lost}}")
+    monkeypatch.setenv("AGENTBUS_CONFIG", str(path))
+    bus = connect()
+    bury(bus, "mail", DOWN, 3)
+    bury(bus, "post", DOWN, 7)
+
+    for error in (None, DOWN):
+        page = Dashboard(bus).letters(error, queue="mail", limit=3)
+        assert ([one.queue for one in page.letters], page.after) == (["mail"] * 3, None)
+    assert len(Dashboard(bus).replay_error(DOWN, queue="mail", limit=3).tasks) == 3
+    assert Dashboard(bus).purge_error(DOWN, queue="post", limit=7).purged == 7
+
+
+def test_purged_letters_that_are_only_hidden_yet_are_neither_listed_nor_found(bus):
+    key = Keys(bus.project).dead_letters("mail", "default")
+    for number in range(1, 1_102):
+        ask(bus, "XADD", key, f"{number}-0", "queue", "mail", "error", DOWN, "task_id", "x")
+    bus.queue("mail").purge(*(f"{number}-0" for number in range(3, 1_102)))
+
+    page = Dashboard(bus).letters(queue="mail", limit=2)
+    found = Dashboard(bus).search(DOWN)
+
+    assert ask(bus, "XLEN", key) > 1_000
+    assert ([one.id for one in page.letters], page.after) == (["2-0", "1-0"], None)
+    assert [one.letter for one in found.hits] == ["2-0", "1-0"]
+
+
 async def test_an_async_bus_has_the_same_letters(abus):
     queue = abus.queue("mail")
     await queue.publish_many(range(3))

@@ -8,7 +8,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import stream_id
-from agentbus.dashboard.letter_boxes import ErrorCount, boxes, counted, keys_of
+from agentbus.dashboard.letter_boxes import ErrorCount, boxes, counted, keys_of, purged_of
 from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
 from agentbus.queues.dead_letters import is_to_be_replayed
 from agentbus.store.steps import Batch, Script
@@ -100,6 +100,7 @@ class LetterGroups:
     ) -> None:
         self._scope = scope
         self._queue = queue
+        self._letters_of = policies.letters_of
         self._boxes: Callable[[], Op[list[LetterBox]]]
         self._boxes = lambda: boxes(scope, policies, queue, group, seen)
 
@@ -211,7 +212,7 @@ class LetterGroups:
             # Letters that are buried from now on are left out: a replayed task may fail again.
             until = yield from _newest(scope, found)
         how, texts = ("all", ()) if error is None else ("line", (error,))
-        wanted = WalkQuery(how, texts, ("queue",), newest_first, until)
+        wanted = WalkQuery(how, texts, ("queue",), newest_first, until, self._named_by())
         matches, _, reached = yield from walk(
             [(box.name, box.group) for box in found],
             keys_of(scope, found),
@@ -219,14 +220,18 @@ class LetterGroups:
             wanted,
             hits=limit,
             most=most,
+            purged=purged_of(scope, found),
         )
         by_place = {(box.name, box.group): box for box in found}
-        mine = [
-            (by_place[place], queue or place[0], one)
-            for place, one, (queue,) in matches
-            if self._queue in (None, queue or place[0])
-        ]
+        mine = [(by_place[place], queue or place[0], one) for place, one, (queue,) in matches]
         return mine, None if reached is None else f"{until}/{reached}"
+
+    def _named_by(self) -> tuple[str, ...]:
+        """Return how a letter of the queue names it; letters without a name are of the box's own queue."""
+        if self._queue is None:
+            return ()
+        own = self._letters_of(self._queue) == self._queue
+        return (self._queue, "") if own else (self._queue,)
 
 
 def _newest(scope: Scope, found: Sequence[LetterBox]) -> Op[str]:

@@ -142,3 +142,8 @@ def _keys(scope: Scope, box: LetterBox) -> tuple[str, str, str]:
 def keys_of(scope: Scope, found: Sequence[LetterBox]) -> list[str]:
     """Return the streams of boxes."""
     return [scope.keys.dead_letters(box.name, box.group) for box in found]
+
+
+def purged_of(scope: Scope, found: Sequence[LetterBox]) -> list[str]:
+    """Return the sets of the purged letters of boxes."""
+    return [scope.keys.purged(box.name, box.group) for box in found]

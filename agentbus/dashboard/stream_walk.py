@@ -48,7 +48,8 @@ class Mark(Record):
 class WalkQuery(Record):
     """What a walk looks for, as in the script `seek`: how to match, the texts, and the fields to return.
 
-    `until` is the newest entry that it reads, '' for any.
+    `until` is the newest entry that it reads, '' for any, `queues` are the values of the field `queue` that
+    match, '' where there is none; without any, all match.
     """
 
     how: str
@@ -56,6 +57,7 @@ class WalkQuery(Record):
     fields: tuple[str, ...]
     newest_first: bool = True
     until: str = ""
+    queues: tuple[str, ...] = ()
 
 
 def walk(
@@ -66,11 +68,12 @@ def walk(
     *,
     hits: int,
     most: int,
+    purged: Sequence[str] = (),
 ) -> Op[tuple[list[tuple[Place, str, list[str]]], int, Mark | None]]:
     """Return matches (the stream, the entry and its fields), how many were read, and where it stopped.
 
-    `places`, in their order, have the streams `keys`. It stops at `hits` matches or after about `most`
-    entries; the mark is None at the end.
+    `places`, in their order, have the streams `keys`, and for dead letters the sets `purged`. It stops at
+    `hits` matches or after about `most` entries; the mark is None at the end.
     """
     newest = wanted.until or "+"
     begin, end = (newest, "-") if wanted.newest_first else ("-", newest)
@@ -81,14 +84,15 @@ def walk(
         if read >= most or len(found) >= hits or scripts >= SCRIPTS:
             return found, read, Mark(places[at], reached)
         page = keys[at : at + _STREAMS]
+        hidden = purged[at : at + _STREAMS]
         starts = [f"({reached}" if reached else begin, *[begin] * (len(page) - 1)]
         asked: list[Arg] = ["XREVRANGE" if wanted.newest_first else "XRANGE"]
-        asked += [min(most - read, _ENTRIES), READ_BYTES, hits - len(found), wanted.how]
-        for texts in (wanted.texts, wanted.fields):
+        asked += [len(page), min(most - read, _ENTRIES), READ_BYTES, hits - len(found), wanted.how]
+        for texts in (wanted.texts, wanted.fields, wanted.queues):
             asked += [len(texts), *texts]
         for start in starts:
             asked += (start, end)
-        reply = yield Script("seek", page, asked)
+        reply = yield Script("seek", [*page, *hidden], asked)
         scripts += 1
         more, stopped, last, *rows = reply
         read += more

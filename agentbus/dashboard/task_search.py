@@ -12,7 +12,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text as decoded
 from agentbus.core.timespec import stream_id
 from agentbus.dashboard import ranking
-from agentbus.dashboard.letter_boxes import boxes, first_line, keys_of
+from agentbus.dashboard.letter_boxes import boxes, first_line, keys_of, purged_of
 from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
 from agentbus.queues import attempts, state, task_state
 from agentbus.queues.ids import MOVED_FROM, STREAMS, task_id
@@ -193,7 +193,13 @@ class TaskSearch:
         wanted = WalkQuery("any", (self._text, self._json, *self._words), _FIELDS)
         places = [(box.name, box.group) for box in found]
         matches, read, reached = yield from walk(
-            places, keys_of(self._scope, found), mark, wanted, hits=hits, most=most
+            places,
+            keys_of(self._scope, found),
+            mark,
+            wanted,
+            hits=hits,
+            most=most,
+            purged=purged_of(self._scope, found),
         )
         self._read += read
         for (name, group), letter, values in matches:

@@ -1,23 +1,28 @@
 #!lua flags=no-writes
 -- Finds entries of streams by an error or by a value of their envelope, without returning payloads.
--- KEYS: streams
--- ARGV: XRANGE or XREVRANGE; how many entries, how many bytes and how many matches to read at most; what to match:
+-- KEYS: streams; for dead letters then for each stream the set of its purged ones, which do not match
+-- ARGV: XRANGE or XREVRANGE; how many streams; how many entries, how many bytes and how many matches to read at most;
+--       what to match:
 --       'all': every entry
 --       'line': the first line of the error is the text
 --       'value': the envelope contains the second text, the first one as JSON, or another field is the first one
 --       'any': as 'value', or the error contains all further texts, which are in lower case
---       then how many texts, the texts; how many fields to return, their names; and for each stream its first and its
---       last id in the order of reading
+--       then how many texts, the texts; how many fields to return, their names; how many values the field `queue` may
+--       have (0: any; '' where there is none), the values; and for each stream its first and its last id in the order of
+--       reading
 -- Returns: {entries read, number of the stream at which it stopped (0 if it read all), id of the last entry read there,
 --          then for each match {number of the stream, id, the fields' values, '' for those that it has not}}
-local order, most, most_bytes, hits, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local at, texts, names = 7, {}, {}
-for _ = 1, tonumber(ARGV[6]) do
-  texts[#texts + 1] = ARGV[at]
-  at = at + 1
+local order, how, at = ARGV[1], ARGV[6], 7
+local streams, most, most_bytes, hits = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+
+-- list(): the next list of texts.
+local function list()
+  local given, number = {}, tonumber(ARGV[at])
+  for i = 1, number do given[i] = ARGV[at + i] end
+  at = at + number + 1
+  return given
 end
-for i = 1, tonumber(ARGV[at]) do names[i] = ARGV[at + i] end
-at = at + #names + 1
+local texts, names, queues = list(), list(), list()
 
 -- value(flat, name): the last value of a field: a letter's own fields come last.
 local function value(flat, name)
@@ -25,6 +30,13 @@ local function value(flat, name)
     if flat[i] == name then return flat[i + 1] end
   end
   return ''
+end
+local function of_queues(flat)
+  local queue = queues[1] and value(flat, 'queue')
+  for _, one in ipairs(queues) do
+    if one == queue then return true end
+  end
+  return not queues[1]
 end
 local function matches(flat)
   if how == 'all' then return true end
@@ -42,7 +54,8 @@ local function matches(flat)
 end
 
 local read, bytes, found = 0, 0, {}
-for number, key in ipairs(KEYS) do
+for number = 1, streams do
+  local key, purged = KEYS[number], KEYS[streams + number]
   local from, last, left = ARGV[at + 2 * number - 2], ARGV[at + 2 * number - 1], true
   while left do
     -- Few at a time where entries are large.
@@ -52,14 +65,15 @@ for number, key in ipairs(KEYS) do
     for _, entry in ipairs(page) do
       read, bytes = read + 1, bytes + 1
       for _, word in ipairs(entry[2]) do bytes = bytes + #word end
-      if matches(entry[2]) then
+      local wanted = of_queues(entry[2]) and matches(entry[2])
+      if wanted and not (purged and redis.pcall('SISMEMBER', purged, entry[1]) == 1) then
         local row = { number, entry[1] }
         for _, name in ipairs(names) do row[#row + 1] = value(entry[2], name) end
         found[#found + 1] = row
       end
       from = '(' .. entry[1]
       if read >= most or bytes >= most_bytes or #found >= hits then
-        local more = number < #KEYS or redis.call(order, key, from, last, 'COUNT', 1)[1]
+        local more = number < streams or redis.call(order, key, from, last, 'COUNT', 1)[1]
         return { read, more and number or 0, entry[1], unpack(found) }
       end
     end
