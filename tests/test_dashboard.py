@@ -199,6 +199,24 @@ def test_only_the_rows_that_are_asked_for_are_read(bus):
     assert (found.matching["queues"], found.totals.queues, found.totals.backlog) == (5, 5, 15)
 
 
+def test_pages_of_queues_with_several_groups_have_every_row_once(bus):
+    for number in range(5):
+        bus.queue(f"q{number}").publish(1)
+        for group in ("a", "b", "c")[: 1 + number % 3]:
+            bus.queue(f"q{number}").fetch(group=group)
+    every = [(one.stats.queue, one.stats.group) for one in Dashboard(bus).queues()[0]]
+
+    for limit in (1, 2, 4):
+        pages = [
+            Dashboard(bus).queues(RowRange(offset=at, limit=limit)) for at in range(0, 10, limit)
+        ]
+
+        rows = [(one.stats.queue, one.stats.group) for page, _ in pages for one in page]
+        assert (rows, {matching for _, matching in pages}) == (every, {9})
+        assert max(len(page) for page, _ in pages) == limit
+    assert Dashboard(bus).snapshot().matching["queues"] == 9
+
+
 @pytest.mark.parametrize("queue", ["a*b", "a[b]", "A?b"])
 def test_a_match_is_plain_text(bus, queue):
     bus.queue(queue).publish(1)

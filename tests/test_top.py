@@ -275,6 +275,26 @@ def test_dead_letters_are_listed_behind_hundreds_of_a_queue_that_shares_them(
     assert [line.rpartition(" ")[2] for line in lines[-3:]] == ["e1", "e2", "e3"]
 
 
+def test_end_goes_to_the_last_queue_where_queues_have_several_groups(bus):
+    for number in range(30):
+        bus.queue(f"q{number:02}").publish(1)
+        for group in ("a", "b"):
+            for delivery in bus.queue(f"q{number:02}").fetch(group=group):
+                delivery.ack()
+    view, dashboard = View(1.0), Dashboard(bus)
+
+    def read() -> None:
+        view.frame(dashboard.snapshot(**view.wanted(24).rows), None, [])
+
+    read()
+    view.press("end")
+    read()
+
+    shown = drawn(view)
+    assert shown[-2].strip() == "43-60 of 60"
+    assert [line for line in shown if line.startswith("q29 b")]
+
+
 def test_a_filter_is_part_of_what_is_read(view):
     for key in ("/", "m", "a", "x", "backspace", "enter"):
         view.press(key)

@@ -46,10 +46,10 @@ async def test_queues_are_filtered_and_paged_by_the_query(bus, served):
     second = (await browser.get("/queues?page=2")).page
     filtered = (await browser.get("/queues?q=Q10")).page
 
-    assert "1 to 100 of 103 queues" in first.text
+    assert "1 to 100 of 103 rows" in first.text
     assert first.all("a", rel="next") == [{"rel": "next", "href": "/queues?page=2"}]
-    assert "101 to 103 of 103 queues" in second.text
-    assert "1 to 3 of 3 queues" in filtered.text
+    assert "101 to 103 of 103 rows" in second.text
+    assert "1 to 3 of 3 rows" in filtered.text
     assert filtered.all("input", name="q")[0]["value"] == "Q10"
 
 

@@ -115,7 +115,7 @@ class Dashboard(TaskVerbs[BusT_co]):
 
     @verb
     def queues(self, rows: RowRange = _ALL) -> Op[tuple[tuple[QueueRow, ...], int]]:
-        """Return rows of queues, ordered by trouble, and how many queues match."""
+        """Return rows of queues, one for each group, ordered by trouble, and how many rows match."""
         return self._queues(rows)
 
     @verb
@@ -136,8 +136,7 @@ class Dashboard(TaskVerbs[BusT_co]):
     def _queues(self, wanted: RowRange) -> Op[tuple[tuple[QueueRow, ...], int]]:
         now = yield from server_time(self._scope)
         yield from self._metrics.read(now)
-        chosen, matching = _part(wanted, (yield from self._ranks.get()), lambda one: one.queue)
-        return (yield from self._rows(chosen, now)), matching
+        return (yield from self._rows(wanted, (yield from self._ranks.get()), now))
 
     def _snapshot(
         self,
@@ -152,8 +151,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         spoken, missed = yield from self._channel.read(messages)
         yield from self._metrics.read(now)
         found = yield from self._ranks.get()
-        chosen, of_queues = _part(queues, found, lambda one: one.queue)
-        rows = yield from self._rows(chosen, now)
+        rows, of_queues = yield from self._rows(queues, found, now)
         known = yield from project.known(scope)
         present = yield from self._agents.read(now, known)
         here, of_agents = _part(agents, present, lambda one: one.agent)
@@ -221,9 +219,12 @@ class Dashboard(TaskVerbs[BusT_co]):
         working = yield from self._workers.get()
         return (yield from self._ranking.read(known, working))
 
-    def _rows(self, chosen: Sequence[QueueSummary], now: float) -> Op[tuple[QueueRow, ...]]:
+    def _rows(
+        self, wanted: RowRange, ranked: Sequence[QueueSummary], now: float
+    ) -> Op[tuple[tuple[QueueRow, ...], int]]:
+        chosen, before, matching = _queues_of(wanted, ranked)
         if not chosen:
-            return ()
+            return (), matching
         among = {one.queue for one in chosen}
         working: WorkerList = yield from self._workers.get()
         surveys = yield from self._surveys.read(chosen, now, reuse=self._ranking.summaries.many)
@@ -234,7 +235,8 @@ class Dashboard(TaskVerbs[BusT_co]):
             samples=lambda begins: self._metrics.since(begins, among),
             workers=working.workers,
         )
-        return tuple(self._row(one, working, now) for one in found)
+        shown = found[before:][: max(0, wanted.limit)]
+        return tuple(self._row(one, working, now) for one in shown), matching
 
     def _row(self, one: QueueStats, working: WorkerList, now: float) -> QueueRow:
         held = one.pending + one.retrying
@@ -262,6 +264,25 @@ class Dashboard(TaskVerbs[BusT_co]):
         working = yield from self._workers.get()
         rows = tuple(self._row(one, working, now) for one in found)
         return QueueDetail(name, rows, tuple(groups), tuple(workers))
+
+
+def _queues_of(
+    wanted: RowRange, ranked: Sequence[QueueSummary]
+) -> tuple[list[QueueSummary], int, int]:
+    """Return the queues of the wanted rows, how many of their rows come before, and how many rows match.
+
+    A queue has a row for each group.
+    """
+    every = RowRange(wanted.match, limit=len(ranked))
+    chosen: list[QueueSummary] = []
+    first, before, at = max(0, wanted.offset), 0, 0
+    for one in _part(every, ranked, lambda one: one.queue)[0]:
+        behind = at + max(1, len(one.groups))
+        if at < first + wanted.limit and behind > first:
+            before = before if chosen else first - at
+            chosen.append(one)
+        at = behind
+    return chosen, before, at
 
 
 def _part(
