@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -277,7 +278,33 @@ def test_doctor_counts_no_letter_that_was_purged(bus: agentbus.Bus) -> None:
 
     (found,) = [one.found for one in bus.doctor() if one.check == "dead letters"]
 
-    assert found == "1498 in 1 queues"
+    assert found == "1498 in 1 queue"
+
+
+def test_letters_that_queues_share_are_counted_once_and_named_by_the_shared_name(
+    connect: Connect, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bus.yaml").write_text("queues: {'*': {dead_letters: failed}}")
+    monkeypatch.setenv("AGENTBUS_CONFIG", str(tmp_path / "bus.yaml"))
+    bus = connect()
+    for name in ("mail", "post", "news"):
+        bus.queue(name).publish(name)
+        for group in ("default", "audit"):
+            bus.queue(name).fetch(group=group)[0].bury("broken")
+
+    (doctor,) = [one for one in bus.doctor() if one.check == "dead letters"]
+    findings = [one for one in bus.health().findings if one.check == "dead_letters"]
+
+    assert Dashboard(bus).snapshot().totals.dead == 6
+    assert doctor.found == "6 in 1 queue"
+    assert {one.text for one in findings} == {
+        "the group 'audit' of 'failed' has 3 dead letters",
+        "the group 'default' of 'failed' has 3 dead letters",
+    }
+    assert {one.remedy.partition(";")[0] for one in findings} == {
+        "agentbus dlq list failed --group audit",
+        "agentbus dlq list failed",
+    }
 
 
 def test_doctor_names_the_queue_with_the_most_letters(bus: agentbus.Bus) -> None:
@@ -304,7 +331,7 @@ def test_letters_that_were_replayed_or_purged_are_in_no_figure(bus: agentbus.Bus
         (doctor,) = [one.found for one in bus.doctor() if one.check == "dead letters"]
         return [row.stats.dead, found.totals.dead, group.dead, doctor]
 
-    assert figures() == [1, 1, 1, "1 in 1 queues"]
+    assert figures() == [1, 1, 1, "1 in 1 queue"]
     mail.replay_all()
     assert figures() == [0, 0, 0, "none"]
     # They are still among the errors.

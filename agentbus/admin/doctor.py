@@ -14,6 +14,7 @@ from agentbus.coordination import lease_step, leases
 from agentbus.core import installation
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.names import shell_word
+from agentbus.core.readable import count
 from agentbus.core.record import Record
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
@@ -268,13 +269,13 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     boxes = yield from stats.letter_boxes(scope)
     asked = [one for box in boxes for one in letter_counts.requests(scope.keys, *box)]
     replies = iter((yield from in_batches(asked)))
-    dead = {box: count for box in boxes if (count := letter_counts.left(replies))}
+    dead = {box: number for box in boxes if (number := letter_counts.left(replies))}
     found = Finding("dead letters", "ok", "none")
     if dead:
         name, group = max(dead, key=lambda box: dead[box])
         option = "" if group == "default" else f" --group {shell_word(group)}"
         remedy = f"agentbus dlq list {shell_word(name)}{option}; then replay or purge them"
-        many = f"{sum(dead.values())} in {len(dead)} queues"
+        many = f"{sum(dead.values())} in {count(len({name for name, _ in dead}), 'queue')}"
         found = Finding("dead letters", "warning", many, remedy)
     known, _ = yield from stats.known_queues(scope)
     number, known = len(known), known[:_QUEUES]

@@ -172,7 +172,7 @@ class Dashboard(TaskVerbs[BusT_co]):
             sum(one.held for one in groups),
             sum(one.delayed for one in found),
             sum(one.dependent for one in found),
-            sum(one.dead for one in groups),
+            self._dead(found),
             self._metrics.rate,
             working.number,
             working.dead,
@@ -212,6 +212,18 @@ class Dashboard(TaskVerbs[BusT_co]):
             health=status,
             health_age=self._health.age,
             oldest_part=max(part.age for part in self._aged),
+        )
+
+    def _dead(self, found: Sequence[QueueSummary]) -> int:
+        """Return the number of dead letters; those that queues share are counted once."""
+        letters_of = self._policies.letters_of
+        return sum(
+            {
+                (letters_of(one.queue), group.group): group.dead
+                for one in found
+                for group in one.groups
+                if group.dead
+            }.values()
         )
 
     def _ranked(self) -> Op[list[QueueSummary]]:

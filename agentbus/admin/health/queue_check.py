@@ -309,8 +309,9 @@ class QueueCheck:
             option = "" if group == "default" else f" --group {names.shell_word(group)}"
             yield from self._above(
                 *("dead_letters", f"{self._where}/{group}", count),
-                f"the group {group!r} of {self.queue!r} has {things(count, 'dead letter')}",
-                f"agentbus dlq list {self._quoted}{option}; then replay or purge them",
+                # The name that several queues share stands for the letters of all.
+                f"the group {group!r} of {self._where!r} has {things(count, 'dead letter')}",
+                f"agentbus dlq list {names.shell_word(self._where)}{option}; then replay or purge them",
             )
 
     # -- texts --
