@@ -194,3 +194,14 @@ def test_the_shell_shows_what_a_program_fetched(real_shell: Shell, real_url: str
 
     (found,) = real_shell.records("metrics")
     assert found["counts"]["processed"] == 1
+
+
+def test_a_task_is_received_again_after_a_failed_attempt(bus: agentbus.Bus) -> None:
+    bus.queue("mail").publish_many(range(3))
+
+    def fails(_delivery: agentbus.Delivery) -> None:
+        raise agentbus.Retry(after=0.001)
+
+    bus.subscribe("mail", fails, attempts=3, drain=True).run()
+
+    assert counts(bus) == {"received": 9, "failed": 9, "retried": 6, "dead": 3}
