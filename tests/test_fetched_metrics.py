@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -205,3 +207,22 @@ def test_a_task_is_received_again_after_a_failed_attempt(bus: agentbus.Bus) -> N
     bus.subscribe("mail", fails, attempts=3, drain=True).run()
 
     assert counts(bus) == {"received": 9, "failed": 9, "retried": 6, "dead": 3}
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_slow_run_among_quick_ones_is_counted_by_itself(bus: agentbus.Bus, kind: str) -> None:
+    bus.queue("mail").publish_many(range(20))
+
+    def runs(delivery: agentbus.Delivery) -> None:
+        time.sleep(0.1 if delivery.payload == 10 else 0)
+
+    async def awaits(delivery: agentbus.AsyncDelivery) -> None:
+        await asyncio.sleep(0.1 if delivery.payload == 10 else 0)
+
+    bus.subscribe("mail", runs if kind == "function" else awaits, drain=True).run()
+
+    (found,) = bus.metrics()
+    assert found.running is not None
+    assert found.running.count == 20
+    # By the mean of its batch, it would have taken a fraction of that, and its neighbours as long.
+    assert found.running.p50 < 0.064 <= found.running.p99

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
+    from agentbus.workers.metrics import Tally
 
     Wrap = Callable[[Taken], AnyDelivery]
+
+# Runs that take fewer seconds are counted together, by their mean.
+QUICK = 0.001
 
 
 class TaskOutcome:
@@ -78,6 +82,22 @@ class KeyOrder:
             self._blocked.add(task.meta["ordering_key"])
 
 
+def malformed(task: Taken) -> TaskOutcome:
+    """Return the outcome of a task that cannot be read."""
+    outcome = TaskOutcome(task)
+    outcome.failed(f"the entry is malformed: {task.error}")
+    return outcome
+
+
+def expired_as(task: Taken, why: str) -> TaskOutcome:
+    """Return the outcome of a task that has expired."""
+    outcome = TaskOutcome(task)
+    outcome.failed(why)
+    # This attempt was not made.
+    task.attempt -= 1
+    return outcome
+
+
 class TaskBatch:
     """Tasks that run in their order: each is taken from `left`, and its outcome added to `outcomes`.
 
@@ -93,10 +113,12 @@ class TaskBatch:
         "left",
         "look",
         "look_at",
+        "looked",
         "order",
         "outcomes",
         "plain",
         "settled",
+        "slow",
     )
 
     def __init__(
@@ -118,8 +140,28 @@ class TaskBatch:
         self.began = self.counted = time.monotonic()
         self.look_at = self.began + every
         self.look = look
+        # The seconds of looks, and of each run that was not quick.
+        self.looked = 0.0
+        self.slow: list[float] = []
         # None if no task has an ordering key.
         self.order = order
+
+    def clock(self, began: float) -> float:
+        """Return the time, at which a run that began at another time has ended."""
+        now = time.monotonic()
+        if now - began >= QUICK:
+            self.slow.append(now - began)
+        return now
+
+    def count(self, tally: Tally, took: float) -> None:
+        """Count its runs, quick ones by their mean; `took` is their time and that of the looks."""
+        # A pause of the process between two runs looks like one more.
+        slow = self.slow[: len(self.outcomes)]
+        for one in slow:
+            tally.ran(1, one)
+        quick = len(self.outcomes) - len(slow)
+        if quick:
+            tally.ran(quick, max(0.0, took - self.looked - sum(slow)) / quick)
 
     def whole(self) -> list[Taken]:
         """Take all tasks that have not started."""

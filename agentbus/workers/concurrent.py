@@ -10,6 +10,7 @@ from functools import partial
 
 from agentbus.queues.claimed import Taken
 from agentbus.workers.acker import order
+from agentbus.workers.batch import QUICK
 from agentbus.workers.loop import Loop
 
 TYPE_CHECKING = False
@@ -29,8 +30,6 @@ _MEASURE_EVERY = 0.25
 _MEASURE_FIRST = 0.05
 # Above this rate per second, tasks are settled with the fetches, of which one begins every few ms.
 _BRISK, _COLLECT, _COLLECT_LEAST = 2000.0, 0.005, 0.001
-# Runs that took less time are counted together.
-_QUICK = 0.001
 
 
 class InFlight:
@@ -174,7 +173,7 @@ class InFlight:
         for outcome, took in ended:
             total += took
             if isinstance(outcome, Taken) or outcome.begun:
-                if took < _QUICK:
+                if took < QUICK:
                     quick += 1
                     spent += took
                 else:

@@ -18,7 +18,7 @@ from agentbus.core.context import current
 from agentbus.queues import tracing
 from agentbus.queues.claimed import ALONE
 from agentbus.workers import time_limits
-from agentbus.workers.batch import TaskOutcome
+from agentbus.workers.batch import QUICK, TaskOutcome, expired_as, malformed
 from agentbus.workers.pause import Halt
 
 TYPE_CHECKING = False
@@ -99,21 +99,24 @@ class Inline(_Executor):
     # Whether it times each attempt.
     timed = False
 
-    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:  # noqa: PLR0915 (a call costs more)
         """Run the handler for each task, until stopped."""
         self.look()
         left, take, add = batch.left, batch.left.popleft, batch.outcomes.append
         halt, one, clock, handler = self._stopping, self.one, time.monotonic, self._handler
         cancelled, set_current, slow = self._cancelled, current.set, self._traced or self.more
-        timed = self.timed
+        timed, now = self.timed, clock()
         if batch.order is not None:
             one, slow = partial(self._in_order, batch.order), True
         batch.plain = not slow
         try:
             while left and not (halt.stopped or halt.paused or self.interrupted is not None):
-                now = clock()
+                before, now = now, clock()
+                if now - before >= QUICK:
+                    batch.slow.append(now - before)
                 if now >= batch.look_at:
                     batch.look(now)
+                    now = clock()
                     continue
                 try:
                     task = take()
@@ -153,6 +156,7 @@ class Inline(_Executor):
                 add(outcome)
         finally:
             set_current(None)
+            batch.clock(now)
 
     def _in_order(
         self, order: KeyOrder, task: Taken, wrap: Wrap, began: float
@@ -165,12 +169,12 @@ class Inline(_Executor):
 
     def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
-            return _malformed(task)
+            return malformed(task)
         if self._cancelled and task.place in self._cancelled:
             return TaskOutcome(task, begun=False)
         delivery = wrap(task)
         if "expires" in task.meta and (expired := delivery.expired):
-            return _expired(task, expired)
+            return expired_as(task, expired)
         if "time_limit" in task.meta:
             time_limits.begin(task, delivery)
         current.set(delivery)
@@ -211,14 +215,16 @@ class Coroutines(_Executor):
         self._finish(self._each(batch, wrap), self._interrupt)
 
     async def _each(self, batch: TaskBatch, wrap: Wrap) -> None:
+        now = time.monotonic()
         while batch.left and not self._over:
-            now = time.monotonic()
+            now = batch.clock(now)
             if now >= batch.look_at:
                 # A look sends requests, for which the caller's loop must not wait.
                 if self._finish.shared is None:
                     batch.look(now)
                 else:
                     await asyncio.to_thread(batch.look, now)
+                now = time.monotonic()
                 continue
             try:
                 task = batch.left.popleft()
@@ -233,18 +239,19 @@ class Coroutines(_Executor):
             if order is not None:
                 order.ended(task, outcome)
             batch.outcomes.append(outcome)
+        batch.clock(now)
 
     def _interrupt(self, error: BaseException) -> None:
         self.interrupted = error
 
     async def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
-            return _malformed(task)
+            return malformed(task)
         if self._cancelled and task.place in self._cancelled:
             return TaskOutcome(task, begun=False)
         delivery = wrap(task)
         if "expires" in task.meta and (expired := delivery.expired):
-            return _expired(task, expired)
+            return expired_as(task, expired)
         handler = self._handler
         if "time_limit" in task.meta and (seconds := time_limits.begin(task, delivery)):
             handler = time_limits.within(seconds, handler)
@@ -281,14 +288,14 @@ class Batches(_Executor):
         keep, deliver = sound.append, deliveries.append
         for task in batch.whole():
             if task.error is not None:
-                outcomes.append(_malformed(task))
+                outcomes.append(malformed(task))
                 continue
             if cancelled and task.place in cancelled:
                 outcomes.append(TaskOutcome(task, begun=False))
                 continue
             delivery = wrap(task)
             if "expires" in task.meta and (expired := delivery.expired):
-                outcomes.append(_expired(task, expired))
+                outcomes.append(expired_as(task, expired))
                 continue
             if "time_limit" in task.meta:
                 time_limits.begin(task, delivery)
@@ -384,17 +391,3 @@ def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOut
 def _interrupt(error: BaseException) -> BaseException | None:
     """Return the error if it ends the worker, not only the task."""
     return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
-
-
-def _malformed(task: Taken) -> TaskOutcome:
-    outcome = TaskOutcome(task)
-    outcome.failed(f"the entry is malformed: {task.error}")
-    return outcome
-
-
-def _expired(task: Taken, why: str) -> TaskOutcome:
-    outcome = TaskOutcome(task)
-    outcome.failed(why)
-    # This attempt was not made.
-    task.attempt -= 1
-    return outcome

@@ -248,7 +248,7 @@ class Serial(Loop):
         ran = len(batch.outcomes)
         if ran:
             mean = (now - batch.began) / ran
-            self._tally.ran(ran, mean)
+            batch.count(self._tally, now - batch.began)
             self._resize(len(tasks), mean, now - batch.began)
         # Some are left if the worker was stopped.
         return _RanBatch(batch, now - batch.counted, batch.whole())
@@ -274,7 +274,8 @@ class Serial(Loop):
         with self._settling:
             slow = now - batch.began > _OVERDUE
             self._acknowledge(batch, batch.whole() if slow else [])
-        batch.look_at = time.monotonic() + self._look_every
+        ended = time.monotonic()
+        batch.look_at, batch.looked = ended + self._look_every, batch.looked + ended - now
 
     def _acknowledge(self, batch: TaskBatch, rest: list[Taken]) -> None:
         """Settle what is done of the batch that runs, and return tasks that have not started."""
