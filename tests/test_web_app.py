@@ -9,6 +9,7 @@ import agentbus.aio
 from agentbus.dashboard import app
 from agentbus.errors import BackendUnavailable
 from tests.browsing import Browser
+from tests.servers import ask
 
 # -- pages --
 
@@ -62,6 +63,16 @@ async def test_a_queue_shows_its_groups_and_workers(bus, served):
     assert page.unbalanced == []
     assert "audit" in page.text
     assert "No worker is registered." in page.text
+
+
+async def test_a_queue_is_shown_where_another_program_named_a_group_badly(bus, served):
+    bus.queue("mail").publish(1)
+    ask(bus, "XGROUP", "CREATE", bus.scope.keys.queue("mail"), "a\ngroup", "0")
+
+    answer = await Browser(served).get("/queue?name=mail")
+
+    assert answer.status == 200
+    assert '"a\\ngroup"' in answer.page.text
 
 
 async def test_what_does_not_exist_is_a_page_that_says_so(served):

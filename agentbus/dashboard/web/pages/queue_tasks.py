@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.core.errors import NotFound
+from agentbus.core import names
+from agentbus.core.errors import InvalidName, NotFound
 from agentbus.core.readable import cut
 from agentbus.core.stream import id_time
 from agentbus.dashboard.letter_boxes import first_line
@@ -29,7 +30,7 @@ _PREVIEW = 160
 
 async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
     """Return the tasks in the state `state` for the group `group`, past `after`."""
-    groups = [one.group for one in found.groups]
+    groups = [one.group for one in found.groups if _is_name(one.group)]
     group = view.param("group") or (
         "default" if "default" in groups else (groups or ["default"])[0]
     )
@@ -68,6 +69,15 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
         "tasks": rows,
         "after": after,
     }
+
+
+def _is_name(group: str) -> bool:
+    """Return whether the bus can read a group: another program may have named it otherwise."""
+    try:
+        names.name("group", group)
+    except InvalidName:
+        return False
+    return True
 
 
 def _number(found: QueueDetail, group: str, state: str) -> int:
