@@ -14,8 +14,7 @@ import time
 from agentbus.core import client_session
 from agentbus.core.settings_check import make_private
 from agentbus.store.driver import run
-from agentbus.store.operation import is_passing
-from agentbus.store.steps import Denied, LinkDown, Pause, ServerReply, Wait
+from agentbus.store.steps import Denied, LinkDown, Pause, ServerReply, Wait, is_passing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

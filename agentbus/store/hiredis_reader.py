@@ -47,7 +47,7 @@ def kernel_limit(link: Any) -> Callable[[float], None]:
     """Return a function that sets a connection's timeout in the kernel.
 
     Python's own timeouts need two system calls for each send and receive. They stay where a timer sends
-    signals again and again: after each one, the kernel's timeout would begin anew.
+    signals again and again: after each one, the kernel's timeout would start over.
     """
     if _signal.getitimer(_signal.ITIMER_REAL)[1]:
         own: Callable[[float], None] = link._limit

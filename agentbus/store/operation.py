@@ -14,6 +14,7 @@ from agentbus.store.steps import (
     Take,
     Unconfirmed,
     Wait,
+    is_passing,
 )
 
 TYPE_CHECKING = False
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
 # What reading a reply of an unexpected shape raises.
 MISREAD = (ServerReply, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
-# Not executed, and transient: a restart, a failover, resharding, a busy script.
-_PASSING = frozenset(
-    ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
-)
-# A blocked read that the server ended is passing, too: the primary has become a replica. It is not where
-# Redis before 7.2 says that the stream was deleted.
-_ENDED, _DELETED = "UNBLOCKED", "no longer exists"
 # The server refuses a write with these before it checks whether the write was executed already.
 _UNSEEN = frozenset(("OOM", "MISCONF", "NOREPLICAS"))
 _FIRST_PAUSE = 0.02
@@ -135,13 +129,6 @@ def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool)
         return isinstance(failure, Denied) and not answered
     # Whether a first copy was executed, the server can say only with free memory.
     return not is_passing(failure) and not (maybe_done and failure.code in _UNSEEN)
-
-
-def is_passing(failure: ServerReply) -> bool:
-    """Report whether the server executed nothing, and may do so in a moment."""
-    if failure.code == _ENDED:
-        return _DELETED not in str(failure)
-    return failure.code in _PASSING
 
 
 def _readable(op: Op[T], where: str) -> Op[T]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 
-from agentbus.store.operation import is_passing
 from agentbus.store.steps import (
     Batch,
     Both,
@@ -20,6 +19,7 @@ from agentbus.store.steps import (
     Take,
     Wait,
     WaitAny,
+    is_passing,
 )
 
 TYPE_CHECKING = False

@@ -31,6 +31,15 @@ if TYPE_CHECKING:
             """Close what is open."""
 
 
+# Not executed, and transient: a restart, a failover, resharding, a busy script.
+_PASSING = frozenset(
+    ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
+)
+# A blocked read that the server ended is passing, too: the primary has become a replica. It is not where
+# Redis before 7.2 says that the stream was deleted.
+_ENDED, _DELETED = "UNBLOCKED", "no longer exists"
+
+
 class Step:
     """One exchange with the server. `within` is how long it may take, in seconds.
 
@@ -347,6 +356,13 @@ class ServerReply(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.code = text.partition(" ")[0]
+
+
+def is_passing(failure: ServerReply) -> bool:
+    """Report whether the server executed nothing, and may do so in a moment."""
+    if failure.code == _ENDED:
+        return _DELETED not in str(failure)
+    return failure.code in _PASSING
 
 
 def one_step(step: Step) -> Op[Any]:
