@@ -52,7 +52,10 @@ VERB = Verb(
     Param(
         "--webhook URL", "POST the result to this https URL, if webhooks are enabled in the worker."
     ),
-    Param("--notify", "Announce on the channel, topic tasks, that the task is done, or buried."),
+    Param(
+        "--notify",
+        "Announce on the channel, topic tasks, that the task is done, buried or cancelled.",
+    ),
     Param("--ordering-key K", "Deliver tasks with this key in the order of publication."),
     Param(
         "--durable",

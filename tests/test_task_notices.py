@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -123,6 +124,45 @@ def test_a_dependent_that_is_buried_with_its_dependency_is_announced(bus: agentb
 
     ((event, details),) = notices(bus)
     assert (event, details["task"]) == ("buried", second)
+
+
+@pytest.mark.parametrize("delay", [None, 60])
+def test_a_cancelled_task_is_announced_by_the_agent_that_cancelled_it(
+    connect: Connect, delay: float | None
+) -> None:
+    ada, bob = connect("ada"), connect("bob")
+    task_id = ada.queue("mail").publish("x", delay=delay, notify=True)
+
+    bob.cancel(task_id)
+
+    (said,) = ada.overhear(topic="tasks")
+    assert (said.agent_id, said.event) == ("bob", "cancelled")
+    assert said.text == f"task {task_id} of mail cancelled: it was cancelled by bob"
+    about = {"task": task_id, "queue": "mail", "group": "default"}
+    assert said.details == {**about, "error": "it was cancelled by bob"}
+
+
+def test_a_task_that_is_cancelled_while_it_runs_is_announced_when_it_has_stopped(
+    bus: agentbus.Bus,
+) -> None:
+    before = []
+
+    def handle(delivery: agentbus.Delivery) -> None:
+        if delivery.payload == "y":
+            return
+        bus.cancel(delivery.id)
+        before.extend(notices(bus))
+        while not delivery.cancelled:
+            threading.Event().wait(0.005)
+        raise InterruptedError
+
+    bus.queue("mail").publish("x", notify=True)
+    bus.queue("mail").publish("y")
+
+    worker = bus.subscribe("mail", handle, drain=True)
+
+    assert worker.run() == 1
+    assert (before, [event for event, _ in notices(bus)]) == ([], ["cancelled"])
 
 
 def test_delayed_tasks_and_batches_are_announced_by_their_ids(bus: agentbus.Bus) -> None:

@@ -56,9 +56,11 @@ class Notifications:
         self.keys += [key] * 3
         self.argv += (_LOG, len(words), *words)
 
-    def speak(self, scope: Scope, queue: str, group: str, task_id: str, error: str | None) -> None:
+    def speak(
+        self, scope: Scope, queue: str, group: str, task_id: str, outcome: str, error: str | None
+    ) -> None:
         """Append a notice to the channel."""
-        keys, outcome = scope.keys, "done" if error is None else "buried"
+        keys = scope.keys
         said = f"task {task_id} of {queue} {outcome}"
         fields: tuple[str, ...] = (
             "event",
@@ -119,7 +121,8 @@ def notifications(
             payload = b'{"url":' + lazy_orjson.dumps(webhook) + b',"body":' + body + b"}"
             found.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
         if notify:
-            found.speak(scope, queue, group, task_id, error)
+            ended = "done" if error is None else "cancelled" if cancelled else "buried"
+            found.speak(scope, queue, group, task_id, ended, error)
     except (UsageError, TypeError, ValueError):
         # Another program's envelope: the task is settled without a notification.
         found = Notifications()

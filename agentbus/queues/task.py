@@ -32,7 +32,7 @@ class Task(Record):
     own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
     by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
     after its publication it is not run any more, but buried. With `notify` the channel gets a message when
-    it is done or buried, on the topic `tasks`. `task` is the name of a typed task. An attempt that takes
+    it has ended, on the topic `tasks`. `task` is the name of a typed task. An attempt that takes
     longer than `time_limit` seconds is stopped, and has failed. With `unique` "until_done" its key stands
     for it until it has ended, instead of for the policy's window.
     """

@@ -10,6 +10,7 @@
 -- Returns: 'cancelled', 'before' if it was cancelled before, or 'again' if a state has changed
 --@include ids
 --@include order
+--@include say
 --@include tell
 --@include settled
 local id, mark, count = ARGV[1], ARGV[2], tonumber(ARGV[10])

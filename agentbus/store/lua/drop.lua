@@ -8,6 +8,7 @@
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include once
 --@include owner
+--@include say
 --@include tell
 --@include settled
 --@include runs

@@ -5,6 +5,7 @@
 -- ARGV: task id, what to keep in the result's place, seconds to keep it, a counter to raise ('' for none), how many
 --       groups, then the words of each notification
 -- Returns: 1, or 0 if it is neither delayed nor waits for others
+--@include say
 --@include tell
 local id = ARGV[1]
 if redis.call('ZREM', KEYS[1], id) + redis.call('ZREM', KEYS[3], id) == 0 then return 0 end
