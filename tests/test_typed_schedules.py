@@ -8,7 +8,9 @@ import pytest
 
 import agentbus
 from agentbus import Bus, InvalidPayload, Tasks, UsageError
-from agentbus.tasks import Schedules
+from agentbus.tasks import Scheduler, Schedules
+from agentbus.tasks.declared_schedules import definitions
+from agentbus.tasks.ticks import Tick
 from tests.tiers import on_one_store
 
 
@@ -47,6 +49,32 @@ async def test_a_coroutine_with_a_period_is_published_by_its_worker(
     worker = tasks.worker(abus)
 
     assert await worker.run() >= 1
+
+
+@on_one_store
+def test_a_unique_task_is_not_published_by_a_tick_before_the_one_before_it_has_ended(
+    bus: Bus,
+) -> None:
+    tasks = Tasks()
+
+    @tasks.task(queue="reports", every=0.01, unique="until_done")
+    def report(pages: int = 3) -> int:
+        return pages
+
+    schedules, scheduler = Schedules(bus), Scheduler(bus)
+    schedules.sync(definitions([report]), owner="app")
+    ticks: list[Tick] = []
+    while len(ticks) < 3:
+        ticks += scheduler.run_once()
+
+    (waiting,) = {tick.task_id for tick in ticks}
+    assert report.publish(bus).id == schedules.trigger("reports.report") == waiting
+    assert bus.queue("reports").remaining() == 1
+
+
+def test_a_unique_schedule_needs_a_key(bus: Bus) -> None:
+    with pytest.raises(UsageError, match="the schedule 'poll' is unique, and has no key"):
+        Schedules(bus).add("poll", "fetch", every=60, unique="until_done")
 
 
 @on_one_store

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from agentbus.tasks.schedule_record import Definition
 from agentbus.tasks.scheduler import Scheduler
 from agentbus.tasks.schedules import Schedules
+from agentbus.tasks.typed_task import enveloped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,18 +24,25 @@ def definitions(tasks: Iterable[AnyTask]) -> list[Definition]:
     A tick has no arguments: each parameter of such a task must have a default.
     """
     return [
-        Definition(
-            f"{task.queue}.{task.name}",
-            task.queue,
-            task.payload.encode((), {}),
-            every=task.declared.every,
-            cron=task.declared.cron,
-            envelope={**task.declared.envelope(), "task": task.name},
-            **task.declared.times(),
-        )
+        _definition(task)
         for task in tasks
         if task.declared.every is not None or task.declared.cron is not None
     ]
+
+
+def _definition(task: AnyTask) -> Definition:
+    # A unique one has the key of a call without arguments, instead of one for each tick.
+    call = task.item()
+    key = enveloped(call.payload, call.envelope).key
+    return Definition(
+        f"{task.queue}.{task.name}",
+        task.queue,
+        call.payload,
+        every=task.declared.every,
+        cron=task.declared.cron,
+        envelope=call.envelope if key is None else {**call.envelope, "key": key},
+        **task.declared.times(),
+    )
 
 
 @contextmanager

@@ -136,6 +136,9 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
             raise UsageError(f"a schedule has no {one!r}", hint="leave it out: it is one task's")
     if "priority" in envelope:
         known(envelope["priority"])
+    if "unique" in envelope and "key" not in envelope:
+        # Each tick would have a key of its own.
+        raise UsageError(f"the schedule {name!r} is unique, and has no key", hint="give it a key")
     envelope_of(Task(None, **envelope))
     if "headers" in envelope:
         envelope["headers"] = dict(envelope["headers"])
