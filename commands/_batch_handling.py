@@ -52,7 +52,7 @@ class BatchHandling(Handling):
             if self.program.stopping:
                 for one in part:
                     # It has not started: the next worker gets it, and nothing is printed.
-                    one.retry(0.0)
+                    one.snooze(0.0)
             else:
                 self._handle(part)
 

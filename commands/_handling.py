@@ -33,7 +33,7 @@ class Handling:
 
         if self.program.stopping:
             # It was taken and has not started: the next worker gets it, and nothing is printed.
-            delivery.retry(0.0)
+            delivery.snooze(0.0)
             return
         began = time.monotonic()
         try:

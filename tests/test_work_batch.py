@@ -86,6 +86,32 @@ def test_what_does_not_go_with_it_is_refused(real_shell: Shell, options: tuple[s
     assert real_shell.run("work", "rows", *batch, *options, "--", "cat").returncode == 2
 
 
+def test_a_task_that_had_not_started_when_its_worker_was_stopped_has_not_lost_an_attempt(
+    real_shell: Shell,
+) -> None:
+    ids = published(real_shell, "1", "2")
+    batch = ("work", "rows", "--batch", "2", "--attempts", "100")
+    failing = real_shell.start(*batch, "--", "false")
+    assert failing.stdout is not None
+    assert "failed" in failing.stdout.readline() + failing.stdout.readline()
+    failing.terminate()
+    failing.communicate()
+
+    def attempts() -> list[int]:
+        return [real_shell.records("task", "show", one)[0]["attempts"] for one in ids]
+
+    first, second = attempts()
+    for one in ids:
+        real_shell.ok("task", "set", one, "--now")
+    worker = real_shell.start(*batch, "--grace", "0", "--", "sh", "-c", "echo began >&2; sleep 99")
+    assert worker.stderr is not None
+    assert worker.stderr.readline() == "began\n"
+    worker.terminate()
+    worker.communicate()
+
+    assert attempts() == [first + 1, second]
+
+
 def test_a_time_limit_of_one_ends_the_program(real_shell: Shell) -> None:
     ids = [
         *published(real_shell, "1"),
