@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from agentbus.core.signals import Stoppable
     from agentbus.workers.webhooks import WebhooksSent
 
+_INTERRUPTED = 130
+
 
 @contextlib.contextmanager
 def until_told(
@@ -46,12 +48,13 @@ def until_told(
         again = bool(told)
         told.append(number)
         worker.stop()
+        code = _INTERRUPTED if signal.SIGINT in told else 1
         if program is not None:
             program.stop(0.0 if again else grace)
         elif again:
-            _leave()
+            _leave(code)
         else:
-            later(grace, _leave)
+            later(grace, _leave, code)
 
     if limit is not None and program is not None:
         later(limit, program.stop, grace)
@@ -111,7 +114,7 @@ def loaded(path: str, what: str) -> Any:
     return found
 
 
-def _leave(code: int = 1) -> None:
+def _leave(code: int) -> None:
     # A Python function cannot be interrupted from outside; its task is not acknowledged.
     to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
     _waiting.leave(code, "the handler did not end in time")

@@ -15,7 +15,7 @@ from tests.servers import Shell, ask, closed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HANDLERS = """
-import asyncio
+import asyncio, threading
 def double(delivery):
     return delivery.payload * 2
 async def slowly(delivery):
@@ -23,6 +23,9 @@ async def slowly(delivery):
     return [delivery.queue, delivery.attempt]
 def fails(delivery):
     raise ValueError("no such address")
+def endless(delivery):
+    print("began", flush=True)
+    threading.Event().wait()
 NOTHING = 1
 """
 
@@ -213,6 +216,19 @@ def test_told_to_stop_a_worker_finishes_what_runs(shell, fifo, number, code):
     assert json.loads(worker.communicate()[0])["outcome"] == "done"
     assert worker.returncode == code
     assert shell.ok("result", task_id) == "finished\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 1), (signal.SIGINT, 130)])
+def test_after_the_grace_a_worker_leaves_a_python_function_alone(shell, number, code):
+    (shell.home / "handlers.py").write_text(HANDLERS)
+    shell.ok("publish", "mail", "x")
+    worker = shell.start("work", "mail", "--grace", "0", "--handler", "handlers:endless")
+    assert worker.stdout.readline() == "began\n"
+
+    worker.send_signal(number)
+
+    _, said = worker.communicate()
+    assert (worker.returncode, "the handler did not end in time" in said) == (code, True)
 
 
 def test_after_the_grace_a_program_is_killed_and_another_worker_does_its_task(shell, fifo):
