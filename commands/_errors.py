@@ -31,6 +31,11 @@ def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
 
 def unexpected(error: BaseException, verb: str) -> AgentBusError:
     """Return the error of a verb that failed with another one than the bus's own."""
+    if isinstance(error, SystemExit):
+        return AgentBusError(
+            f"'{verb}' was ended by the code that it runs ({described(error)})",
+            hint="let that raise another error: then its task or event alone has failed",
+        )
     return AgentBusError(f"'{verb}' failed unexpectedly ({described(error)})", hint=_advice(error))
 
 

@@ -15,7 +15,7 @@ from tests.servers import Shell, ask, closed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HANDLERS = """
-import asyncio, threading
+import asyncio, sys, threading
 def double(delivery):
     return delivery.payload * 2
 async def slowly(delivery):
@@ -26,6 +26,8 @@ def fails(delivery):
 def endless(delivery):
     print("began", flush=True)
     threading.Event().wait()
+def leaves(delivery):
+    sys.exit(5)
 NOTHING = 1
 """
 
@@ -340,6 +342,19 @@ def test_what_a_program_publishes_belongs_to_its_task(shell):
     work(shell, 'echo "$AGENTBUS_CAUSATION_ID $AGENTBUS_CORRELATION_ID" > chain')
 
     assert (shell.home / "chain").read_text() == f"{task_id} c1\n"
+
+
+def test_a_function_that_exits_ends_the_worker_which_says_so(shell):
+    (shell.home / "handlers.py").write_text(HANDLERS)
+    shell.ok("publish", "mail", "x")
+
+    done = shell.run("work", "mail", "--drain", "--handler", "handlers:leaves")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "agentbus: 'work' was ended by the code that it runs (SystemExit: 5)",
+        "hint: let that raise another error: then its task or event alone has failed",
+    ]
 
 
 @pytest.mark.parametrize(("handler", "result"), [("double", 14), ("slowly", ["mail", 1])])
