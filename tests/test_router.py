@@ -13,9 +13,10 @@ import pytest
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.errors import NotFound, TaskBuried
+from agentbus.errors import NotFound, Refused, TaskBuried
 from agentbus.retry import Bury
 from agentbus.routing import Router, Rules, load, parse
+from agentbus.tasks import Flows, FlowTask, chain
 from tests.servers import Shell, ask, program
 
 TEAM = """
@@ -220,6 +221,37 @@ def test_whoever_waits_for_a_task_that_nothing_routes_hears_why(bus):
         bus.queue("incoming").result(task, wait=PATIENCE)
 
     assert "--group router" in str(told.value.shell_hint)
+
+
+def test_what_waits_for_a_task_that_nothing_routes_is_buried_with_it(bus):
+    first = bus.queue("incoming").publish({"task": "dance"})
+    second = bus.queue("next").publish("behind", after=first)
+    bus.queue("next").publish("last", after=second)
+    flow = Flows(bus).publish(chain(FlowTask({"task": "sing"}, queue="incoming")))
+
+    route(bus)
+
+    assert {one.error.partition(": Bury: ")[0] for one in bus.queue("next").dead_letters()} == {
+        f"it waited for {first}, which was buried",
+        f"it waited for {second}, which was buried: it waited for {first}, which was buried",
+    }
+    assert Flows(bus).show(flow).state == "failed"
+    with pytest.raises(Refused, match="which was buried: Bury: no rule matches"):
+        bus.queue("next").publish("too late", after=first)
+
+
+def test_what_waits_for_another_group_where_it_came_in_does_not_mind_the_router(bus):
+    incoming = bus.queue("incoming")
+    task = incoming.publish({"task": "dance"})
+    worker = bus.subscribe("incoming", lambda _delivery: None)
+    assert incoming.fetch(group="default", count=0) == []
+    bus.queue("next").publish("before", after=task)
+    route(bus)
+    bus.queue("next").publish("after", after=task)
+
+    assert worker.run_once() == 1
+
+    assert [one.payload for one in bus.queue("next").fetch(count=2)] == ["before", "after"]
 
 
 def test_tasks_of_one_ordering_key_stay_in_order(bus):

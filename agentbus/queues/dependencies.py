@@ -17,6 +17,7 @@ from agentbus.queues.ids import (
     PRIORITIES,
     RESULT_KEPT,
     RETRY,
+    ROUTER,
     STREAMS,
     suffix,
     writable,
@@ -50,6 +51,8 @@ class _Dependency(Address):
             *(keys.queue(queue, self.priority), keys.result(self.id, group)),
             *(keys.delayed(queue), keys.stats(queue), keys.awaited(queue), keys.after(queue)),
             *(keys.cancelled(queue), keys.queue(queue, RETRY), keys.moved(queue)),
+            # A router buries a task that matches no rule.
+            keys.result(self.id, ROUTER),
         )
 
     def delays(self, scope: Scope) -> tuple[str, str]:
@@ -166,7 +169,7 @@ def _ended(
     other = _Dependency(task_id)
     keys = other.keys(scope, group)
     reply = yield Script(
-        "fate", (*keys[:4], *keys[6:]), (other.entry, task_id, other.number, group)
+        "fate", (*keys[:4], *keys[6:9]), (other.entry, task_id, other.number, group)
     )
     fate = text(reply[0])
     if fate == "cancelled":

@@ -137,7 +137,7 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
     if "priority" in envelope:
         known(envelope["priority"])
     if "unique" in envelope and "key" not in envelope:
-        # Each tick would have a key of its own.
+        # Each tick would have another key.
         raise UsageError(f"the schedule {name!r} is unique, and has no key", hint="give it a key")
     envelope_of(Task(None, **envelope))
     if "headers" in envelope:

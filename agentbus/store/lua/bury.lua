@@ -12,6 +12,8 @@
 --@include say
 --@include tell
 --@include settled
+--@include works
+--@include unrouted
 --@include runs
 local before = already(KEYS[9], ARGV[8])
 if before then return before end
@@ -41,4 +43,6 @@ if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[3], ARGV[6], 1) end
 unstep(KEYS[10], ARGV[9])
 ran(KEYS[10], ARGV[9], ARGV[10], ARGV[11], clock())
 tell(KEYS[3], 11, 13 + words)
-return keep(KEYS[9], ARGV[8], settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4]) and 2 or 1)
+local awaited = settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4])
+if ARGV[1] == 'router' then awaited = unrouted(KEYS[1], KEYS[7], KEYS[8], ARGV[7], '!' .. ARGV[4]) or awaited end
+return keep(KEYS[9], ARGV[8], awaited and 2 or 1)

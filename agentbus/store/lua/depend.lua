@@ -2,7 +2,7 @@
 -- Keeps a task until its dependencies are done; if they are, it is ready at once.
 -- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, recorded outcomes, delayed,
 --       bodies of delayed tasks, bell, the stream of retries, then for each dependency its stream, result, delayed, stats,
---       awaited, after, cancelled, stream of retries, where moved tasks are; and last seen (only with a dedup key)
+--       awaited, after, cancelled, stream of retries, where moved tasks are, result for routers; and last seen (only with a dedup key)
 -- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
 --       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
 --       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
@@ -20,10 +20,11 @@
 --@include moved
 --@include fate
 --@include ready
+--@include works
 local before = already(KEYS[5], ARGV[6])
 if before then return before end
 local call, number = redis.call, tonumber(ARGV[13])
-local seen = KEYS[15 + 9 * number]
+local seen = KEYS[15 + 10 * number]
 if seen then
   local first = call('GET', seen)
   if first then return { 'seen', first } end
@@ -33,7 +34,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 -- '+' if it is done, '' if it is not, else the reply.
 local function look(n)
-  local key, at = 6 + 9 * n, 9 + 5 * n
+  local key, at = 5 + 10 * n, 9 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
   -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
@@ -51,6 +52,8 @@ local function look(n)
     local since = now - tonumber(string.match(entry, '^%d+'))
     return since <= tonumber(ARGV[at + 4]) and '+' or { 'absent', n }
   elseif found[1] == 'waiting' then
+    local unrouted = string.match(call('GET', KEYS[key + 9]) or '', '^!%S+ (.*)$')
+    if unrouted and not works(KEYS[key], group) then return { 'buried', n, unrouted } end
     if entry ~= '' or call('ZSCORE', KEYS[key + 2], id) then return '' end
     return { 'unclear', n }
   end
@@ -87,7 +90,7 @@ else
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
     local mark = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n]
-    call('ZADD', KEYS[10 + 9 * n], 0, mark, 0, mark .. last)
+    call('ZADD', KEYS[9 + 10 * n], 0, mark, 0, mark .. last)
   end
 end
 if seen then call('SET', seen, id, 'EX', ARGV[4]) end
