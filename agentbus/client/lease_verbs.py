@@ -49,8 +49,9 @@ class LeaseVerbs:
         """
         from agentbus.coordination import leases, leasing
 
-        op = leases.take(self.scope, paths, why=why, ttl=ttl, wait=wait, force=force)
-        return leasing.Leasing(self, op, ttl=ttl, wait=wait)
+        once = self.scope.once()
+        op = leases.take(self.scope, paths, why=why, ttl=ttl, wait=wait, force=force, once=once)
+        return leasing.Leasing(self, op, once, ttl=ttl, wait=wait)
 
     @verb
     def leases(self) -> Op[list[Lease]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiting
     from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Once, Op
 
 COMPLETION_KEPT = 86_400.0
 # Another program may end a hold without a message on the channel: look again this often.
@@ -31,12 +31,14 @@ def take(
     wait: float | None = None,
     token: int | None = None,
     renew: bool = True,
+    once: Once | None = None,
 ) -> Op[tuple[str, str, int, float | None]]:
     """Take a flag, or renew a hold: this agent's, or with `token` the one that has this token.
 
     Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no TTL).
     `wait` is how many seconds to wait for a hold to end. Without `renew`, each hold excludes the caller,
-    this agent's too. Raises `FlagHeld`, and `NotHolder` if the hold with the token has ended.
+    this agent's too. `once` is the slot of the request, by which it can be undone. Raises `FlagHeld`, and
+    `NotHolder` if the hold with the token has ended.
     """
     name = names.name("flag", flag)
     keys = scope.keys
@@ -46,8 +48,10 @@ def take(
     milliseconds = "" if ttl is None else str(milliseconds_of(ttl))
     until = None if not wait else scope.monotonic() + span("wait", wait)
     waiting: Waiting | None = None
+    # One for all that is sent: of a request that was sent twice, the second copy may come late.
+    once = once or scope.once()
+    resent = False
     while True:
-        once = scope.once()
         step = Script(
             "announce",
             (
@@ -61,11 +65,14 @@ def take(
             writes=True,
         )
         reply = yield step
-        scope.settled(once, step)
+        resent = resent or step.sendings > 1
         what, value, number, left, tail = (part.decode("utf-8", "replace") for part in reply)
         remaining = 0.0 if until is None else until - scope.monotonic()
-        if waiting is not None and (what != "held" or remaining <= 0):
-            yield from waiting.end()
+        if what != "held" or remaining <= 0:
+            if not resent:
+                scope.settled(once, step)
+            if waiting is not None:
+                yield from waiting.end()
         if what == "over":
             raise over(name, renews, value)
         if what != "held":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Once, Op
     from agentbus.store.verb import Awaiting, PerBus
 
 # Flags that one script reads.
@@ -77,10 +77,11 @@ def announce(
     token: int | None = None,
     renew: bool = True,
     bus: object = None,
+    once: Once | None = None,
 ) -> Op[Hold[Any]]:
     """Take a flag, or renew a hold; the hold renews itself through `bus`."""
     what, value, number, left = yield from holds.take(
-        scope, flag, ttl=ttl, force=force, wait=wait, token=token, renew=renew
+        scope, flag, ttl=ttl, force=force, wait=wait, token=token, renew=renew, once=once
     )
     agent, at = holds.split(value)
     return Hold(flag, agent, at, left, number, what == "renewed", bus)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from agentbus.coordination.undo import SHORTLY, undo
 from agentbus.coordination.upkeep import Upkeep
 from agentbus.core.errors import AgentBusError, UsageError
-from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic
+from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic, Patient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from agentbus.coordination.flags import Hold
+    from agentbus.store.steps import Once, Op
 
 # What happens to the flag if the block raises.
 ON_FAILURE = ("fail", "release")
@@ -47,9 +49,17 @@ class Holding(Generic[BusT_co]):
         return self._hold
 
     def __enter__(self: Holding[Blocking]) -> Hold:
-        self._hold = self._bus.announce(self._flag, ttl=self._ttl, wait=self._wait, renew=False)
-        self._upkeep = Upkeep(self._renew, self._ttl / 3)
-        self._upkeep.start()
+        once = self._bus.scope.once()
+        try:
+            self._hold = self._bus._run("announce", self._taking(once))
+            self._upkeep = Upkeep(self._renew, self._ttl / 3)
+            self._upkeep.start()
+        except AgentBusError:
+            raise
+        except BaseException:
+            # Interrupted: nobody would end the hold before its TTL.
+            self._bus.runner.run(self._undoing(once), deadline=SHORTLY)
+            raise
         return self.hold
 
     def __exit__(
@@ -66,9 +76,15 @@ class Holding(Generic[BusT_co]):
             self._failed(failure, error)
 
     async def __aenter__(self: Holding[Awaiting]) -> Hold[Awaiting]:
-        self._hold = await self._bus.announce(
-            self._flag, ttl=self._ttl, wait=self._wait, renew=False
-        )
+        # Loaded here, because the blocking half does not need it.
+        import asyncio
+
+        once = self._bus.scope.once()
+        try:
+            self._hold = await self._bus._run("announce", self._taking(once))
+        except asyncio.CancelledError:
+            await self._bus.runner.run(self._undoing(once), deadline=SHORTLY)
+            raise
         self._upkeep = Upkeep(self._renew, self._ttl / 3)
         self._upkeep.astart()
         return self.hold
@@ -85,6 +101,30 @@ class Holding(Generic[BusT_co]):
             await self._end(error)
         except AgentBusError as failure:
             self._failed(failure, error)
+
+    def _taking(self, once: Once) -> Patient[Hold[Any]]:
+        from agentbus.coordination import flags
+
+        op = flags.announce(
+            self._bus.scope,
+            self._flag,
+            ttl=self._ttl,
+            wait=self._wait,
+            renew=False,
+            bus=self._bus,
+            once=once,
+        )
+        return Patient(op, self._wait or 0.0)
+
+    def _undoing(self, once: Once) -> Op[None]:
+        from agentbus.coordination import announce
+
+        scope = self._bus.scope
+
+        def release(reply: list[bytes]) -> Op[object]:
+            return announce.end(scope, self._flag, "released", token=int(reply[2]))
+
+        return undo(scope, once, release)
 
     def _end(self, error: BaseException | None) -> Any:
         token = self.hold.token

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Once, Op
 
 TTL = 900.0
 # Another program may end a lease without ringing: look again this often, in seconds.
@@ -75,12 +75,14 @@ def take(
     auto: bool = False,
     sub: str | None = None,
     literal: bool = False,
+    once: Once | None = None,
 ) -> Op[Leased]:
     """Take leases on paths or patterns, or renew this agent's: all, or none.
 
     `wait` is how many seconds to wait for others' leases to end. `force` ends those of other agents that
-    overlap. Hooks give `auto`, the part of the agent as `sub`, and `literal` paths of files. Raises
-    `LeaseHeld`, `LeasesFull`, and `UsageError` for paths that cannot be leased.
+    overlap. Hooks give `auto`, the part of the agent as `sub`, and `literal` paths of files. `once` is the
+    slot of the request, by which it can be undone. Raises `LeaseHeld`, `LeasesFull`, and `UsageError` for
+    paths that cannot be leased.
     """
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree, literal=literal)
     if not wanted:
@@ -90,20 +92,17 @@ def take(
     pairs = [word for one in wanted for word in (one, "")]
     milliseconds = _milliseconds("ttl", ttl)
     until = None if not wait else scope.monotonic() + _milliseconds("wait", wait) / 1000
+    once, resent = once or scope.once(), False
     while True:
         last = until is None or scope.monotonic() >= until
-        reply = yield from _lease(
-            scope, milliseconds, pairs, force=force, why=reason, auto=auto, sub=part, counts=last
-        )
-        what = reply[0]
+        options: dict[str, Any] = {"force": force, "why": reason, "auto": auto, "sub": part}
+        step = taking(scope, once, milliseconds, pairs, counts=last, **options)
+        reply: list[Any] = yield step
+        what, resent = reply[0], resent or step.sendings > 1
+        if not resent and (what == b"taken" or last):
+            scope.settled(once, step)
         if what == b"taken":
-            displaced = int(reply[1])
-            rest = reply[2 + displaced :]
-            return Leased(
-                tuple(map(lease, rest[1::2])),
-                tuple(word == b"renewed" for word in rest[::2]),
-                tuple(map(lease, reply[2 : 2 + displaced])),
-            )
+            return leased(reply)
         if what == b"full":
             raise LeasesFull(
                 f"the project has {int(reply[1])} leases, of at most {MOST_LEASES}",
@@ -117,10 +116,31 @@ def take(
             yield Wait(scope.keys.lease_bell, text(reply[1]), min(left, remaining))
 
 
+def leased(reply: list[Any]) -> Leased:
+    """Return what was taken from the reply that says so."""
+    displaced = int(reply[1])
+    rest = reply[2 + displaced :]
+    return Leased(
+        tuple(map(lease, rest[1::2])),
+        tuple(word == b"renewed" for word in rest[::2]),
+        tuple(map(lease, reply[2 : 2 + displaced])),
+    )
+
+
+def untake(scope: Scope, reply: list[Any]) -> Op[list[str]] | None:
+    """Return what ends the leases that a request has taken, by its reply; those it renewed stay."""
+    taken = leased(reply)
+    new = [one for one, old in zip(taken.leases, taken.renewed, strict=True) if not old]
+    return end(scope, new) if new else None
+
+
 def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease, ...]]:
     """Extend leases that this agent holds to `ttl` seconds from now, all or none. Raises `NotHolder`."""
     pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
-    reply = yield from _lease(scope, _milliseconds("ttl", ttl), pairs)
+    once = scope.once()
+    step = taking(scope, once, _milliseconds("ttl", ttl), pairs)
+    reply = yield step
+    scope.settled(once, step)
     if reply[0] != b"taken":
         # Another's lease overlaps this agent's only if its own has ended.
         number = int(reply[1]) if reply[0] == b"over" else 1
@@ -309,26 +329,6 @@ def quoted(why: str) -> str:
     from agentbus.core.escape import escaped
 
     return escaped(why.replace('"', "'"))
-
-
-def _lease(
-    scope: Scope,
-    milliseconds: int,
-    pairs: Sequence[str],
-    *,
-    force: bool = False,
-    why: str = "",
-    auto: bool = False,
-    sub: str = "",
-    counts: bool = False,
-) -> Op[list[Any]]:
-    once = scope.once()
-    step = taking(
-        *(scope, once, milliseconds, pairs), force=force, why=why, auto=auto, sub=sub, counts=counts
-    )
-    reply: list[Any] = yield step
-    scope.settled(once, step)
-    return reply
 
 
 def _drop(

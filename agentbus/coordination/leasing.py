@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.coordination import leases
+from agentbus.coordination.undo import SHORTLY, undo
 from agentbus.coordination.upkeep import Upkeep
 from agentbus.core.errors import AgentBusError
 from agentbus.store.verb import Awaiting, Blocking, BusT_co, OnBus, Patient, verb
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from agentbus.coordination.leases import Lease, Leased
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Once, Op
 
 
 class Leasing(OnBus[BusT_co]):
@@ -26,12 +27,22 @@ class Leasing(OnBus[BusT_co]):
     `Bus` and `Leasing[AsyncBus]` from an `AsyncBus`.
     """
 
-    def __init__(self, bus: Any, op: Op[Leased], *, ttl: float, wait: float | None) -> None:
+    def __init__(
+        self, bus: Any, op: Op[Leased], once: Once, *, ttl: float, wait: float | None
+    ) -> None:
         self._bus = bus
+        self._once = once
         self._ttl = ttl
         self._taken: Leased | None = None
         self._upkeep: Upkeep | None = None
-        self._taking = bus._run("lease", Patient(self._take(op), wait or 0.0))
+        try:
+            self._taking = bus._run("lease", Patient(self._take(op), wait or 0.0))
+        except AgentBusError:
+            raise
+        except BaseException:
+            # Interrupted: the caller gets nothing by which to drop the leases.
+            self._undo()
+            raise
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -95,8 +106,14 @@ class Leasing(OnBus[BusT_co]):
             _failed(failure, error)
 
     def __await__(self: Leasing[Awaiting]) -> Generator[Any, Any, Leasing[Awaiting]]:
+        import asyncio
+
         if self._taken is None:
-            yield from self._taking.__await__()
+            try:
+                yield from self._taking.__await__()
+            except asyncio.CancelledError:
+                yield from self._undo().__await__()
+                raise
         return self
 
     async def __aenter__(self: Leasing[Awaiting]) -> Leasing[Awaiting]:
@@ -121,6 +138,11 @@ class Leasing(OnBus[BusT_co]):
     def _take(self, op: Op[Leased]) -> Op[Self]:
         self._taken = yield from op
         return self
+
+    def _undo(self) -> Any:
+        scope = self._bus.scope
+        op = undo(scope, self._once, lambda reply: leases.untake(scope, reply))
+        return self._bus.runner.run(op, deadline=SHORTLY)
 
     def _renew(self, ttl: float) -> Op[None]:
         found = yield from leases.renew(self._bus.scope, self.leases, ttl)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from agentbus.coordination.undo import SHORTLY
 from agentbus.coordination.upkeep import Upkeep
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NotHolder, SemaphoreFull, UsageError
 from agentbus.core.stream import text
-from agentbus.store.steps import Script, Wait
+from agentbus.store.steps import LinkDown, Script, ServerReply, Wait
 from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic, OnBus, Patient, verb
 
 TYPE_CHECKING = False
@@ -58,7 +59,7 @@ class Semaphore(OnBus[BusT_co]):
 
         Atomic. Raises `SemaphoreFull`.
         """
-        return Patient(self._acquire(wait or 0.0), wait or 0.0)
+        return Patient(self._acquire(wait or 0.0, self._scope.token()), wait or 0.0)
 
     @verb
     def renew(self, token: str) -> Op[None]:
@@ -87,8 +88,7 @@ class Semaphore(OnBus[BusT_co]):
             writes=True,
         )
 
-    def _acquire(self, wait: float) -> Op[str]:
-        token = self._scope.token()
+    def _acquire(self, wait: float, token: str) -> Op[str]:
         until = self._scope.monotonic() + wait
         bell = self._scope.keys.bell(f"{_QUEUE}.{self.name}")
         while True:
@@ -112,6 +112,15 @@ class Semaphore(OnBus[BusT_co]):
         if not held and step.sendings < 2:
             raise self._lost()
 
+    def _give_up(self, token: str) -> Op[None]:
+        """Give up a place that an interrupted caller may have taken. No failure matters."""
+        step = self._step(token, "")
+        step.optional = True
+        try:
+            yield step
+        except (LinkDown, ServerReply):
+            return
+
     def _lost(self) -> NotHolder:
         return NotHolder(
             f"the place among the holders of the semaphore {self.name!r} was lost",
@@ -130,9 +139,17 @@ class HeldSemaphore(Generic[BusT_co]):
         self._upkeep: Upkeep | None = None
 
     def __enter__(self: HeldSemaphore[Blocking]) -> str:
-        self._token = self._semaphore.acquire(self._wait)
-        self._upkeep = Upkeep(self._renew, self._ttl / 3)
-        self._upkeep.start()
+        on, self._token = self._semaphore, self._semaphore._scope.token()
+        try:
+            on._run("acquire", self._acquiring())
+            self._upkeep = Upkeep(self._renew, self._ttl / 3)
+            self._upkeep.start()
+        except AgentBusError:
+            raise
+        except BaseException:
+            # Interrupted: nobody would give the place up before its TTL.
+            on._bus.runner.run(on._give_up(self._token), deadline=SHORTLY)
+            raise
         return self._token
 
     def __exit__(self: HeldSemaphore[Blocking], _kind: object, error: object, _at: object) -> None:
@@ -144,7 +161,14 @@ class HeldSemaphore(Generic[BusT_co]):
             _failed(failure, error)
 
     async def __aenter__(self: HeldSemaphore[Awaiting]) -> str:
-        self._token = await self._semaphore.acquire(self._wait)
+        import asyncio
+
+        on, self._token = self._semaphore, self._semaphore._scope.token()
+        try:
+            await on._run("acquire", self._acquiring())
+        except asyncio.CancelledError:
+            await on._bus.runner.run(on._give_up(self._token), deadline=SHORTLY)
+            raise
         self._upkeep = Upkeep(self._renew, self._ttl / 3)
         self._upkeep.astart()
         return self._token
@@ -158,6 +182,10 @@ class HeldSemaphore(Generic[BusT_co]):
             await self._semaphore.release(self._token)
         except AgentBusError as failure:
             _failed(failure, error)
+
+    def _acquiring(self) -> Patient[str]:
+        wait = self._wait or 0.0
+        return Patient(self._semaphore._acquire(wait, self._token), wait)
 
     def _renew(self) -> Any:
         return self._semaphore.renew(self._token)

@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+-- Returns the reply of a request whose caller was interrupted. If it was not executed, it never will be.
+-- KEYS: once slot
+-- ARGV: token
+-- Returns: the reply, or {} if the request was not executed
+--@include once
+local before = already(KEYS[1], ARGV[1])
+if before then return before end
+-- Of a later request in this slot, the reply is kept.
+local kept = redis.call('GET', KEYS[1])
+local last = kept and tonumber(string.match(kept, '^(%d+) '))
+if not last or last < tonumber(ARGV[1]) then keep(KEYS[1], ARGV[1], {}) end
+return {}
