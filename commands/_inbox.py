@@ -106,15 +106,15 @@ def await_all(call: Call, ids: Sequence[str], wait: float, until: str) -> None:
     end = scope.monotonic() + wait
     for known in ids:
         left = max(0.0, end - scope.monotonic())
-        found = call.run(
-            receipts.receipt(scope, known, wait=left, until=until, given=wait), patience=left
+        now, found = call.run(
+            receipts.receipt_now(scope, known, wait=left, until=until, given=wait), patience=left
         )
         answer = None
         if until == "answer":
             answer = call.run(receipts.answer(scope, found))
         if answer is None:
-            receipt(call, found, scope.now())
+            receipt(call, found, now)
             continue
-        whole, _, _ = show(call, [answer], scope.now())
+        whole, _, _ = show(call, [answer], now)
         if whole:
             call.run(inbox.mark(scope, whole))

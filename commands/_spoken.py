@@ -28,7 +28,7 @@ def show(
     `most` messages and about `room` letters; `first` if nothing was printed before.
     """
     scope, out = call.enter(), call.out
-    left = unheard(call, topics)
+    now, left = call.run(overhear.unheard_now(scope, topics, others=True))
     # It stops at the last message: to look for another one would move the cursor past those.
     last = min(most, left) or most
     op = overhear.overhear(
@@ -55,7 +55,7 @@ def show(
             fits = framed.add_spoken(
                 entry_id,
                 named,
-                scope.now() - id_time(entry_id),
+                now - id_time(entry_id),
                 preceding(position(entry_id)),
             )
             if not fits:

@@ -113,14 +113,15 @@ def tell(call: ToolCall) -> None:
     scope, given = call.enter(), call.given
     text, topic = given["text"], given.get("topic")
     if given.get("to"):
-        op = messages.tell(
+        op = messages.tell_now(
             *(scope, given["to"], text),
             topic=topic,
             thread=given.get("thread"),
             urgent=given.get("urgent", False),
         )
-        for one in call.run(op):
-            _inbox.sent(call, one, scope.now())
+        now, sent = call.run(op)
+        for one in sent:
+            _inbox.sent(call, one, now)
         return
     if given.get("thread") or given.get("urgent"):
         raise UsageError(
@@ -146,23 +147,24 @@ def ask(call: ToolCall) -> None:
             "ask takes to and text, or the id of an earlier ask", hint="give one or the other"
         )
     if known is None:
-        (one,) = call.run(messages.tell(scope, [given["to"]], given["text"], ask=True))
-        _inbox.sent(call, one, scope.now())
+        now, (one,) = call.run(messages.tell_now(scope, [given["to"]], given["text"], ask=True))
+        _inbox.sent(call, one, now)
         known = one.id
     wait = call.wait()
     wait = LONGEST_WAIT if wait is None else wait
-    op = receipts.receipt(scope, known, wait=wait, until="answer")
+    op = receipts.receipt_now(scope, known, wait=wait, until="answer")
     try:
-        found = call.run(op, patience=wait)
+        now, found = call.run(op, patience=wait)
     except TimedOut:
-        _inbox.receipt(call, call.run(receipts.receipt(scope, known)), scope.now())
+        now, found = call.run(receipts.receipt_now(scope, known))
+        _inbox.receipt(call, found, now)
         call.out.warn(f"no answer yet; go on, or call ask again with id={known}")
         return
     answer = call.run(receipts.answer(scope, found))
     if answer is None:
-        _inbox.receipt(call, found, scope.now())
+        _inbox.receipt(call, found, now)
         return
-    whole, _, _ = _inbox.show(call, [answer], scope.now())
+    whole, _, _ = _inbox.show(call, [answer], now)
     if whole:
         from agentbus.coordination import inbox
 

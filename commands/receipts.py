@@ -41,12 +41,13 @@ def run(call: Call) -> None:
                 "a message of the channel cannot be waited for",
                 hint="leave --wait out, or send the message with 'agentbus tell'",
             )
-        found = call.run(receipts.heard_by(scope, args.id))
+        now, found = call.run(receipts.heard_by_now(scope, args.id))
         for one in found:
-            _inbox.receipt(call, one, scope.now())
+            _inbox.receipt(call, one, now)
         if not found:
             call.out.warn("no other agent is present")
     elif args.wait is not None:
         _inbox.await_all(call, [args.id], args.wait, args.until or "answer")
     else:
-        _inbox.receipt(call, call.run(receipts.receipt(scope, args.id)), scope.now())
+        now, one = call.run(receipts.receipt_now(scope, args.id))
+        _inbox.receipt(call, one, now)

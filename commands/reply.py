@@ -28,4 +28,5 @@ def run(call: Call) -> None:
     args = call.args
     scope = call.enter()
     text = body("answer", args.text, args.msg, scope.max_body, "--msg")
-    _inbox.sent(call, call.run(tell.reply(scope, args.id, text)), scope.now())
+    now, sent = call.run(tell.reply_now(scope, args.id, text))
+    _inbox.sent(call, sent, now)

@@ -52,8 +52,8 @@ def run(call: Call) -> None:
         raise UsageError("no agent was named", hint="name at least one")
     until = args.until or "answer"
     text = body("text", args.text, args.msg, scope.max_body, "--msg")
-    sent = call.run(
-        tell.tell(
+    now, sent = call.run(
+        tell.tell_now(
             scope,
             agents,
             text,
@@ -70,7 +70,7 @@ def run(call: Call) -> None:
 
         _session.warn(call)
     for one in sent:
-        _inbox.sent(call, one, scope.now())
+        _inbox.sent(call, one, now)
     if args.wait is not None:
         _inbox.await_all(call, [one.id for one in sent], args.wait, until)
 

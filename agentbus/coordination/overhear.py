@@ -77,9 +77,14 @@ def overhear(
         yield from reader.emit_last(last)
         return
     if start is not None:
-        from agentbus.core.timespec import since
+        from agentbus.core.timespec import ends_now, since
 
-        reader.start = since(start, scope.now())
+        now = 0.0
+        if ends_now(start):
+            # The clock of this host may differ from that by which messages have their times.
+            seconds, micros = yield Command("TIME")
+            now = int(seconds) + int(micros) / 1_000_000
+        reader.start = since(start, now)
     reader.moves = not peek and start is None
     until = None if timeout is None else scope.monotonic() + timeout
     if begin != "first" and not reset and start is None:
@@ -125,9 +130,17 @@ def skipped(
 
 def unheard(scope: Scope, topics: Sequence[str], *, others: bool = False) -> Op[int]:
     """Return how many messages lie past this agent's cursors."""
+    _, count = yield from unheard_now(scope, topics, others=others)
+    return count
+
+
+def unheard_now(
+    scope: Scope, topics: Sequence[str], *, others: bool = False
+) -> Op[tuple[float, int]]:
+    """Return the server's time, and how many messages lie past this agent's cursors."""
     reader = _Reader(scope, topics, None, others, heard)
-    count, _, _, _ = yield reader.unheard()
-    return int(count)
+    count, _, _, _, now = yield reader.unheard()
+    return int(now) / 1000, int(count)
 
 
 def catch_up(
@@ -139,7 +152,7 @@ def catch_up(
     """Move this agent's cursors to the channel's end, and emit an entry with the event `skipped`."""
     wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
     reader = _Reader(scope, wanted, None, False, make)
-    count, first, last, added = yield reader.unheard()
+    count, first, last, added, _ = yield reader.unheard()
     yield reader.advance(text(last), str(added))
     if count:
         yield Emit(skipped(make, scope.agent, int(count), text(first)))

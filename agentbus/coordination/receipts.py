@@ -60,6 +60,19 @@ def receipt(
     The reader wakes the waiter. `given` is the wait that an error names, if `wait` is the rest of it.
     Raises `NotFound`, and `TimedOut` with how far the message got.
     """
+    _, found = yield from receipt_now(scope, known, wait=wait, until=until, given=given)
+    return found
+
+
+def receipt_now(
+    scope: Scope,
+    known: str,
+    *,
+    wait: float | None = None,
+    until: str = "answer",
+    given: float | None = None,
+) -> Op[tuple[float, Receipt]]:
+    """Return the server's time, and what `receipt` returns."""
     inbox.check_wait(wait)
     check_until(until)
     entry_id, agent = inbox.split_id(known)
@@ -76,7 +89,7 @@ def receipt(
             raise inbox.no_message(known)
         found, tail = _receipt(known, entry_id, agent, reply), text(reply[9])
         if end is None or met(found, until):
-            return found
+            return int(reply[10]) / 1000, found
         left = end - scope.monotonic()
         if left <= 0:
             raise _late(found, until, wait if given is None else given)
@@ -222,7 +235,13 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
 
     Raises `NotFound`.
     """
-    from agentbus.coordination.presence import present
+    _, found = yield from heard_by_now(scope, entry_id)
+    return found
+
+
+def heard_by_now(scope: Scope, entry_id: str) -> Op[tuple[float, list[Receipt]]]:
+    """Return the server's time, and what `heard_by` returns."""
+    from agentbus.coordination.presence import present_now
 
     keys = scope.keys
     if not inbox.is_entry_id(entry_id):
@@ -238,10 +257,10 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
         )
     named = fields(page[0][1])
     topic = named.get("topic")
-    found = yield from present(scope, limit=_MOST_PRESENT)
+    now, found = yield from present_now(scope, limit=_MOST_PRESENT)
     here = [one.agent for one in found if one.agent != named.get("agent_id")]
     if not here:
-        return []
+        return now, []
     asked = [
         ("MGET", keys.cursor(one), *([keys.cursor(one, topic)] if topic else ())) for one in here
     ]
@@ -251,7 +270,7 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
         and any(_reaches(text(cursor or b""), entry_id) for cursor in cursors)
         for cursors in replies
     ]
-    return [
+    return now, [
         Receipt(entry_id, agent, "read" if read else "sent", id_time(entry_id))
         for agent, read in zip(here, has, strict=True)
     ]

@@ -68,6 +68,33 @@ def tell(
 
     With `give`, this agent's leases of these paths are then the recipient's, in the same step.
     """
+    _, sent = yield from tell_now(
+        scope,
+        to,
+        body,
+        topic=topic,
+        thread=thread,
+        urgent=urgent,
+        ask=ask,
+        file=file,
+        give=give,
+    )
+    return sent
+
+
+def tell_now(
+    scope: Scope,
+    to: Sequence[str],
+    body: str,
+    *,
+    topic: str | None = None,
+    thread: str | None = None,
+    urgent: bool = False,
+    ask: bool = False,
+    file: str | None = None,
+    give: Sequence[str] = (),
+) -> Op[tuple[float, list[Sent]]]:
+    """Return the server's time, and what `tell` returns."""
     agents = [names.name("agent", agent) for agent in dict.fromkeys(to)]
     if not agents:
         raise mistake("no agent was named", hint="name at least one")
@@ -91,6 +118,12 @@ def tell(
 
 def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
     """Answer a message of this agent's inbox, in its thread; a second answer to it sends nothing."""
+    _, sent = yield from reply_now(scope, answered, body)
+    return sent
+
+
+def reply_now(scope: Scope, answered: str, body: str) -> Op[tuple[float, Sent]]:
+    """Return the server's time, and what `reply` returns."""
     entry_id, agent = split_id(answered)
     said = names.body("message", body, scope.max_body)
     if agent != scope.agent:
@@ -106,8 +139,8 @@ def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
         raise no_message(answered)
     words = ["message", said, "thread", found.thread, "reply_to", found.id]
     words += ["topic", found.topic] if found.topic else []
-    (sent,) = yield from _send(scope, [found.agent_id], words, answered=entry_id)
-    return sent
+    now, (sent,) = yield from _send(scope, [found.agent_id], words, answered=entry_id)
+    return now, sent
 
 
 def _send(
@@ -118,7 +151,7 @@ def _send(
     urgent: bool = False,
     answered: str = "",
     gives: Sequence[str] = (),
-) -> Op[list[Sent]]:
+) -> Op[tuple[float, list[Sent]]]:
     keys, once, agent = scope.keys, scope.once(), scope.agent
     words = [*words, "sub", scope.sub] if scope.sub else words
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
@@ -141,7 +174,8 @@ def _send(
     outcome = text(reply[0])
     if outcome in ("sent", "before"):
         before = outcome == "before"
-        return [_sent(agent, found, before) for agent, found in zip(to, reply[2:], strict=True)]
+        sent = [_sent(agent, found, before) for agent, found in zip(to, reply[2:], strict=True)]
+        return int(reply[1]) / 1000, sent
     if outcome == "nobody":
         known = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
         raise _nobody([text(name) for name in reply[1:]], [text(name) for name in known], agent)

@@ -7,6 +7,7 @@ import time
 from agentbus.core.errors import UsageError
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_LETTERS = ("s", "m", "h", "d", "w")
 _MAX_PART = 2**64 - 1
 _DIGITS = frozenset("0123456789")
 
@@ -69,6 +70,11 @@ def stream_id(text: str) -> tuple[int, int] | None:
     return parts if max(parts) <= _MAX_PART else None
 
 
+def ends_now(text: str) -> bool:
+    """Report whether a point to start from is a duration before now, such as `30m`."""
+    return isinstance(text, str) and text[-1:] in _LETTERS and duration(text) is not None
+
+
 def since(text: str, now: float) -> str:
     """Turn an id, a time or a duration before `now` into the stream id to start from, inclusive.
 
@@ -79,7 +85,7 @@ def since(text: str, now: float) -> str:
             f"{text!r} is not a point to start from", hint="give it as text, such as '30m'"
         )
     parsed = parse_rfc3339(text)
-    if parsed is None and text[-1:] in ("s", "m", "h", "d", "w"):
+    if parsed is None and text[-1:] in _LETTERS:
         back = duration(text)
         parsed = None if back is None else now - back
     if parsed is not None:

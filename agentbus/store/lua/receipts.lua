@@ -3,7 +3,7 @@
 -- KEYS: inbox, its positions, answers, bell
 -- ARGV: entry id
 -- Returns: {the sender, heard, at:heard, past, notified, at:notified, past:notified, when it was read beyond heard, the
---          answer's id, bell's last id}, each '' if there is none, or {} if there is no such message
+--          answer's id, bell's last id, now in ms}, each '' if there is none, or {} if there is no such message
 --@include stream
 local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not entry then return {} end
@@ -20,4 +20,6 @@ local answer = redis.pcall('HGET', KEYS[3], ARGV[1])
 found[#found + 1] = type(answer) == 'string' and answer or ''
 local there, bell = pcall(stream, KEYS[4])
 found[#found + 1] = there and bell['last-generated-id'] or '0-0'
+local time = redis.call('TIME')
+found[#found + 1] = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 return found

@@ -3,7 +3,7 @@
 -- KEYS: channel, cursor of all topics, at which a topic without one starts, one cursor for each topic (or again the one
 --       of all topics)
 -- ARGV: agent to leave out ('' for none), then for each cursor its topic ('' for all)
--- Returns: {how many, id of the first ('' if none), channel's last id, how many entries it has ever had}
+-- Returns: {how many, id of the first ('' if none), channel's last id, how many entries it has ever had, now in ms}
 --@include ids
 --@include about
 --@include stream
@@ -29,4 +29,6 @@ repeat
     from = id
   end
 until #page < 1000
-return { count, first, info['last-generated-id'], info['entries-added'] }
+local time = redis.call('TIME')
+local now = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
+return { count, first, info['last-generated-id'], info['entries-added'], now }
