@@ -435,6 +435,27 @@ def test_a_cursor_that_is_no_id_is_refused_with_a_way_out(real, valkey, project)
     assert heard(real, reset=True) == ["one"]
 
 
+@pytest.mark.parametrize(
+    ("value", "error", "said"),
+    [
+        ("99999999999999-0", EpochMismatch, "went back in time"),
+        ("rubbish", UsageError, "which is not a stream id"),
+    ],
+)
+def test_a_reader_does_not_catch_up_from_a_cursor_that_cannot_be_one(
+    real, valkey, project, value, error, said
+):
+    say(real, "one")
+    valkey.ask("SET", f"{project}:last:ada", value)
+
+    with pytest.raises(error, match=said):
+        list(real.runner.iterate(overhear.catch_up(real.scope)))
+    with pytest.raises(error, match=said):
+        real.runner.run(overhear.unheard(real.scope, ["build"]))
+    valkey.ask("SET", f"{project}:last:ada:build", "0-0")
+    assert real.runner.run(overhear.unheard(real.scope, ["build"])) == 0
+
+
 # -- who heard what --
 
 

@@ -139,7 +139,7 @@ def unheard_now(
 ) -> Op[tuple[float, int]]:
     """Return the server's time, and how many messages lie past this agent's cursors."""
     reader = _Reader(scope, topics, None, others, heard)
-    count, _, _, _, now = yield reader.unheard()
+    count, _, _, _, now = yield from reader.unheard()
     return int(now) / 1000, int(count)
 
 
@@ -152,7 +152,7 @@ def catch_up(
     """Move this agent's cursors to the channel's end, and emit an entry with the event `skipped`."""
     wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
     reader = _Reader(scope, wanted, None, False, make)
-    count, first, last, added, _ = yield reader.unheard()
+    count, first, last, added, _ = yield from reader.unheard()
     yield reader.advance(text(last), str(added))
     if count:
         yield Emit(skipped(make, scope.agent, int(count), text(first)))
@@ -340,14 +340,17 @@ class _Reader:
             # A cursor that is gone by the next read went with the server's data.
             self.begins = [examined] * len(self.cursors)
 
-    def unheard(self) -> Script:
-        """Return the step that counts the messages past the cursors."""
+    def unheard(self) -> Op[list[Any]]:
+        """Count the messages past the cursors."""
         keys, topics = self.scope.keys, (topic or "" for topic in self.topics)
-        return Script(
+        reply: list[Any] = yield Script(
             "unheard",
             (keys.channel, keys.cursor(self.scope.agent), *self.cursors),
             (self.omit, *topics),
         )
+        if reply[0] in (b"bad", b"ahead"):
+            raise self._misplaced(reply)
+        return reply
 
     def advance(self, entry_id: str, ordinal: str) -> Script:
         """Return the step that moves the cursors past an entry."""

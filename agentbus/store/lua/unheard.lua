@@ -3,15 +3,19 @@
 -- KEYS: channel, cursor of all topics, at which a topic without one starts, one cursor for each topic (or again the one
 --       of all topics)
 -- ARGV: agent to leave out ('' for none), then for each cursor its topic ('' for all)
--- Returns: {how many, id of the first ('' if none), channel's last id, how many entries it has ever had, now in ms}
+-- Returns: {how many, id of the first ('' if none), channel's last id, how many entries it has ever had, now in ms},
+--          {'bad', cursor key, value}, or {'ahead', cursor key, value, channel's last id}
 --@include ids
 --@include about
 --@include stream
 local info = stream(KEYS[1])
-local main = redis.call('GET', KEYS[2]) or '0-0'
 local after, from = {}, nil
 for i = 3, #KEYS do
-  local at = redis.call('GET', KEYS[i]) or main
+  local key, at = KEYS[i], redis.pcall('GET', KEYS[i])
+  if not at then key, at = KEYS[2], redis.pcall('GET', KEYS[2]) or '0-0' end
+  if type(at) == 'table' then return { 'bad', key, 'another type' } end
+  if not (is_id(at) or is_id(at .. '-0')) then return { 'bad', key, at } end
+  if newer(at, info['last-generated-id']) then return { 'ahead', key, at, info['last-generated-id'] } end
   after[ARGV[i - 1]] = at
   if not from or newer(from, at) then from = at end
 end
