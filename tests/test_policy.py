@@ -229,6 +229,7 @@ def test_a_policy_is_the_same_each_time_it_is_asked_for(queue: str) -> None:
         ({"mail": {"dead_letters": ""}}, "the name of the dead letters is empty", "character"),
         ({"agent.*": {}}, "the queue 'agent.*' is a pattern", "write 'agent'"),
         ({"agent.": {}}, "the queue 'agent.' is a pattern", "write 'agent'"),
+        ({"a\xadl*": {}}, "is a pattern", r"all that begin with 'a\xadl.', too"),
         ({".*": {}}, "is a pattern", "write '*'"),
         ({7: {}}, "the queue is 7", "as text"),
         ({"": {}}, "the queue is empty", "character"),

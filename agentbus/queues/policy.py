@@ -232,7 +232,7 @@ def queue_prefix(given: Located) -> str | None:
     stem = prefix.removesuffix("*").removesuffix(".")
     return given.add(
         f"the queue {prefix!a} is a pattern",
-        f"write {stem!r}, which stands for all that begin with '{stem}.', too"
+        f"write {stem!r}, which stands for all that begin with {stem + '.'!r}, too"
         if stem
         else f"write {EVERY!r} for all queues",
     )
