@@ -78,6 +78,16 @@ def test_who_finds_a_flag_held_is_not_advised_to_take_it(real_shell, real_url, p
     assert "agentbus announce deploy --wait 60" in said
 
 
+def test_a_block_that_finds_a_hold_of_its_own_agent_is_not_advised_to_renew_it(bus):
+    bus.announce("deploy")
+
+    with pytest.raises(AgentBusError) as held:
+        bus.announce("deploy", renew=False)
+
+    assert "announce" not in f"{held.value.hint} {held.value.shell_hint}"
+    assert (held.value.shell_hint or "").endswith("or for your turn with --wait 60")
+
+
 MISTAKES = {
     "a held flag": (
         lambda bus: bus.announce("deploy"),

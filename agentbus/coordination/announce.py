@@ -78,7 +78,7 @@ def take(
         if what != "held":
             return what, value, int(number), seconds_left(left)
         if remaining <= 0:
-            raise _held(name, value)
+            raise _held(name, value, renew)
         if waiting is None:
             from agentbus.coordination.waiters import Waiting
 
@@ -195,16 +195,20 @@ def completion(value: str) -> tuple[str, float | None, str, str]:
     return *split(first), event, note
 
 
-def _held(name: str, value: str) -> AgentBusError:
+def _held(name: str, value: str, renew: bool) -> AgentBusError:
     from agentbus.core.errors import FlagHeld
 
     word = names.shell_word(name)
+    # To announce would renew a hold of this agent, and wait for nothing.
+    turn, shell_turn = "wait=60", "--wait 60"
+    if renew:
+        turn = f"bus.announce({name!r}, wait=60)"
+        shell_turn = f"'agentbus announce {word} --wait 60'"
     # Not by force: models do what hints say.
     return FlagHeld(
         f"the flag {name!r} is {whose(value)}",
-        hint=f"wait with bus.await_({name!r}), or for your turn with bus.announce({name!r}, wait=60)",
-        shell_hint=f"wait with 'agentbus await {word}',"
-        f" or for your turn with 'agentbus announce {word} --wait 60'",
+        hint=f"wait with bus.await_({name!r}), or for your turn with {turn}",
+        shell_hint=f"wait with 'agentbus await {word}', or for your turn with {shell_turn}",
     )
 
 
