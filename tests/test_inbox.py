@@ -191,6 +191,18 @@ def test_the_limit_of_an_exchange_is_a_setting(bus, bob, monkeypatch, connect):
         connect("ada").tell("bob", "more")
 
 
+def test_the_limit_of_an_exchange_holds_in_a_busy_inbox(bus, bob, monkeypatch, connect):
+    monkeypatch.setenv("AGENTBUS_EXCHANGE_LIMIT", "0")
+    eve = connect("eve")
+    for _ in range(20):
+        bus.tell("bob", "ping")
+    for _ in range(120):
+        eve.tell("bob", "more")
+
+    with pytest.raises(TooManyMessages, match="20 messages went between this agent and bob"):
+        bus.tell("bob", "ping")
+
+
 @pytest.mark.parametrize(
     ("agent", "expires"),
     [("ada@host~4711", True), ("ada@host~x", False), ("ada~x", False), ("worker~1", False)],

@@ -45,12 +45,16 @@ if answered ~= '' then
 end
 
 local function between(inbox, agent)
-  local count = 0
+  local count, at = 0, '+'
   local since = string.format('%d', now - tonumber(ARGV[6]))
-  for _, entry in ipairs(redis.call('XREVRANGE', inbox, '+', since, 'COUNT', 100)) do
-    local _, by = about(entry[2])
-    if by == agent then count = count + 1 end
-  end
+  repeat
+    local page = redis.call('XREVRANGE', inbox, at, since, 'COUNT', 100)
+    for _, entry in ipairs(page) do
+      local _, by = about(entry[2])
+      if by == agent then count = count + 1 end
+      at = '(' .. entry[1]
+    end
+  until #page < 100 or count >= tonumber(ARGV[5])
   return count
 end
 local found, unknown = {}, {}
