@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentbus.commands import _values
 from agentbus.coordination import frames, inbox, receipts
 from agentbus.core.clock import rfc3339
+from agentbus.core.errors import TimedOut
 from agentbus.core.names import word
 
 TYPE_CHECKING = False
@@ -101,14 +102,21 @@ def _told(one: Receipt, now: float) -> str:
 
 
 def await_all(call: Call, ids: Sequence[str], wait: float, until: str) -> None:
-    """Wait until messages were read or answered, and print the receipts or the answers."""
+    """Wait until messages were read or answered, and print the receipts or the answers.
+
+    Raises `TimedOut` for the first that was not, when those of the others are printed.
+    """
     scope = call.enter()
     end = scope.monotonic() + wait
+    late: list[TimedOut] = []
     for known in ids:
         left = max(0.0, end - scope.monotonic())
-        now, found = call.run(
-            receipts.receipt_now(scope, known, wait=left, until=until, given=wait), patience=left
-        )
+        op = receipts.receipt_now(scope, known, wait=left, until=until, given=wait)
+        try:
+            now, found = call.run(op, patience=left)
+        except TimedOut as error:
+            late.append(error)
+            continue
         answer = None
         if until == "answer":
             answer = call.run(receipts.answer(scope, found))
@@ -118,3 +126,7 @@ def await_all(call: Call, ids: Sequence[str], wait: float, until: str) -> None:
         whole, _, _ = show(call, [answer], now)
         if whole:
             call.run(inbox.mark(scope, whole))
+    for another in late[1:]:
+        call.out.warn(another.message)
+    if late:
+        raise late[0]

@@ -11,6 +11,10 @@ import signal
 import pytest
 
 import agentbus
+from agentbus.commands import _inbox
+from agentbus.commands._declare import Args, Call
+from agentbus.core.errors import TimedOut
+from agentbus.core.settings import resolve
 from tests import inprocess
 from tests.servers import Shell, ask
 
@@ -485,3 +489,20 @@ def test_tell_that_waits_in_vain_is_exit_3_and_says_how_far_the_message_got(cli)
     assert f"agentbus receipts {sent} --wait 60" in done.err.decode()
     waited = cli.run("receipts", sent, "--wait", "0.01", "--for", "read", "--json")
     assert json.loads(waited.err)["error"] == "not read in 0.01 s: bob has not read it yet"
+
+
+def test_what_others_answered_is_printed_also_if_the_first_does_not_answer(cli, capfd):
+    cli.ok("inbox", "--agent", "eve")
+    cli.ok("inbox", "--agent", "flo")
+    sent = [line.split()[0] for line in cli.ok("tell", "bob,eve,flo", "ready?").splitlines()]
+    cli.ok("reply", sent[1], "yes", "--agent", "eve")
+
+    with inprocess.environment(cli.environment):
+        call = Call(Args(), resolve({}))
+        with pytest.raises(TimedOut, match="bob has not read it yet"):
+            _inbox.await_all(call, sent, 0.01, "answer")
+
+    out, err = capfd.readouterr()
+    assert [line for line in out.splitlines() if line[:1] == "|"] == ["| yes"]
+    assert "flo has not read it yet" in err
+    assert cli.ok("inbox") == ""
