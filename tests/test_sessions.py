@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, strategies as st
@@ -387,6 +388,18 @@ def test_a_holder_on_another_host_is_gone_after_an_hour_of_silence(bus, hours, g
     keys, at = bus.scope.keys, bus.scope.now() - hours * 3600
     bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"you@far~7 @ {rfc3339(at)}")))
     bus.runner.run(one_step(Command("ZADD", keys.sessions, int(at * 1000), "you@far~7\nfar\n7")))
+
+    assert [one.subject for one in bus.health().findings if one.check == "holder_gone"] == (
+        ["deploy"] if gone else []
+    )
+
+
+@pytest.mark.parametrize(("off", "gone"), [(7200, False), (-7200, True)])
+def test_whether_a_holder_is_gone_goes_by_the_servers_clock(bus, off, gone):
+    keys, at = bus.scope.keys, time.time() - (4000 if gone else 0)
+    bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"you@far~7 @ {rfc3339(at)}")))
+    bus.runner.run(one_step(Command("ZADD", keys.sessions, int(at * 1000), "you@far~7\nfar\n7")))
+    bus.scope.now = lambda: time.time() + off
 
     assert [one.subject for one in bus.health().findings if one.check == "holder_gone"] == (
         ["deploy"] if gone else []

@@ -190,8 +190,8 @@ def _identity(settings: Settings) -> Finding:
 def _shared_names(scope: Scope) -> Op[list[Finding]]:
     """Find names that several live sessions of one host use: they share cursors and announced flags."""
     found: dict[tuple[str, str], set[int]] = {}
-    now = scope.now()
-    for agent, host, number, seen in (yield from sessions.records(scope)):
+    now, records = yield from sessions.records_now(scope)
+    for agent, host, number, seen in records:
         if sessions.lives(host, number, now - seen, 2 * ATTENDED):
             found.setdefault((agent, host), set()).add(number)
     return [

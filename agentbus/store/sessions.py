@@ -43,16 +43,25 @@ def attending(scope: Scope, op: Op[T]) -> Op[T]:
 
 def records(scope: Scope) -> Op[list[tuple[str, str, int, float]]]:
     """Return each session: its agent, host, POSIX session id, and the unix time it was last seen."""
-    (reply,) = yield Batch([("ZRANGE", scope.keys.sessions, 0, -1, "WITHSCORES")])
+    _, found = yield from records_now(scope)
+    return found
+
+
+def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float]]]]:
+    """Return the server's time, and what `records` returns."""
+    (seconds, micros), reply = yield Batch(
+        [("TIME",), ("ZRANGE", scope.keys.sessions, 0, -1, "WITHSCORES")]
+    )
+    now = int(seconds) + int(micros) / 1_000_000
     if not isinstance(reply, list):
-        return []
+        return now, []
     found = []
     for member, seen in zip(reply[::2], reply[1::2], strict=True):
         parts = text(member).split("\n")
         # Another program may have written anything.
         if len(parts) == 3 and is_number(parts[2]):
             found.append((parts[0], parts[1], int(parts[2]), float(seen) / 1000))
-    return found
+    return now, found
 
 
 def lives(host: str, number: int, silent: float, longest: float) -> bool:

@@ -79,9 +79,10 @@ def left(scope: Scope) -> Op[list[LeftHold]]:
         if score is not None
     }
     known: dict[str, list[tuple[str, int, float]]] = {}
-    for agent, host, number, at in (yield from sessions.records(scope)):
+    now, records = yield from sessions.records_now(scope)
+    for agent, host, number, at in records:
         known.setdefault(agent, []).append((host, number, at))
-    return list(_left(endless, seen, known, scope.now()))
+    return list(_left(endless, seen, known, now))
 
 
 def _endless(scope: Scope) -> Op[list[FlagState]]:
