@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
+
+import pytest
 
 import agentbus
 from agentbus import Delivery, Retry
@@ -121,3 +124,18 @@ def test_a_task_taken_by_hand_that_is_not_run_again_is_buried_once(
 
     found = counts(connect())
     assert (found["dead"], found["failed"], found["processed"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("mode", [{}, {"concurrency": 3}, {"batch": True}], ids=str)
+def test_an_expired_task_does_not_count_as_a_failed_run(
+    bus: agentbus.Bus, connect: Connect, mode: dict[str, Any]
+) -> None:
+    bus.queue("mail").publish("old", expires=60)
+    late = connect("bob")
+    later(late, 120)
+
+    worker = late.subscribe("mail", print, drain=True, **mode)
+    worker.run()
+
+    assert worker.failed == 0
+    assert counts(bus) == {"received": 1, "dead": 1}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentbus.core import envelope
 from agentbus.core.errors import InvalidPayload
 from agentbus.queues import failure_log
-from agentbus.queues.claimed import Taken
+from agentbus.queues.claimed import NotRun, Taken
 from agentbus.queues.consumer import FinishedRun
 from agentbus.queues.dependents import queue_of
 from agentbus.queues.retry import Snooze
@@ -195,9 +195,10 @@ class Acker:
             snooze = self._consumer.snooze(task, error.after)
             self.tally.note("retried" if self._ours(snooze, otherwise=False) else "stale")
             return []
-        with self._counting:
-            self.failed += 1
-        self.tally.note("failed")
+        if not isinstance(error, NotRun):
+            with self._counting:
+                self.failed += 1
+            self.tally.note("failed")
         if isinstance(error, BaseException) and failure_log.is_heard("warning"):
             of = self._consumer.queue, self._consumer.group, self._consumer.id_of(task)
             failure_log.emit(self._consumer.scope, of, "warning", task, error)
