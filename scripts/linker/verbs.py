@@ -30,7 +30,7 @@ VERBS: dict[str, tuple[str, ...]] = {
         *("store.operation", "store.sessions"),
     ),
     "hook": (
-        *("agents.event", "agents.hook", "agents.clients", "agents.clients._given"),
+        *("agents.event", "agents.hook", "agents.stdio", "agents.clients", "agents.clients._given"),
         *(f"agents.clients.{client}" for client in _CLIENTS),
     ),
 }
