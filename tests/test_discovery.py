@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import pathlib
 import subprocess
 import threading
@@ -416,10 +417,15 @@ def test_a_plain_server_is_no_cluster(own_server, real_shell):
 
 def test_a_node_of_a_cluster_is_no_plain_server_for_other_shards(cluster, project):
     # given a plain URL of a node that does not have this project's keys
-    slot_of = cluster.nodes[0].ask("CLUSTER", "KEYSLOT", f"{project}:ch:main")
-    stranger = cluster.nodes[0] if slot_of >= _SLOTS // 3 else cluster.nodes[2]
-    with agentbus.connect(stranger.url, project=project, deadline=1) as bus:
-        for call in (lambda: bus.speak("hi"), lambda: bus.recall("key")):
+    node = cluster.nodes[0]
+    notes = (f"key-{number}" for number in itertools.count())
+    note = next(
+        one
+        for one in notes
+        if node.ask("CLUSTER", "KEYSLOT", f"{project}:jot:{one}") >= _SLOTS // 3
+    )
+    with agentbus.connect(node.url, project=project, deadline=1) as bus:
+        for call in (lambda: bus.speak("hi"), lambda: bus.recall(note)):
             with pytest.raises(ConfigError, match="is a node of a cluster") as refusal:
                 call()
 
