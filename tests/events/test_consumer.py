@@ -832,8 +832,10 @@ def test_a_handler_that_leaves_its_transaction_idle_for_too_long_fails(
     def handle(event, session):
         raw = session.connection().connection.driver_connection
         session.execute(sa.text("SET LOCAL idle_in_transaction_session_timeout = '10ms'"))
-        # Readable once the server has closed it.
-        assert select.select([raw.fileno()], [], [], 30)[0]
+        # Before the server has closed it, a statement would reset it, and the reason be lost.
+        closed = select.poll()
+        closed.register(raw.fileno(), select.POLLRDHUP)
+        assert closed.poll(30_000)
         treat(session, sa.text("SELECT 1"))
 
     mine = register(handle, STREAM, name="parking", on_error="park", attempts=1)
