@@ -8,16 +8,9 @@
 --@include undelivered
 --@include least
 --@include needed
+--@include works
 local call, group = redis.call, ARGV[1]
-local function has(key)
-  for _, flat in ipairs(call('XINFO', 'GROUPS', key)) do
-    for i = 1, #flat, 2 do
-      if flat[i] == 'name' and flat[i + 1] == group then return true end
-    end
-  end
-  return false
-end
-if call('EXISTS', KEYS[1]) == 0 or not has(KEYS[1]) then return { 0, 0 } end
+if call('EXISTS', KEYS[1]) == 0 or not works(KEYS[1], group) then return { 0, 0 } end
 local number, last = 0, nil
 for _, pending in ipairs(call('XPENDING', KEYS[1], group, '-', '+', ARGV[3])) do
   local id = pending[1]
@@ -33,7 +26,7 @@ for _, pending in ipairs(call('XPENDING', KEYS[1], group, '-', '+', ARGV[3])) do
     words[#words + 1] = 'agentbus_moved_from'
     words[#words + 1] = place
   end
-  if number == 0 and (call('EXISTS', KEYS[4]) == 0 or not has(KEYS[4])) then
+  if number == 0 and (call('EXISTS', KEYS[4]) == 0 or not works(KEYS[4], group)) then
     call('XGROUP', 'CREATE', KEYS[4], group, '0', 'MKSTREAM')
   end
   last = call('XADD', KEYS[4], '*', unpack(words))
