@@ -6,7 +6,6 @@ where each must leave the same as the other.
 
 from __future__ import annotations
 
-import _socket
 import compileall
 import inspect
 import io
@@ -15,9 +14,11 @@ import os
 import pathlib
 import posix
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,6 +47,19 @@ class Ran(NamedTuple):
     log: str
     # The modules of the package that were imported, `os`, and `rare` for the last part of a linked module.
     modules: list[str]
+
+
+def compile_socket(folder: pathlib.Path) -> pathlib.Path:
+    """Compile the socket of linked modules into a folder; any warning is an error."""
+    made = folder / f"unix_socket{sysconfig.get_config_var('EXT_SUFFIX')}"
+    words = [
+        *shlex.split(sysconfig.get_config_var("CC")),
+        *("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Wno-cast-function-type", "-Werror"),
+        f"-I{sysconfig.get_path('include')}",
+        *(str(ROOT / "scripts/linker/unix_socket.c"), "-o", str(made)),
+    ]
+    subprocess.run(words, check=True)
+    return made
 
 
 class Way:
@@ -236,15 +250,16 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
                     # Perhaps that of a base.
                     made = type(frame.f_locals[code.co_varnames[0]])
                     called_in[is_sent].add(f"{made.__name__}.__init__")
-        elif event == "c_call" and isinstance(getattr(function, "__self__", None), _socket.socket):
-            is_sent |= function.__name__ == "send"
+        elif event == "c_call" and function.__name__ == "send":
+            is_sent = True
 
     os._exit = posix._exit = leave
     words: Sequence[str] = job["words"]
     sys.argv = ["agentbus", *words]
     if words and words[0] in codes:
         # As where Python was started without `site`.
-        del sys.modules["os"], sys.modules["stat"]
+        for name in ("os", "stat", "_socket"):
+            del sys.modules[name]
         sys.setprofile(called if job["record"] else None)
         exec(codes[words[0]], linked)
     from agentbus.commands._main import main as run

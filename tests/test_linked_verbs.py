@@ -42,6 +42,7 @@ QUICK = sorted(verbs.VERBS)
 def linked(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("linked")
     write(ROOT, folder)
+    linking.compile_socket(folder)
     return folder
 
 
@@ -121,6 +122,19 @@ def test_plain_calls_do_the_same_and_load_nothing_else(both, repository, place, 
     assert [one.code for one in ran] == [0] * len(ran)
     assert [one.modules for one in ran[len(PLAIN) :]] == [[]] * len(PLAIN)
     pair.compare()
+
+
+def test_plain_calls_do_the_same_where_no_socket_was_compiled(repository, tmp_path_factory):
+    # The name of the test is too long for the path of a socket.
+    folder = tmp_path_factory.mktemp("pure")
+    write(ROOT, folder / "linked")
+    for both in linking.ways(folder, folder / "linked"):
+        pair = Pair(both, cwd=repository)
+        ran = [pair.run(*line, stdin=EVENT) for line in (*PLAIN, *PLAIN)]
+        pair.compare()
+
+    assert [one.code for one in ran] == [0] * len(ran)
+    assert [one.modules for one in ran[len(PLAIN) :]] == [[]] * len(PLAIN)
 
 
 def test_each_function_that_plain_calls_run_is_in_the_part_for_its_time(tmp_path):

@@ -19,6 +19,7 @@ import pytest
 
 import agentbus
 from tests.source_tree import MODULES, PACKAGE, ROOT
+from tests.tiers import nightly
 
 sys.path.append(str(ROOT / "scripts"))
 
@@ -29,10 +30,16 @@ from linker.verbs import VERBS, beginning, linked
 NEEDED_TO_BUILD = (77,)
 
 
+SOCKET = f"unix_socket{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A wheel built from a copy of the source, as a build leaves files beside what it reads."""
-    place = tmp_path_factory.mktemp("wheel")
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+def build(place: pathlib.Path, **environment: str) -> pathlib.Path:
+    """Return a wheel built from a copy of the source, as a build leaves files beside what it reads."""
     shutil.copytree(
         ROOT,
         place / "source",
@@ -43,7 +50,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     if _has_setuptools():
         words.append("--no-build-isolation")
     done = subprocess.run(
-        [*words, str(place / "source")], capture_output=True, text=True, check=False
+        [*words, str(place / "source")],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     (built,) = place.glob("*.whl")
@@ -139,7 +150,7 @@ def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
 
     assert {pathlib.PurePath(name).suffix for name in inside} == {
         *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".jinja", ".js", ".md"),
-        *(".html", ".svg"),
+        *(".html", ".svg", ".so"),
     }
     # agentbus.testing is for users' own tests.
     assert not [
@@ -153,11 +164,30 @@ def test_the_wheel_holds_the_linked_modules_of_its_own_sources(wheel, contents):
     held = {name.removeprefix("agentbus/linked/") for name in contents if "/linked/" in name}
     sources = Sources(ROOT)
 
-    assert held == {f"{verb}{part}.py" for verb in VERBS for part in PARTS}
+    assert held == {SOCKET, *(f"{verb}{part}.py" for verb in VERBS for part in PARTS)}
     with zipfile.ZipFile(wheel) as archive:
         for verb in VERBS:
             parts = (f"agentbus/linked/{verb}{part}.py" for part in PARTS)
             assert tuple(archive.read(part).decode() for part in parts) == linked(sources, verb)
+
+
+@pytest.mark.parametrize(
+    ("environment", "tag"),
+    [
+        pytest.param({"CC": "/nowhere/cc"}, "linux_", id="no compiler"),
+        nightly({"AGENTBUS_PURE": "1"}, "py3-none-any.whl", id="pure"),
+    ],
+)
+def test_a_wheel_without_the_compiled_socket_holds_all_else(wheel, tmp_path, environment, tag):
+    other = build(tmp_path, **environment)
+
+    names = []
+    for path in (wheel, other):
+        with zipfile.ZipFile(path) as archive:
+            names.append({name for name in archive.namelist() if "dist-info" not in name})
+    assert names[0] - names[1] == {f"agentbus/linked/{SOCKET}"}
+    assert names[1] < names[0]
+    assert tag in other.name
 
 
 def test_the_metadata_says_what_it_is(wheel, contents):
