@@ -3,7 +3,6 @@
 A top-level module, since the package `agentbus` may be another project's.
 """
 
-import gc
 import os
 import sys
 from _frozen_importlib_external import SourceFileLoader
@@ -11,7 +10,6 @@ from _frozen_importlib_external import SourceFileLoader
 
 def main() -> None:
     """Run the verb's linked module in the first package on the path, else the verb itself."""
-    gc.disable()
     names = ("agentbus/", "agentbus.py")
     searched = next(
         (place for place in sys.path if any(os.path.exists(f"{place}/{name}") for name in names)),
