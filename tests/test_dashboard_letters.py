@@ -272,8 +272,10 @@ def test_a_letter_without_a_task_is_skipped(bus):
 def test_letters_that_are_newer_than_the_servers_clock_are_replayed_once_and_purged(bus):
     bury(bus, "mail", DOWN)
     # As after the clock was set back: the ids of a stream never are.
-    later = round((time.time() + 3600) * 1000)
-    ask(bus, "XSETID", Keys(bus.project).dead_letters("mail", "default"), f"{later}-0")
+    later = f"{round((time.time() + 3600) * 1000)}-0"
+    key = Keys(bus.project).dead_letters("mail", "default")
+    ask(bus, "XADD", key, later, "queue", "mail", "error", DOWN)
+    ask(bus, "XDEL", key, later)
     bury(bus, "mail", DOWN, 2)
     dashboard = Dashboard(bus)
 
