@@ -101,6 +101,28 @@ def test_only_the_largest_groups_are_returned(bus):
     assert (found.errors, found.letters) == (5, 15)
 
 
+def test_one_error_can_be_counted_alone(bus):
+    bury(bus, "mail", f"{DOWN}\nattempt 1", 3)
+    bury(bus, "mail", WRONG, 2)
+    bury(bus, "shop", DOWN)
+    bury(bus, "shop", "=")
+    replayed, purged = [
+        one for one in bus.queue("mail").dead_letters() if one.error.startswith(DOWN)
+    ][:2]
+    bus.queue("mail").replay(replayed.id)
+    bus.queue("mail").purge(purged.id)
+    dashboard = Dashboard(bus)
+
+    found = dashboard.errors(error=DOWN)
+    (one,) = found.groups
+
+    assert (one.error, one.letters, one.replayed) == (DOWN, 3, 1)
+    assert (found.errors, found.letters, found.replayed) == (1, 3, 1)
+    assert one in dashboard.errors().groups
+    assert [each.letters for each in dashboard.errors(error="=").groups] == [1]
+    assert dashboard.errors(error="").groups == ()
+
+
 def test_letters_of_another_program_are_counted(bus):
     ask(bus, "XADD", Keys(bus.project).dead_letters("mail", "default"), "*", "what", "a letter")
     bury(bus, "mail", WRONG)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import stream_id
-from agentbus.dashboard.letter_boxes import ErrorCount, boxes, counted, keys_of, purged_of
+from agentbus.dashboard.letter_boxes import ErrorCount, ErrorSum, boxes, counted, keys_of, purged_of
 from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
 from agentbus.queues.dead_letters import is_to_be_replayed
 from agentbus.store.steps import Batch, Script
@@ -104,20 +105,20 @@ class LetterGroups:
         self._boxes: Callable[[], Op[list[LetterBox]]]
         self._boxes = lambda: boxes(scope, policies, queue, group, seen)
 
-    def report(self, most: int, limit: int) -> Op[ErrorReport]:
-        """Return the groups of errors."""
+    def report(self, most: int, limit: int, error: str | None = None) -> Op[ErrorReport]:
+        """Return the groups of errors, or that of one error."""
         found = yield from self._boxes()
-        counts, read, complete = yield from counted(self._scope, found, most)
-        mine = [one for one in counts if self._queue in (None, one.queue)]
-        by_error: dict[str, list[ErrorCount]] = {}
+        counts, read, complete = yield from counted(self._scope, found, most, error)
+        mine = [one for one in counts if self._queue in (None, one[0])]
+        by_error: dict[str, list[ErrorSum]] = {}
         for one in mine:
-            by_error.setdefault(one.error, []).append(one)
-        groups = sorted(map(_grouped, by_error.values()), key=lambda g: (-g.letters, -g.newest))
+            by_error.setdefault(one[2], []).append(one)
+        shown = nsmallest(max(0, limit), by_error.values(), key=_rank)
         return ErrorReport(
-            tuple(groups[: max(0, limit)]),
-            len(groups),
-            sum(one.letters for one in mine),
-            sum(one.replayed for one in mine),
+            tuple(map(_grouped, shown)),
+            len(by_error),
+            sum(one[3] for one in mine),
+            sum(one[4] for one in mine),
             read,
             complete,
         )
@@ -243,7 +244,13 @@ def _newest(scope: Scope, found: Sequence[LetterBox]) -> Op[str]:
     return "-".join(map(str, newest))
 
 
-def _grouped(counts: Sequence[ErrorCount]) -> ErrorGroup:
+def _rank(sums: Sequence[ErrorSum]) -> tuple[int, tuple[int, int]]:
+    newest, number = max(position(text(one[5])) for one in sums)
+    return -sum(one[3] for one in sums), (-newest, -number)
+
+
+def _grouped(sums: Sequence[ErrorSum]) -> ErrorGroup:
+    counts = [ErrorCount(*one[:5], text(one[5]), text(one[6])) for one in sums]
     newest = max(counts, key=lambda one: position(one.newest))
     oldest = min(counts, key=lambda one: position(one.oldest))
     return ErrorGroup(

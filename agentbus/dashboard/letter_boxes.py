@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentbus.core.record import Record
 from agentbus.core.stream import text
@@ -50,6 +50,10 @@ class ErrorCount(Record):
     oldest: str
 
 
+# The values of an `ErrorCount`, its ids as bytes: of thousands of errors, few are shown.
+ErrorSum: TypeAlias = tuple[str, str, str, int, int, bytes, bytes]
+
+
 def first_line(error: str) -> str:
     """Return the first line of an error, by which letters are grouped."""
     return error.replace("\r", "\n").partition("\n")[0]
@@ -87,13 +91,14 @@ def boxes(
 
 
 def counted(
-    scope: Scope, found: Sequence[LetterBox], most: int
-) -> Op[tuple[list[ErrorCount], int, bool]]:
+    scope: Scope, found: Sequence[LetterBox], most: int, error: str | None = None
+) -> Op[tuple[list[ErrorSum], int, bool]]:
     """Return the errors of the newest letters of boxes, how many letters were read, and whether all were.
 
-    At most about `most` letters are read, of all boxes alike.
+    At most about `most` letters are read, of all boxes alike. With `error`, that one is counted alone.
     """
-    sums: dict[tuple[str, str, str], ErrorCount] = {}
+    sums: dict[tuple[str, str, str], ErrorSum] = {}
+    only = "" if error is None else f"={error}"
     starts = dict.fromkeys(found, "+")
     read = scripts = 0
     share = max(1, min(1000, most // max(1, len(found))))
@@ -105,7 +110,7 @@ def counted(
             rows = yield Script(
                 "errors",
                 [key for box in page for key in _keys(scope, box)],
-                (share, READ_BYTES, *(starts[box] for box in page)),
+                (share, READ_BYTES, only, *(starts[box] for box in page)),
             )
             scripts += 1
             for box, row in zip(page, rows, strict=True):
@@ -117,16 +122,16 @@ def counted(
     return list(sums.values()), read, not starts
 
 
-def _add(sums: dict[tuple[str, str, str], ErrorCount], box: LetterBox, row: Sequence[Any]) -> None:
+def _add(sums: dict[tuple[str, str, str], ErrorSum], box: LetterBox, row: Sequence[Any]) -> None:
     for at in range(0, len(row), 6):
         queue, error, letters, replayed, newest, oldest = row[at : at + 6]
         name, line = text(queue) or box.name, text(error)
         before = sums.get((name, box.group, line))
         if before is not None:
-            letters, replayed = letters + before.letters, replayed + before.replayed
-            newest = before.newest.encode()
-        sums[name, box.group, line] = ErrorCount(
-            *(name, box.group, line, letters, replayed, text(newest), text(oldest))
+            letters, replayed, newest = letters + before[3], replayed + before[4], before[5]
+        sums[name, box.group, line] = (
+            *(name, box.group, line),
+            *(letters, replayed, newest, oldest),
         )
 
 

@@ -103,15 +103,17 @@ class TaskVerbs(OnBus[BusT_co]):
         *,
         queue: str | None = None,
         group: str | None = None,
+        error: str | None = None,
         limit: int = 100,
         most: int = READ,
     ) -> Op[ErrorReport]:
         """Return the dead letters grouped by the first line of their errors, of the project or a queue.
 
-        It reads about the newest `most` letters, 100 MB of them at most, in scripts of about 1 MB, and says
-        whether these are all. Payloads stay on the server.
+        With `error`, the report counts letters with that first line alone. It reads about the newest
+        `most` letters, 100 MB of them at most, in scripts of about 1 MB, and says whether these are all.
+        Payloads stay on the server.
         """
-        return self._letters(queue, group, lambda box: box.report(most, limit))
+        return self._letters(queue, group, lambda box: box.report(most, limit, error))
 
     @verb
     def letters(

@@ -1,10 +1,12 @@
 #!lua flags=no-writes
 -- Counts dead letters by queue and by the first line of their error, newest first.
 -- KEYS: for each box its letters, the purged ones and the replayed ones
--- ARGV: how many letters of a box, and how many bytes in all, to read at most; then for each box the id to start at
+-- ARGV: how many letters of a box, and how many bytes in all, to read at most; '' to count every error, or '=' and the
+--       line of the one to count; then for each box the id to start at
 -- Returns: for each box {letters read, where to go on ('' at its end), then for each queue and error: queue ('' if the
 --          letter names none), the line, letters, how many of them were replayed, newest id, oldest id}
 local most, bytes, found = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
+local only = ARGV[3] ~= '' and string.sub(ARGV[3], 2)
 
 -- own(flat, name): a field's last value: a letter's own fields come last.
 local function own(flat, name)
@@ -13,8 +15,11 @@ local function own(flat, name)
   end
   return ''
 end
-local function count(sums, entry, replayed)
+local function count(sums, entry, purged, marks)
   local line, queue = string.match(own(entry[2], 'error'), '^[^\r\n]*'), own(entry[2], 'queue')
+  if only and line ~= only then return end
+  if purged and redis.pcall('SISMEMBER', purged, entry[1]) == 1 then return end
+  local replayed = marks and type(redis.pcall('HGET', marks, entry[1])) == 'string' and 1 or 0
   local name = #queue .. ' ' .. queue .. line
   local sum = sums[name]
   if not sum then
@@ -26,7 +31,10 @@ local function count(sums, entry, replayed)
 end
 
 for at = 1, #KEYS, 3 do
-  local from, read, size, sums = ARGV[2 + (at + 2) / 3], 0, 0, {}
+  local from, read, size, sums = ARGV[3 + (at + 2) / 3], 0, 0, {}
+  -- Most boxes have none of either, and then no letter of theirs needs asking.
+  local purged = redis.call('EXISTS', KEYS[at + 1]) == 1 and KEYS[at + 1]
+  local marks = redis.call('EXISTS', KEYS[at + 2]) == 1 and KEYS[at + 2]
   while from ~= '' do
     if read >= most or bytes <= 0 then break end
     -- Few at a time where letters are large.
@@ -36,12 +44,9 @@ for at = 1, #KEYS, 3 do
     from = ''
     for _, entry in ipairs(page) do
       read, size, bytes = read + 1, size + 1, bytes - 1
-      for _, word in ipairs(entry[2]) do
-        size, bytes = size + #word, bytes - #word
-      end
-      if redis.pcall('SISMEMBER', KEYS[at + 1], entry[1]) ~= 1 then
-        count(sums, entry, type(redis.pcall('HGET', KEYS[at + 2], entry[1])) == 'string' and 1 or 0)
-      end
+      local flat = entry[2]
+      for i = 1, #flat do size, bytes = size + #flat[i], bytes - #flat[i] end
+      count(sums, entry, purged, marks)
       if #page == number then from = '(' .. entry[1] end
     end
   end

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # To group thousands of letters takes the server a tenth of a second: see `PageView.shared`.
 _REST = 40.0
-# The letters of a payload in a list, and more errors than there can be.
-_PREVIEW, _ALL = 120, 1_000_000
+# The letters of a payload in a list.
+_PREVIEW = 120
 
 
 async def load(view: PageView) -> dict[str, Any]:
@@ -42,8 +42,7 @@ async def load_error(view: PageView) -> dict[str, Any]:
     of, error = _of(view), view.param("error")
     queue, group, after = of["queue"], of["group"], view.param("after") or None
     page = await view.dashboard.letters(error, queue=queue, group=group, after=after, limit=ROWS)
-    report = await view.dashboard.errors(queue=queue, group=group, limit=_ALL)
-    groups = [one for one in report.groups if one.error == error]
+    report = await view.dashboard.errors(queue=queue, group=group, error=error, limit=1)
     return {
         "error": error,
         "letters": [
@@ -51,7 +50,7 @@ async def load_error(view: PageView) -> dict[str, Any]:
             for one in page.letters
         ],
         "after": page.after,
-        "group": groups[0] if groups else None,
+        "group": report.groups[0] if report.groups else None,
         "complete": report.complete,
         "of": of,
         "where": _where(of),
