@@ -133,7 +133,7 @@ def test_the_figures_of_a_queue_are_told(busy: agentbus.Bus) -> None:
     assert value(found, "agentbus_task_wait_seconds_bucket", **of, le="+Inf") == 3
 
 
-@pytest.mark.parametrize("event", ["dead", "lost", "stale", "dropped", "refused"])
+@pytest.mark.parametrize("event", ["dead", "lost", "stale", "dropped", "refused", "cancelled"])
 def test_the_first_time_something_happens_is_an_increase(bus: agentbus.Bus, event: str) -> None:
     bus.queue("mail").publish(1)
     clock = Clock()
@@ -145,6 +145,50 @@ def test_the_first_time_something_happens_is_an_increase(bus: agentbus.Bus, even
     clock.now += 15
 
     assert value(scraped(bus, collector), **told) == 1
+
+
+def test_every_event_of_the_reference_is_counted_from_0_for_queues_and_groups(
+    bus: agentbus.Bus,
+) -> None:
+    bus.queue("mail").publish(1)
+    bus.queue("mail").fetch()[0].ack()
+    lines = (ROOT / "docs/reference/metrics.md").read_text().splitlines()
+    events = {line.split("`")[1] for line in lines[: lines.index("## Counters")] if "| `" in line}
+    counted = lines[lines.index("## Counters") : lines.index("## Entries")]
+    fields = {
+        name
+        for line in counted
+        if line.startswith("| `")
+        for name in line.split("|")[1].replace("`", "").replace(" ", "").split(",")
+    }
+
+    found = scraped(bus)
+
+    mail, group = {"queue": "mail"}, {"queue": "mail", "group": "default"}
+    for event in fields - {"busy_ms"}:
+        assert value(found, "agentbus_queue_tasks_total", **mail, event=event) is not None, event
+    for event in events - {"refused"}:
+        assert value(found, "agentbus_group_tasks_total", **group, event=event) is not None, event
+    for name in ("queue_busy", "group_busy", "group_waited"):
+        labels = mail if name == "queue_busy" else group
+        assert value(found, f"agentbus_{name}_seconds_total", **labels) is not None, name
+
+
+def test_the_first_run_of_a_handler_is_an_increase_of_the_histograms(bus: agentbus.Bus) -> None:
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    scraped(bus, collector)
+    bus.queue("mail").publish(1)
+    bus.subscribe("mail", lambda delivery: None, count=1).run()
+
+    counted = []
+    for _ in range(2):
+        clock.now += 15
+        found = scraped(bus, collector)
+        name = "agentbus_handler_duration_seconds_count"
+        counted.append(value(found, name, queue="mail", group="default"))
+
+    assert counted == [0, 1]
 
 
 def test_a_queue_that_appears_with_its_first_dead_letter_has_an_increase(

@@ -68,11 +68,15 @@ _TIMES = {"busy_ms": "busy_seconds_total", "waited_ms": "waited_seconds_total"}
 _STATES = ("working", "paused", "stopping", "dead")
 # The events of a queue and of a group that have a series before they first happen, so that the first
 # time is an increase to Prometheus.
-_OF_QUEUES = (
-    *("published", "processed", "retried", "dead", "lost", "dropped", "refused", "stale"),
-    *("reclaimed", "failed", "received"),
+_OF_BOTH = (
+    *("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale"),
+    *("cancelled", "duplicates", "busy_ms"),
 )
-_OF_GROUPS = ("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale")
+_OF_QUEUES = (
+    *_OF_BOTH,
+    *("published", "scheduled", "dropped", "refused", "replayed", "redelivered", "unanswered"),
+)
+_OF_GROUPS = (*_OF_BOTH, "released", "waited_ms")
 
 
 class Collector:

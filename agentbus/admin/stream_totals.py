@@ -63,7 +63,7 @@ class StreamTotals:
     def __init__(self) -> None:
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._counts: dict[tuple[str, Labels], int] = {}
-        # Counts that are new since the last scrape: they start with a scrape of 0.
+        # Counts and histograms that are new since the last scrape: they start with a scrape of 0.
         self._new: set[tuple[str, Labels]] = set()
         self._begun = False
         self._lags: dict[tuple[str, str], _Lag] = {}
@@ -144,12 +144,15 @@ class StreamTotals:
         key = (name, labels)
         if buckets and (key in self._histograms or len(self._histograms) < _SERIES):
             total = decimal(entry.get(spent)) / 1000
-            self._histograms.setdefault(key, Histogram()).merge(buckets, total)
+            if key not in self._histograms:
+                self._histograms[key] = Histogram()
+                self._new.add(key)
+            self._histograms[key].merge(buckets, total)
 
     def write(self, page: Samples, now: float, ends: Mapping[str, float]) -> None:
         """Add the samples to a page, and drop expired lags; `ends` has the time of each last event."""
-        for (name, labels), histogram in self._histograms.items():
-            page.histogram(name, histogram, labels)
+        for key, histogram in self._histograms.items():
+            page.histogram(key[0], Histogram() if key in self._new else histogram, key[1])
         for key, number in self._counts.items():
             page.add(key[0], 0 if key in self._new else number, *key[1])
         self._new.clear()
