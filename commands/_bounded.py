@@ -101,16 +101,25 @@ def _cut(out: Out, room: _Room, entry_id: str, named: dict[str, str]) -> None:
     if not out.json:
         before = preceding(position(entry_id))
         out.warn(
-            f"{left} letters of a message were left out;"
+            f"{_left(left)} of a message {_were(left)} left out;"
             f" 'agentbus overhear --since {before} --max 1' prints it whole"
         )
+
+
+def _left(number: int) -> str:
+    return count(number, "letter")
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def value(call: Call, text: str, most: int) -> None:
     """Print the value of a note, cut."""
     call.out.exactly(text[:most].encode())
     if len(text) > most:
-        call.out.warn(f"{len(text) - most} letters were left out; without --max-chars it is whole")
+        left = len(text) - most
+        call.out.warn(f"{_left(left)} {_were(left)} left out; without --max-chars it is whole")
 
 
 def notes(call: Call, found: Sequence[Note], most: int) -> None:
@@ -133,7 +142,7 @@ def notes(call: Call, found: Sequence[Note], most: int) -> None:
 
         left = room.add_cut(text, cut)
         if not call.out.json:
-            call.out.warn(f"{left} letters of the note were left out")
+            call.out.warn(f"{_left(left)} of the note {_were(left)} left out")
 
 
 def _cut_name(name: str) -> str:

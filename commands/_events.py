@@ -141,8 +141,9 @@ def warn_of_readers(call: Call, found: list[LeaseStanding]) -> None:
     """Warn about readers that keep many or old events in the outbox."""
     for lease in found:
         if lease.reader is not None and lease.alert is not None:
+            kept = "event is" if lease.lag == 1 else "events are"
             call.out.warn(
-                f"{lease.stream}: {lease.lag} events are kept for the reader {lease.reader},"
+                f"{lease.stream}: {lease.lag} {kept} kept for the reader {lease.reader},"
                 f" the oldest since {age(lease.lag_ms / 1000)}"
             )
 

@@ -96,7 +96,9 @@ class _Telling(logging.Handler):
             return
         who = str(fields.get("consumer") or fields.get("stream") or fields.get("verb"))
         if "lost" in fields:
-            text = f"the server lost {fields['lost']} events, which are published again"
+            lost = fields["lost"]
+            said = "1 event, which is" if lost == 1 else f"{lost} events, which are"
+            text = f"the server lost {said} published again"
         else:
             text = str(fields.get("error", record.getMessage()))
         if self._last.get(who) != text:

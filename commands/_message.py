@@ -34,7 +34,8 @@ def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = N
     """Print an entry; a gap or a skip is a warning on stderr unless the output is JSON."""
     event, said = named.get("event"), named.get("message", "")
     if event == "gap" and not out.json:
-        out.warn(f"{said}; they are gone for good")
+        gone = "that is" if named.get("missed") == "1" else "they are"
+        out.warn(f"{said}; {gone} gone for good")
         return
     if event == "skipped" and not out.json:
         out.warn(f"{said}; 'agentbus overhear --since {entry_id}' prints them")

@@ -179,6 +179,11 @@ def _n(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
+def _of(value: int | None, one: str, many: str | None = None) -> str:
+    """Format a number with its noun."""
+    return f"{_n(value)} {one if value == 1 else many or one + 's'}"
+
+
 _VERIFIED: dict[str, Callable[[Verified], str]] = {
     "STREAM": lambda one: word(one.stream),
     "ROWS": lambda one: _n(one.rows),
@@ -200,8 +205,9 @@ _STATUS: dict[str, Callable[[StreamStatus], str]] = {
 
 
 def _sentence(done: Round) -> str:
-    text = f"version {done.version}: {_n(done.rows)} entries of {done.streams} streams"
-    text += f" in {_n(done.files)} files, {_n(done.bytes)} bytes, {done.seconds:.1f} s"
+    entries = _of(done.rows, "entry", "entries")
+    text = f"version {done.version}: {entries} of {_of(done.streams, 'stream')}"
+    text += f" in {_of(done.files, 'file')}, {_n(done.bytes)} bytes, {done.seconds:.1f} s"
     return text + (f"; {_n(done.lost)} were gone before" if done.lost else "")
 
 
@@ -251,8 +257,8 @@ def _compacted(done: Compacted, *, dry_run: bool) -> str:
     verb = "would become" if dry_run else "became"
     if done.partitions:
         said.append(
-            f"{done.partitions} days of streams: {_n(done.files_before)} files {verb}"
-            f" {_n(done.files_after)}, {_n(done.rows)} rows,"
+            f"{_of(done.partitions, 'day')} of streams: {_of(done.files_before, 'file')} {verb}"
+            f" {_n(done.files_after)}, {_of(done.rows, 'row')},"
             f" {_n(done.bytes_before)} bytes {verb} {_n(done.bytes_after)}"
         )
     return "; ".join(said or ["nothing to compact"])
@@ -276,7 +282,10 @@ def _verify(call: Call, path: str) -> int:
         _tell_differences(call, one)
     wrong = [stream.stream for stream in found if not stream.ok]
     if wrong:
-        call.out.warn(f"{len(wrong)} of {len(found)} streams are not archived as they should be")
+        be = "is" if len(wrong) == 1 else "are"
+        call.out.warn(
+            f"{len(wrong)} of {_of(len(found), 'stream')} {be} not archived as they should be"
+        )
     return 6 if wrong else 0
 
 
@@ -301,8 +310,8 @@ def _status(call: Call, path: str) -> None:
         return
     call.out.record(
         {},
-        f"{found.path}: version {found.version} of {found.project}, {_n(found.rows)} rows in"
-        f" {_n(found.files)} files, {_n(found.bytes)} bytes; {_n(found.lag)} to come",
+        f"{found.path}: version {found.version} of {found.project}, {_of(found.rows, 'row')} in"
+        f" {_of(found.files, 'file')}, {_n(found.bytes)} bytes; {_n(found.lag)} to come",
     )
     _format.show(call.out, found.streams, _STATUS, left=1)
 
@@ -312,7 +321,8 @@ def _release(call: Call, path: str) -> None:
 
     streams = release(call.settings, path)
     call.out.record(
-        {"streams": list(streams)}, f"{len(streams)} streams are no longer kept for this archive"
+        {"streams": list(streams)},
+        f"no longer kept for this archive: {_of(len(streams), 'stream')}",
     )
 
 

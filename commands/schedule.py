@@ -244,7 +244,8 @@ def _show(call: Call, one: ScheduleState) -> None:
         "then": ", ".join(str(due) for due in upcoming[1:]) or None,
         "last": None if one.last_due is None else f"{_time(one.last_due)} as {one.last_task}",
         "published": one.published,
-        "refused": f"{one.refused} times since {_time(one.refused_since)}: {word(one.queue)} is full"
+        "refused": f"{_format.count(one.refused, 'time')} since {_time(one.refused_since)}:"
+        f" {word(one.queue)} is full"
         if one.refused
         else None,
         "version": f"{one.version}, by {word(one.agent_id)}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _values
+from agentbus.commands import _format, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Verb
 
@@ -55,7 +55,8 @@ def run(call: Call) -> int:
     else:
         text = (
             f"{found.version} running as process {found.pid} for {found.uptime:g} s,"
-            f" {found.keys} keys, {(found.memory or 0) / 1048576:.1f} MiB, socket {found.socket}"
+            f" {_format.count(found.keys or 0, 'key')}, {(found.memory or 0) / 1048576:.1f} MiB,"
+            f" socket {found.socket}"
         )
     call.out.record(_values.fields(found), text)
     return 0 if found.running else _NOT_RUNNING

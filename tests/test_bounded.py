@@ -136,6 +136,12 @@ def test_a_bound_that_makes_no_sense_is_exit_2(run, argv):
     assert run(*argv)[0] == 2
 
 
+def test_one_letter_that_is_left_out_is_one_letter(run):
+    run("jot", "tale", "x" * 301)
+
+    assert "1 letter was left out" in run("recall", "tale", "--max-chars", "300")[2]
+
+
 def test_recall_cuts_a_long_note_and_says_so(run):
     run("jot", "plan", "x" * 5000)
 

@@ -200,6 +200,15 @@ def test_lines_with_headers_carry_them(shell):
     assert (shell.home / "headers").read_text() == '{"a":"b=c"}\n' * 2
 
 
+def test_a_full_queue_of_one_task_says_task(project, valkey):
+    with agentbus.connect(valkey.url, project=project) as bus:
+        queue = bus.queue("mail", bound=1)
+        queue.publish(1)
+
+        with pytest.raises(agentbus.QueueFull, match="holds 1 unfinished task; the limit is 1"):
+            queue.publish(2)
+
+
 def test_a_full_queue_refuses_with_exit_1(shell):
     shell.ok("publish", "agent.x", "--lines", stdin="x\n" * 100)
 

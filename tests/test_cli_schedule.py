@@ -88,8 +88,8 @@ def test_a_scheduler_says_that_a_queue_is_full(shell):
         running.send_signal(signal.SIGTERM)
         running.communicate()
 
-    assert "the queue 'fetch' holds 1 unfinished tasks; the limit is 1" in line
-    assert "refused   1 times since" in shell.ok("schedule", "show", "poll")
+    assert "the queue 'fetch' holds 1 unfinished task; the limit is 1" in line
+    assert "refused   1 time since" in shell.ok("schedule", "show", "poll")
 
 
 def test_a_triggered_schedule_prints_the_id_of_its_task(shell):

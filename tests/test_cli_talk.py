@@ -341,6 +341,18 @@ def test_a_gap_is_a_record_as_json_and_a_warning_as_text(shell, valkey, project)
     assert "bob" in as_text.stderr
 
 
+def test_one_message_that_was_trimmed_is_one_message(shell, valkey, project):
+    shell.ok("speak", "heard")
+    shell.ok("overhear", "--agent", "bob")
+    for text in ("lost", "kept"):
+        shell.ok("speak", text)
+    valkey.ask("XTRIM", f"{project}:ch:main", "MAXLEN", "1")
+
+    done = shell.run("overhear", "--agent", "bob")
+
+    assert "1 message was trimmed before bob read it; that is gone for good" in done.stderr
+
+
 def test_a_server_that_went_back_in_time_is_exit_1_and_says_what_to_do(shell, valkey, project):
     shell.ok("speak", "one")
     valkey.ask("SET", f"{project}:last:ada", "99999999999999-0")

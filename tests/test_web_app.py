@@ -24,7 +24,7 @@ async def test_the_overview_shows_figures_findings_queues_agents_and_talk(bus, s
     assert (answer.status, answer.header("content-type")) == (200, "text/html; charset=utf-8")
     page = answer.page
     assert page.unbalanced == []
-    assert "Backlog 3 1 queues" in page.text
+    assert "Backlog 3 1 queue " in page.text
     assert "no worker" in page.text
     assert "the parser" in page.text
     assert "the build is green" in page.text

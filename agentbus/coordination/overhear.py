@@ -372,7 +372,8 @@ class _Reader:
 
     def _gap(self, missed: str, entry_id: str) -> object:
         reader = self.scope.agent
-        report = f"{missed} messages were trimmed before {names.word(reader)} read them"
+        were, them = ("message was", "it") if missed == "1" else ("messages were", "them")
+        report = f"{missed} {were} trimmed before {names.word(reader)} read {them}"
         return self.make(
             entry_id, {"agent_id": reader, "message": report, "event": "gap", "missed": missed}
         )

@@ -36,16 +36,17 @@ def refused(
 
 def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
     """Return the error of a script's reply: the number of tasks, the group that blocks, and the oldest."""
-    group, oldest = text(reply[2]), text(reply[3])
+    group, oldest, number = text(reply[2]), text(reply[3]), int(reply[1])
+    tasks = "task" if number == 1 else "tasks"
     if oldest:
         reader = f"the group {group!r}" if group else "a reader outside of groups"
         return QueueFull(
-            f"the queue {queue!r} keeps {int(reply[1])} tasks, because {reader} has not finished"
+            f"the queue {queue!r} keeps {number} {tasks}, because {reader} has not finished"
             f" {oldest}; ten times its limit of {bound} are kept",
             hint="wait until it is finished, or cancel it",
         )
     return QueueFull(
-        f"the queue {queue!r} holds {int(reply[1])} unfinished tasks; the limit is {bound}"
+        f"the queue {queue!r} holds {number} unfinished {tasks}; the limit is {bound}"
         + (f"; the group {group!r} has not finished the oldest" if group else ""),
         hint=f"start workers{f' of the group {group!r}' if group else ''}, wait, or raise its bound",
     )

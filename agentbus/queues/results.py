@@ -195,8 +195,8 @@ def cancelled(task_id: str, why: str) -> TaskCancelled:
 def _kept(seconds: float) -> str:
     if not seconds:
         return "not kept"
-    span = f"{seconds:g} seconds" if seconds % 3600 else f"{seconds / 3600:g} hours"
-    return f"kept for {span}"
+    number, unit = (seconds, "second") if seconds % 3600 else (seconds / 3600, "hour")
+    return f"kept for {number:g} {unit}{'s'[: number != 1]}"
 
 
 def _is_number(digits: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agentbus.core.errors import UsageError
+from agentbus.core.readable import count
 from agentbus.core.record import Record
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import STREAMS
@@ -207,7 +208,7 @@ class _Drain:
         if not raises or not drained.dead:
             return drained
         lines = [
-            f"{letter.task_id} after {letter.attempts} attempts: {letter.error}"
+            f"{letter.task_id} after {count(letter.attempts, 'attempt')}: {letter.error}"
             for letter in drained.dead
         ]
         name = self._queue.name
@@ -235,7 +236,7 @@ class _Drain:
         runs = sum(self._journal.runs.values())
         if runs > self._most:
             raise AssertionError(
-                f"{runs} runs, and the queue {self._queue.name!r} is not empty: does its handler"
+                f"{count(runs, 'run')}, and the queue {self._queue.name!r} is not empty: does its handler"
                 " publish to it?"
             )
 

@@ -222,7 +222,8 @@ class Fetcher:
         if task.attempt <= limit:
             return task.attempt > 0
         task.attempt = limit
-        why = NotRun(f"it was not acknowledged in any of its {limit} attempts")
+        within = "its only attempt" if limit == 1 else f"any of its {limit} attempts"
+        why = NotRun(f"it was not acknowledged in {within}")
         yield from self.bury(task, why)
         return False
 

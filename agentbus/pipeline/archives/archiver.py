@@ -238,7 +238,8 @@ class Archiver:
         """Warn of entries that are lost, or that only the archive has."""
         if lost := [found for found in gaps if found.lost]:
             number = sum(found.lost or 0 for found in lost)
-            self._warn(f"{number} entries were gone before they could be archived ({_names(lost)})")
+            were, they = ("entry was", "it") if number == 1 else ("entries were", "they")
+            self._warn(f"{number} {were} gone before {they} could be archived ({_names(lost)})")
         if unknown := [found for found in gaps if found.lost is None]:
             self._warn(
                 "an unknown number of entries may have been gone before they could be archived"

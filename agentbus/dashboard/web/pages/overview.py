@@ -22,7 +22,13 @@ async def load(view: PageView) -> dict[str, Any]:
     queues = view.link("queues")
     dead = f"+ {totals.dead_workers} dead" if totals.dead_workers else ""
     cards = [
-        ("Backlog", totals.backlog, f"{totals.queues:,} queues", queues, ""),
+        (
+            "Backlog",
+            totals.backlog,
+            f"{totals.queues:,} {'queue' if totals.queues == 1 else 'queues'}",
+            queues,
+            "",
+        ),
         ("Held", totals.held, "not finished", queues, ""),
         (
             "Dead letters",
