@@ -104,6 +104,18 @@ async def test_the_master_that_a_sentinel_names(sentinel, project):
     await async_round_trip(sentinel.url, project)
 
 
+def test_a_plain_url_of_a_sentinel_is_answered_with_the_one_to_write(sentinel, real_shell):
+    plain = f"redis://127.0.0.1:{sentinel.port}"
+
+    for verb in (["speak", "hi"], ["list"], ["doctor"], ["health"], ["metrics"]):
+        done = real_shell.run(*verb, "--url", plain)
+
+        assert done.returncode == 2, verb
+        assert "is a sentinel" in done.stderr
+        assert f"write redis+sentinel://127.0.0.1:{sentinel.port}/SERVICE in" in done.stderr
+        assert "too old" not in done.stderr
+
+
 def test_the_first_sentinel_that_answers_is_enough(sentinel, project):
     url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}/main"
 

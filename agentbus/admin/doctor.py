@@ -19,7 +19,7 @@ from agentbus.core.record import Record
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
 from agentbus.store import sessions
-from agentbus.store.failures import BY_CLUSTER, CROWDED, refused
+from agentbus.store.failures import BY_CLUSTER, CROWDED, of_sentinel, refused
 from agentbus.store.scope import ATTENDED, EMBEDDED_ADVICE, embedded_advice
 from agentbus.store.steps import Batch, Command, Crowded, Denied, LinkDown, ServerReply
 from agentbus.store.url import read
@@ -62,6 +62,8 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     if findings[0].status == "failed":
         return [*findings, _identity(settings), *secrets(settings), *installed()]
     info = yield from server_health.ask()
+    if "sentinel" in (info.named.get("redis_mode"), info.named.get("server_mode")):
+        raise of_sentinel(where)
     if info.refusal is None:
         findings.append(_version(info.named))
     memory, replication, clock = (_DEFAULTS.levels(check) for check in _SERVER)

@@ -41,6 +41,24 @@ _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing 
 # What helps where a server has too many connections.
 CROWDED = "raise the server's maxclients, or end some of its connections"
 BY_CLUSTER = "write redis+cluster:// in the URL, so that all keys of a project are on one node"
+# Commands that every server for data has, however old, and that are asked for first; a sentinel has none.
+_OF_DATA = frozenset(
+    [
+        *(
+            "DBSIZE",
+            "EVALSHA",
+            "EXISTS",
+            "GET",
+            "HGET",
+            "HGETALL",
+            "HMGET",
+            "HSCAN",
+            "MGET",
+            "SCAN",
+        ),
+        *("SCRIPT", "SELECT", "SET", "TIME", "ZCARD", "ZRANGE", "ZREVRANGE", "ZSCORE"),
+    ]
+)
 _CLUSTER, _MOVED = "redis+cluster:", ("MOVED", "ASK")
 _NUMBER = "correct the database's number in the URL; a server has 16 by default, from 0"
 _NO_LOGIN = "the server has no password: leave it out of the URL, or set one on the server"
@@ -100,6 +118,21 @@ def of_cluster(where: str) -> ConfigError:
     return ConfigError(f"{where} is a node of a cluster", hint=BY_CLUSTER)
 
 
+def of_sentinel(where: str, said: str | None = None) -> ConfigError:
+    """Return the error for the URL of a sentinel; `said` is the reply from which that follows."""
+    from urllib.parse import urlsplit
+
+    scheme, netloc, *_ = urlsplit(where)
+    tls = "?tls=true" if scheme == "rediss" else ""
+    return ConfigError(
+        f"{where} is a sentinel, which stores no data"
+        if said is None
+        else f"{where} is a sentinel, or has its commands renamed ({said[:80]})",
+        hint=f"write redis+sentinel://{netloc.rpartition('@')[2]}/SERVICE{tls} in the URL; SERVICE is the"
+        " name of the primary there, such as mymaster",
+    )
+
+
 def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBusError:
     """Return the error for a step that the server refused, or for a connection that the system refused."""
     if not isinstance(failure, ServerReply):
@@ -148,6 +181,8 @@ def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBus
             f"'{step.label}' on {where} met a key of another type ({said})",
             hint="another program wrote it: remove that key, or use another project",
         )
+    if _unknown(said) in _OF_DATA and where.startswith(("redis:", "rediss:")):
+        return of_sentinel(where, said)
     if "compiling script" in said or "unknown command" in said.lower():
         return ConfigError(
             f"{where} is too old for AgentBus ({said[:80]})",
@@ -158,6 +193,12 @@ def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBus
         hint="see bus.doctor()",
         shell_hint="see 'agentbus doctor'",
     )
+
+
+def _unknown(said: str) -> str:
+    """Return the command that a server does not know, '' for another refusal."""
+    _, found, rest = said.partition("unknown command ")
+    return rest[1:].partition(rest[0])[0].upper() if found and rest else ""
 
 
 def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError | None:
