@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 import agentbus
-from agentbus.core.errors import InvalidPayload, QueueFull, UsageError
+from agentbus.core.errors import BackendUnavailable, InvalidPayload, QueueFull, UsageError
 from agentbus.core.settings import resolve
 from agentbus.pipeline.sink import queue_slices, sink_writer
 from agentbus.pipeline.sink.queue_slices import Spot
@@ -203,6 +203,23 @@ def test_messages_and_delayed_tasks_are_not_repeated_either(written, valkey, pro
 
     assert valkey.ask("XLEN", f"{project}:ch:main") == 1
     assert valkey.ask("ZCARD", f"{project}:delayed:mail") == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "column"), [("queue", "payload"), ("topic", "message"), ("notes", "key")]
+)
+def test_an_unreachable_server_is_given_up_after_the_timeout(target, column, project):
+    columns = (column, "value") if target == "notes" else (column,)
+    schema = StructType()
+    for one in columns:
+        schema = schema.add(one, "string")
+    given = {"url": "redis://127.0.0.1:1", "project": project, "timeout": "1"}
+    given[target] = "true" if target == "notes" else "mail"
+    asked = sink(given, schema, None, overwrite=False)
+    table = pa.table({one: ["1"] for one in columns})
+
+    with pytest.raises(BackendUnavailable, match="within 1 s"):
+        sink_writer._write(asked, Spot(asked.run, 0, 0, 60), iter(table.to_batches()))
 
 
 @pytest.mark.parametrize("keys", [True, False])

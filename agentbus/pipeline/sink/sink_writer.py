@@ -26,7 +26,13 @@ from agentbus.queues.publish import BATCH, Ahead, confirmed
 from agentbus.store.steps import Script, one_step
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     import pyarrow as pa
+
+    from agentbus.store.steps import Op
+
+    T = TypeVar("T")
 
 # What Spark tells each task of a query: which query, also after a restart, and which batch.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -83,6 +89,12 @@ def _write(sink: Sink, spot: Spot, iterator: Iterator[pa.RecordBatch]) -> SinkCo
         return SinkCommit(writers[sink.target](server, sink, spot, numbered(iterator)))
 
 
+def _run(server: ServerConnection, sink: Sink, op: Op[T]) -> T:
+    """Run an operation; a server that never answered is given up after the deadline, if that is shorter."""
+    deadline = min(sink.timeout, sink.settings.deadline)
+    return server.run(op, patience=sink.timeout, deadline=deadline)
+
+
 def _to_queue(
     server: ServerConnection, sink: Sink, spot: Spot, rows: Iterator[tuple[int, tuple[Any, ...]]]
 ) -> int:
@@ -92,7 +104,7 @@ def _to_queue(
     written = 0
     while (one := ahead.take()) is not None:
         op = confirmed(slices.send(one, ahead.prepare), server, rules, None, None)
-        server.run(op, patience=sink.timeout)
+        _run(server, sink, op)
         written += len(one.rows)
     return written
 
@@ -121,7 +133,7 @@ def _to_topic(
             ),
             writes=True,
         )
-        server.run(one_step(step), patience=sink.timeout)
+        _run(server, sink, one_step(step))
         written += len(said)
     return written
 
@@ -134,7 +146,7 @@ def _to_notes(
         note = dict(zip(sink.columns, values, strict=True))
         try:
             op = jot(server.scope, note["key"], note["value"], note.get("tags") or ())
-            server.run(op, patience=sink.timeout)
+            _run(server, sink, op)
         except UsageError as error:
             raise named(error, number, spot.partition, _culprit(note, limit)) from error
         written += 1
