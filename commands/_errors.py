@@ -9,19 +9,25 @@ from agentbus.core.settings import variable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _INTERRUPTED = 130
 _READER_GONE = 141
 
 
-def told(error: BaseException, verb: str, *, json: bool) -> tuple[int, str]:
+def told(
+    error: BaseException, verb: str, *, json: bool, values: Mapping[str, object] | None = None
+) -> tuple[int, str]:
     """Print an error to stderr; return the exit code, and the outcome for the log."""
     if isinstance(error, KeyboardInterrupt):
         return _INTERRUPTED, "interrupted"
     if isinstance(error, ReaderGone):
         return _READER_GONE, "the reader of the output left"
     if isinstance(error, AgentBusError):
+        from agentbus.commands import _unwritten
+
+        if isinstance(error, _unwritten.Unwritten):
+            error = _unwritten.explained(error, verb, values or {})
         tell(error, json=json)
         return error.exit_code, type(error).__name__
     # A bug, or an error of the operating system: no traceback here, either.

@@ -157,7 +157,7 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
         from agentbus.commands._errors import told
 
         json = _as_json(flags) if settings is None else settings.json
-        code, outcome = told(error, verb.name, json=json)
+        code, outcome = told(error, verb.name, json=json, values=values)
     if settings is not None:
         _log(verb, values, settings, began, code, outcome)
     return code

@@ -72,11 +72,11 @@ class Out:
         except BrokenPipeError:
             raise ReaderGone from None
         except OSError as error:
-            from agentbus.core.errors import AgentBusError
+            from agentbus.commands._unwritten import Unwritten
 
-            raise AgentBusError(
+            raise Unwritten(
                 f"stdout cannot be written ({error.strerror})",
-                hint="free space where the output goes; no cursor moved",
+                hint="free space where the output goes",
             ) from None
 
 

@@ -90,3 +90,47 @@ def test_help_that_could_not_be_written_says_so(real_shell):
 
     check_told(Done(done.returncode, done.stdout, done.stderr), 1)
     assert b"stdout cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "done"),
+    [
+        (["announce", "f"], "the flag was taken"),
+        (["satisfy", "f"], "the flag was satisfied"),
+        (["fail", "f"], "the flag was failed"),
+        (["speak", "hi"], "the message was spoken"),
+        (["jot", "k", "v"], "the note was written"),
+        (["publish", "mail", "1"], "the task was published"),
+        (["task", "take", "mail"], "the task was taken"),
+        (["schedule", "add", "s", "mail", "--every", "60"], "the schedule was added"),
+        (["pause", "mail"], "the queue was paused"),
+        (["clear", "--force"], "the project's keys were removed"),
+        (["await", "f", "--delete"], "the completion was consumed"),
+        (["publish", "mail", "--lines"], "a part of it may be done"),
+        (["overhear"], "stays unheard"),
+        (["pause"], ""),
+        (["whoami"], ""),
+    ],
+    ids=lambda one: "-".join(one) if isinstance(one, list) else None,
+)
+def test_an_output_that_cannot_be_written_says_what_was_done(real_shell, line, done):
+    real_shell.ok("publish", "mail", "0")
+    real_shell.ok("speak", "hello")
+    real_shell.ok("publish", "other", "0")
+    real_shell.ok("pause", "other")
+    real_shell.ok("satisfy", "f")
+
+    command = ["bash", "-c", 'exec "$0" "$@" >/dev/full', program(), *line]
+    ran = subprocess.run(
+        command, env=real_shell.environment, capture_output=True, check=False, input=b"1\n2\n"
+    )
+    said = ran.stderr.decode()
+
+    assert ran.returncode == 1
+    assert "stdout cannot be written" in said
+    assert done in said
+    assert "cursor" not in said
+    if not done:
+        assert said.endswith("(No space left on device)\nhint: free space where the output goes\n")
+    if done.startswith("the "):
+        assert "do not repeat it" in said

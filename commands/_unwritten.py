@@ -1,0 +1,72 @@
+"""Says what a verb had done when its output could not be written."""
+
+from __future__ import annotations
+
+from agentbus.core.errors import AgentBusError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What verbs and their actions do before they print, in one step. Others print first, or change nothing.
+_DONE = {
+    "announce": "the flag was taken",
+    "satisfy": "the flag was satisfied",
+    "fail": "the flag was failed",
+    "release": "the flag was released",
+    "jot": "the note was written",
+    "forget": "the note was removed",
+    "speak": "the message was spoken",
+    "tell": "the message was sent",
+    "reply": "the message was sent",
+    "publish": "the task was published",
+    "halt": "the project was halted",
+    "resume": "what was asked for was resumed",
+    "agent pause": "the agent was paused",
+    "agent resume": "the agent was resumed",
+    "agent delete": "the agent was deleted",
+    "bus delete": "the queue or group was deleted",
+    "flow cancel": "the flow was cancelled",
+    "limit set": "the limit was set",
+    "limit remove": "the limit was removed",
+    "quarantine release": "the consumer was released",
+    "schedule add": "the schedule was added",
+    "schedule pause": "the schedule was paused",
+    "schedule remove": "the schedule was removed",
+    "schedule resume": "the schedule was resumed",
+    "schedule trigger": "the task was published",
+    "task bury": "the task was buried",
+    "task cancel": "the task was cancelled, or its worker asked to stop",
+    "task done": "the task was settled as done",
+    "task renew": "the task's hold was renewed",
+    "task retry": "the task was put aside until its next attempt",
+    "task take": "the task was taken",
+}
+# The same of verbs that do it only with this parameter; without it they print something.
+_DONE_WITH = {
+    "await": ("delete", "the completion was consumed"),
+    "clear": ("force", "the project's keys were removed"),
+    "pause": ("queue", "the queue was paused"),
+}
+# What is done step by step, and printed in between.
+_STEPWISE = ("ask", "dlq purge", "dlq replay", "flow replay", "lease", "rerun")
+_HEARS = ("inbox", "overhear")
+
+
+class Unwritten(AgentBusError):
+    """Raised when stdout cannot be written, such as on a full disk."""
+
+
+def explained(error: Unwritten, verb: str, values: Mapping[str, object]) -> Unwritten:
+    """Return the error with what the verb had done before it printed."""
+    action = values.get("action")
+    name = f"{verb} {action}" if isinstance(action, str) else verb
+    option, with_it = _DONE_WITH.get(verb, ("", ""))
+    done = _DONE.get(name) or (with_it if values.get(option) else "")
+    if name in _STEPWISE or (name == "publish" and values.get("lines")):
+        found, then = "; a part of it may be done", "; look before you repeat it"
+    elif done:
+        found, then = f"; {done}", "; do not repeat it"
+    else:
+        found, then = "", "; what was not printed stays unheard" if verb in _HEARS else ""
+    return Unwritten(f"{error.message}{found}", hint=f"{error.hint}{then}")
