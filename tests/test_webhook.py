@@ -217,6 +217,20 @@ def test_what_may_pass_is_tried_again(on: agentbus.Bus, receiver: Receiver, stat
     assert first[0]["AgentBus-Delivery"] == again[0]["AgentBus-Delivery"]
 
 
+def test_a_receiver_that_asks_for_no_pause_gets_the_backoff(
+    on: agentbus.Bus, receiver: Receiver
+) -> None:
+    receiver.answers = [(503, {"Retry-After": "0"})]
+    finished(on, receiver.url)
+
+    with webhooks.sender(on, backoff=Backoff(first=600.0, longest=900.0)) as worker:
+        worker.run_once()
+
+    retries = on.scope.keys.retries(WEBHOOKS, "default", "normal")
+    _, due = ask(on, "ZRANGE", retries, 0, -1, "WITHSCORES")
+    assert float(due) / 1000 > time.time() + 250
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 400, 404, 410])
 def test_what_cannot_pass_is_buried_at_once(
     on: agentbus.Bus, receiver: Receiver, status: int

@@ -123,7 +123,8 @@ def sender(bus: BlockingBus, **options: Any) -> Worker:
     Raises `ConfigError` if webhooks are off or no signing secret is set.
     """
     kept = {"attempts": _ATTEMPTS, "concurrency": _AT_ONCE, "backoff": _PAUSES, **options}
-    return Worker(bus.runner, WEBHOOKS, handler(bus.runner.settings), **kept)
+    pauses = kept["backoff"] if isinstance(kept["backoff"], Backoff) else _PAUSES
+    return Worker(bus.runner, WEBHOOKS, handler(bus.runner.settings, pauses), **kept)
 
 
 class WebhooksSent:
@@ -162,8 +163,11 @@ def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[We
         bus.runner.run(leaving, verb="webhook")
 
 
-def handler(settings: Settings) -> Callable[[Delivery], None]:
-    """Return a handler for the queue `~webhooks`. Raises `ConfigError`."""
+def handler(settings: Settings, pauses: Backoff = _PAUSES) -> Callable[[Delivery], None]:
+    """Return a handler for the queue `~webhooks`. Raises `ConfigError`.
+
+    The pause before the next attempt is that of `pauses`, or longer if the receiver asks for it.
+    """
     secret, allowed = settings.webhook_secret, frozenset(settings.webhook_allow)
     if not settings.webhooks:
         raise ConfigError("webhooks are off", hint="set AGENTBUS_WEBHOOKS=1")
@@ -185,7 +189,13 @@ def handler(settings: Settings) -> Callable[[Delivery], None]:
             "AgentBus-Delivery": delivery.id.encode("ascii", "backslashreplace").decode(),
             SIGNATURE: sign(secret, body),
         }
-        _judge(*_post(target, body, headers, allowed=target.host in allowed))
+        try:
+            _judge(*_post(target, body, headers, allowed=target.host in allowed))
+        except Retry as again:
+            # A receiver that says 0 would get all attempts at once.
+            if again.after is not None:
+                again.after = max(again.after, pauses.after(delivery.attempt))
+            raise
 
     return post
 
