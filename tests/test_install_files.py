@@ -290,7 +290,23 @@ def test_settings_become_what_they_were_after_an_installation_that_was_killed(us
     user.uninstall("cursor")
 
     assert {name: (cursor(user) / name).read_text() for name in before} == before
-    assert not [*cursor(user).glob("*backup*")]
+    assert {path.name for path in cursor(user).iterdir()} == {*before}
+
+
+def test_what_another_process_is_writing_just_now_is_left_alone(tmp_path):
+    path = tmp_path / "hooks.json"
+    running, gone = os.getppid(), 2**22 + 1
+    for name in (f"agentbus-{running}", f"agentbus-{gone}", "agentbus-mine", "agentbus-backup-1"):
+        (tmp_path / f"hooks.json.{name}").write_text("half")
+
+    edit.put_back(str(path), b"{}")
+
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "hooks.json",
+        f"hooks.json.agentbus-{running}",
+        "hooks.json.agentbus-mine",
+        "hooks.json.agentbus-backup-1",
+    }
 
 
 def test_processes_that_install_at_once_record_all_of_it(user):

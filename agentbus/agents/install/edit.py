@@ -15,6 +15,8 @@ from typing import Any
 from agentbus.agents.install.steps import InstallStep, done, shown
 from agentbus.core.errors import AgentBusError, Refused
 
+# Between a file's name and the number of the process that is writing it.
+_BESIDE = ".agentbus-"
 Change = Callable[[bytes], bytes]
 Merged = dict[str, dict[str, Any]]
 
@@ -43,7 +45,7 @@ def merge(
     before = read(target)
     after = change(before or b"")
     if before == after:
-        return done(f"edit {shown(path)}")
+        return _nothing(path, target)
 
     def perform() -> None:
         if read(target) != before:
@@ -73,7 +75,7 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
     before, known = read(target), merged.get(target)
     if before is None:
         merged.pop(target, None)
-        return done(f"edit {shown(path)}")
+        return _nothing(path, target)
     untouched = known is not None and _is_known(known, before)
     backup = known["backup"] if known is not None and untouched else None
     after: bytes | None = change(before)
@@ -83,9 +85,10 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
         after = None
     if before == after and backup is None:
         merged.pop(target, None)
-        return done(f"edit {shown(path)}")
+        return _nothing(path, target)
 
     def perform() -> None:
+        _sweep(target)
         if after is None:
             with _writing(path):
                 os.unlink(target)
@@ -142,6 +145,7 @@ def remove_own(path: str, mark: str, *folders: str) -> InstallStep:
 
     def perform() -> None:
         with _writing(path):
+            _sweep(path)
             os.unlink(path)
         for folder in folders:
             with contextlib.suppress(OSError):
@@ -193,8 +197,9 @@ def _copy(path: str) -> str:
 
 def _replace(path: str, data: bytes, mode: int = 0o644) -> None:
     """Write a file in one step; one that exists keeps its mode."""
-    beside = f"{path}.agentbus-{os.getpid()}"
+    beside = f"{path}{_BESIDE}{os.getpid()}"
     with _writing(path):
+        _sweep(path)
         with contextlib.suppress(FileNotFoundError):
             mode = stat.S_IMODE(os.stat(path).st_mode)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -208,6 +213,44 @@ def _replace(path: str, data: bytes, mode: int = 0o644) -> None:
         except BaseException:
             os.unlink(beside)
             raise
+
+
+def _left(path: str) -> list[str]:
+    """Return the files that processes which were killed while they wrote a file have left beside it."""
+    folder, name = os.path.split(path)
+    found = []
+    for one in os.listdir(folder) if os.path.isdir(folder) else ():
+        number = one.removeprefix(name + _BESIDE)
+        if number == one or not (number.isascii() and number.isdigit() and len(number) < 10):
+            continue
+        # One with this process's number is of an earlier process.
+        if int(number) == os.getpid() or not _runs(int(number)):
+            found.append(os.path.join(folder, one))
+    return found
+
+
+def _sweep(path: str) -> None:
+    for one in _left(path):
+        with contextlib.suppress(OSError):
+            os.unlink(one)
+
+
+def _nothing(path: str, target: str) -> InstallStep:
+    """Return the step for a file that stays as it is: at most, what was left beside it goes."""
+    if left := _left(target):
+        return InstallStep(f"remove {shown(left[0])}", lambda: _sweep(target))
+    return done(f"edit {shown(path)}")
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        # It is another user's.
+        return True
+    return True
 
 
 def _folders(path: str) -> list[str]:
