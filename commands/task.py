@@ -155,7 +155,8 @@ def described(found: TaskState) -> list[str]:
         progress = f"{found.progress.fraction:.0%}{said}, at {_time(found.progress.at)}"
     rows: dict[str, object] = {
         "task": found.id,
-        "queue": f"{word(found.queue)}, group {word(found.group)}, priority {found.priority}",
+        "queue": f"{word(found.queue)}, group {word(found.group)}"
+        + (f", priority {found.priority}" if found.priority else ""),
         "state": found.state,
         "published": _time(found.published),
         "due": _time(found.due) if agent is None else None,

@@ -174,6 +174,20 @@ def test_a_delayed_task_is_found_once_it_is_due(bus: agentbus.Bus) -> None:
     assert bus.task(task).state == "done"
 
 
+def test_a_finished_task_that_was_delayed_shows_no_wrong_priority(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail")
+    delayed = queue.publish(1, delay=0, priority="high")
+    at_once = queue.publish(1, priority="low")
+    bus.subscribe("mail", lambda _: "ok", drain=True).run()
+    assert bus.task(delayed).priority == "high"
+
+    for priority in ("high", "low"):
+        ask(bus, "XTRIM", bus.scope.keys.queue("mail", priority), "MAXLEN", 0)
+
+    assert [bus.task(one).state for one in (delayed, at_once)] == ["done", "done"]
+    assert [bus.task(one).priority for one in (delayed, at_once)] == [None, "low"]
+
+
 def test_a_routed_task_is_not_called_done_before_it_is(bus: agentbus.Bus) -> None:
     task = bus.queue("incoming").publish({"task": "x"})
     Router(bus, parse("agents: [ada]\ndefault: ada\n", "team.yaml"), drain=True).run()

@@ -42,13 +42,14 @@ class TaskState(Record):
     handler has said of it. `error` is why it was
     buried or cancelled, or its last failure; `letter` is its dead letter, `replayed` the task that a replay
     of it published.
+    `priority` is None for a task that was delayed, has ended, and is no longer in its stream.
     `waits_for` are the unfinished tasks that it waits for, `awaited_by` those that wait for it.
     """
 
     id: str
     queue: str
     group: str
-    priority: str
+    priority: str | None
     state: str
     published: float | None
     due: float | None
@@ -131,7 +132,7 @@ def task(
         id=address.id,
         queue=queue,
         group=group,
-        priority=entry.priority,
+        priority=entry.priority or None,
         state=entry.state,
         published=published or None,
         due=entry.due,
@@ -197,8 +198,10 @@ def _ended(address: Address, group: str, outcome: bytes, stored: list[bytes]) ->
             hint=f"no task in {address.queue!r} has this id",
         )
     published = id_time(address.entry or "0-0")
+    # The id of a task that was delayed does not say which.
+    priority = "" if address.number else address.priority
     return Entry(
-        *(address.id, address.queue, group, address.priority, published, state or "done"),
+        *(address.id, address.queue, group, priority, published, state or "done"),
         *(None, None, None, None),
         payload=None,
         envelope={},
