@@ -392,8 +392,13 @@ def test_a_key_of_ones_own_leaves_out_ticks_within_its_window(bus):
     first = tried(bus, "poll")
     put_back(bus, "poll", 1)
 
+    before = Schedules(bus).show("poll")
+
     assert tried(bus, "poll").task_id == first.task_id
     assert len(envelopes(bus)) == 1
+    # Only what was published is counted.
+    after = Schedules(bus).show("poll")
+    assert (after.published, after.last_due) == (1, before.last_due)
 
 
 def test_a_paused_schedule_misses_nothing(bus):

@@ -50,7 +50,8 @@ class ScheduleState(Record):
     """A schedule as it is stored.
 
     `due` is the time of its next tick in unix seconds, None if it is paused or never due; `last_due` is
-    that of the last one that was published, and `last_task` the id of its task. `published` counts ticks.
+    that of the last one that was published, and `last_task` the id of its task. `published` counts ticks,
+    without those left out since a task with the schedule's own key was there.
     `refused` is how often the queue has refused the tick that is due, because it is full, since
     `refused_since`.
     `agent_id` is the agent that defined it, `owner` the program that declares it (see `Schedules.sync`).

@@ -32,9 +32,12 @@ if ARGV[15] ~= '0' then
     call('ZADD', KEYS[1], 'XX', string.format('%d', now + tonumber(ARGV[7])), ARGV[1])
     return reply
   end
-  if not string.find(reply[2], '@', 1, true) then reply[2] = reply[2] .. ARGV[13] end
-  call('HINCRBY', KEYS[2], 'published', 1)
-  call('HSET', KEYS[2], 'last_due', ARGV[5], 'last_task', reply[2])
+  -- An id with its queue is that of an earlier task with the key that the schedule gives: nothing was published.
+  if not string.find(reply[2], '@', 1, true) then
+    reply[2] = reply[2] .. ARGV[13]
+    call('HINCRBY', KEYS[2], 'published', 1)
+    call('HSET', KEYS[2], 'last_due', ARGV[5], 'last_task', reply[2])
+  end
 end
 call('HDEL', KEYS[2], 'refused', 'refused_since')
 if ARGV[6] == '' then
