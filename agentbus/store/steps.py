@@ -130,8 +130,8 @@ class Script(Step):
 
     @property
     def label(self) -> str:
-        """The script's name."""
-        return self.script
+        """The script's name; that of `floor` says nothing of the operation."""
+        return self.script if self.keys else "script"
 
 
 class Once:
