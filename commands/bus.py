@@ -95,7 +95,8 @@ def _list(call: Call) -> None:
     if len(found) > _MOST:
         last = found.pop()
         call.out.warn(
-            f"only {_MOST:,} streams are shown; those from {word(last.key)} on are left out"
+            f"only the first {_MOST:,} streams were looked at; those from {word(last.key)} on are"
+            " left out"
         )
     used = {one.queue for one in found if one.kind == "queue" and one.length}
     shown = [
