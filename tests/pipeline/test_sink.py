@@ -269,6 +269,35 @@ def test_a_queue_that_stays_full_is_an_error_and_one_refusal(written, bus, valke
     assert valkey.ask("HGET", f"{project}:stats:mail", "refused") == b"1"
 
 
+@pytest.mark.parametrize(("before", "after"), [(40, 4000), (40, 160), (80, 40)])
+def test_rows_are_written_once_if_the_bound_is_changed_in_the_middle_of_a_batch(
+    written, bus, valkey, project, before, after
+):
+    rows, spot = [(str(n),) for n in range(100)], Spot("q", 7, 0, 60)
+    with pytest.raises(QueueFull):
+        written("payload STRING", rows, spot=spot, queue="mail", bound=str(before), timeout="1")
+    if after < before:
+        for delivery in bus.queue("mail").fetch(count=before):
+            delivery.ack()
+
+    written("payload STRING", rows, spot=spot, queue="mail", bound=str(after), timeout="1")
+
+    assert valkey.ask("HGET", f"{project}:stats:mail", "published") == b"100"
+    assert payloads(valkey, project)[-20:] == list(range(80, 100))
+
+
+def test_a_bound_below_the_size_of_a_slice_makes_smaller_slices(written, valkey, project):
+    rows, spot = [(str(n),) for n in range(100)], Spot("q", 7, 0, 60)
+    with pytest.raises(QueueFull):
+        written("payload STRING", rows, spot=spot, queue="mail", bound="80", timeout="1")
+    valkey.ask("XTRIM", f"{project}:q:mail", "MAXLEN", 0)
+
+    with pytest.raises(QueueFull):
+        written("payload STRING", rows, spot=spot, queue="mail", bound="10", timeout="1")
+
+    assert payloads(valkey, project) == list(range(10))
+
+
 def test_at_the_bound_rows_are_refused_or_make_room_if_that_is_asked_for(
     written, bus, valkey, project
 ):

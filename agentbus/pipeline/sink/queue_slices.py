@@ -102,9 +102,20 @@ class QueueSlices:
         self._spot = spot
         self._record = scope.keys.sink(spot.run, spot.partition)
 
-    def cut(self, tasks: Iterable[RowTask]) -> Iterator[QueueSlice]:
-        """Cut tasks into slices that fit the queue."""
-        return signed(sliced(tasks, min(BATCH, max(1, self._sink.bound // _PART))), self._spot)
+    def most(self) -> Op[int]:
+        """Return how many rows a slice has at most: what fits the queue, or what an earlier attempt cut."""
+        spot, bound = self._spot, self._sink.bound
+        fits = min(BATCH, max(1, bound // _PART))
+        asked = Script(
+            "portion", (self._record,), (spot.batch, spot.kept, fits, BATCH), writes=True
+        )
+        before = int((yield asked))
+        # What is larger than the whole queue would wait without end.
+        return before if before <= bound else fits
+
+    def cut(self, tasks: Iterable[RowTask], most: int) -> Iterator[QueueSlice]:
+        """Cut tasks into slices of at most so many rows."""
+        return signed(sliced(tasks, most), self._spot)
 
     def send(self, one: QueueSlice, meanwhile: Callable[[], None]) -> Op[None]:
         """Append a slice, waiting for room as the options say. Raises `QueueFull`."""

@@ -100,7 +100,8 @@ def _to_queue(
 ) -> int:
     slices, rules = QueueSlices(server.scope, sink, spot), server.policy(sink.name)
     reader = TaskRows(server.scope, sink, rules, spot.partition)
-    ahead = Ahead(slices.cut(reader.tasks(rows)))
+    most = server.run(slices.most(), patience=sink.timeout)
+    ahead = Ahead(slices.cut(reader.tasks(rows), most))
     written = 0
     while (one := ahead.take()) is not None:
         op = confirmed(slices.send(one, ahead.prepare), server, rules, None, None)
