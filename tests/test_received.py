@@ -139,3 +139,19 @@ def test_an_expired_task_does_not_count_as_a_failed_run(
 
     assert worker.failed == 0
     assert counts(bus) == {"received": 1, "dead": 1}
+
+
+@pytest.mark.parametrize("mode", [{}, {"concurrency": 3}, {"batch": True}], ids=str)
+def test_an_expired_task_has_no_run_time(
+    bus: agentbus.Bus, connect: Connect, mode: dict[str, Any]
+) -> None:
+    queue = bus.queue("mail")
+    queue.publish_many(["old", "older"], expires=60)
+    queue.publish("new")
+    late = connect("bob")
+    later(late, 120)
+
+    late.subscribe("mail", print, drain=True, **mode).run()
+
+    found = bus.metrics()[0]
+    assert (found.counts["dead"], found.running.count) == (2, 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentbus.core import envelope
 from agentbus.core.errors import InvalidPayload
+from agentbus.queues.claimed import NotRun
 from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class TaskOutcome:
     def plain(self) -> bool:
         """Whether the task is done, without a result."""
         return self.error is None and self.result is None and not self.settled and self.begun
+
+    @property
+    def ran(self) -> bool:
+        """Whether the handler was called."""
+        return self.begun and not isinstance(self.error, NotRun)
 
     def failed(self, error: BaseException | str) -> None:
         """Store an error, and the retry or burial that it asks for."""
@@ -156,10 +162,13 @@ class TaskBatch:
     def count(self, tally: Tally, took: float) -> None:
         """Count its runs, quick ones by their mean; `took` is their time and that of the looks."""
         # A pause of the process between two runs looks like one more.
-        slow = self.slow[: len(self.outcomes)]
+        runs = len(self.outcomes)
+        if not self.plain:
+            runs -= sum(isinstance(one, TaskOutcome) and not one.ran for one in self.outcomes)
+        slow = self.slow[:runs]
         for one in slow:
             tally.ran(1, one)
-        quick = len(self.outcomes) - len(slow)
+        quick = runs - len(slow)
         if quick:
             tally.ran(quick, max(0.0, took - self.looked - sum(slow)) / quick)
 

@@ -172,7 +172,7 @@ class InFlight:
         tally, quick, spent, total = self._acker.tally, 0, 0.0, 0.0
         for outcome, took in ended:
             total += took
-            if isinstance(outcome, Taken) or outcome.begun:
+            if isinstance(outcome, Taken) or outcome.ran:
                 if took < QUICK:
                     quick += 1
                     spent += took

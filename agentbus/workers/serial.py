@@ -383,7 +383,8 @@ class Serial(Loop):
                     self._alone_since = None
             self._raise_failure()
             for outcome in batch.outcomes:
-                self._tally.ran(1, time.monotonic() - began)
+                if isinstance(outcome, Taken) or outcome.ran:
+                    self._tally.ran(1, time.monotonic() - began)
                 self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
             if not batch.outcomes:
                 # The worker was stopped after the attempt was counted.
