@@ -300,15 +300,32 @@ def test_a_directory_that_leads_elsewhere_is_refused_and_nothing_there_is_delete
     assert stray.exists()
 
 
-def test_a_commit_that_is_missing_is_named(log, tmp_path):
+# Of the newest one the Delta log alone still says that it was there.
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_commit_that_is_missing_is_named(log, tmp_path, version):
     state = log.create("demo")
     for _ in range(3):
         state = add(log, state)
-    name = f"{2:020d}.json"
+    name = f"{version:020d}.json"
     (tmp_path / "archive/_log" / name).unlink()
 
     with pytest.raises(Unhealthy, match=f"{name} is missing"):
         Log(place(tmp_path / "archive")).open()
+
+
+def test_an_archive_without_its_newest_commit_goes_on_once_its_delta_log_is_deleted(log, tmp_path):
+    state = add(log, log.create("demo"))
+    add(log, state)
+    (tmp_path / "archive/_log" / f"{3:020d}.json").unlink()
+    shutil.rmtree(tmp_path / "archive/_delta_log")
+
+    later = Log(log.place)
+    made = add(later, later.open())
+
+    assert made.version == 3
+    assert f'"agentbusBatch":"{made.recent[3]}"' in (
+        (tmp_path / "archive/_delta_log" / f"{2:020d}.json").read_text()
+    )
 
 
 def test_a_planted_commit_of_a_huge_version_is_not_waited_for(log, tmp_path):

@@ -39,6 +39,10 @@ class DeltaLog:
         """Tell whether the twin of an archive's version, or one before it, may be missing."""
         return self._whole < version
 
+    def ahead(self, version: int) -> bool:
+        """Tell whether there is the twin of a version after this one: its commit was there before."""
+        return self._place.read(_commit_name(version + 1)) is not None
+
     def publish(self, commit: Commit, made: State, read: Callable[[int], Commit | None]) -> None:
         """Add a commit, which made this state, and those before it that a killed writer left out.
 

@@ -32,6 +32,7 @@ from agentbus.pipeline.archives.log_files import (
     commit_name,
     interval,
     landmarks,
+    missing,
     read_commit,
     read_state,
     state_bytes,
@@ -89,9 +90,13 @@ class Log:
         """Return the newest state; `NotFound` without an archive, `UsageError` if other files are there."""
         if not self._checked:
             self.place.check()
-            self._checked = True
         state = self._newest()
         if state is not None:
+            if not self._checked and self._delta.ahead(state.version):
+                version, state = state.version, self._newest()
+                if state is None or state.version == version:
+                    raise missing(self.place.uri(commit_name(version + 1)), newest=True)
+            self._checked = True
             return state
         if first := next(iter(self.place.listing("")), None):
             # It may be the first commit of a writer that has just created the archive.
@@ -193,10 +198,7 @@ class Log:
             except _MissingError as error:
                 # It may have been deleted since the listing: then there is a newer state.
                 if last_try:
-                    raise Unhealthy(
-                        f"{self.place.uri(str(error))} is missing from the archive's log",
-                        hint="restore it from a copy; a version is kept for a day at least",
-                    ) from None
+                    raise missing(self.place.uri(str(error))) from None
         return None
 
     def _hinted(self) -> str | None:

@@ -143,6 +143,19 @@ def _format(data: bytes) -> int:
         return 0
 
 
+def missing(name: str, *, newest: bool = False) -> Unhealthy:
+    """Return the error of a file that the log lacks; if `newest`, the Delta log alone has that commit."""
+    return Unhealthy(
+        f"{name} is missing from the archive's log",
+        hint="restore it from a copy"
+        + (
+            ", or delete _delta_log: what is archived next starts both from the version before"
+            if newest
+            else "; a version is kept for a day at least"
+        ),
+    )
+
+
 def _unreadable(name: str) -> Unhealthy:
     return Unhealthy(
         f"{name} cannot be read: it is not what AgentBus wrote",
