@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+from agentbus.core.keys import pause_field
 from agentbus.queues.ids import ASIDE, STREAMS
+from agentbus.queues.limits import QueueLimit
 from agentbus.store.steps import Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.limits import QueueLimit
     from agentbus.queues.ordering import Ordering
     from agentbus.store.steps import Arg, Op
 
@@ -36,6 +37,12 @@ def grant(consumer: Ordering) -> Op[int]:
     return given
 
 
+def release(consumer: Ordering) -> Op[None]:
+    """Let all tasks of a group that wait for limits start, once its queue has none any more."""
+    while (yield _script(consumer, QueueLimit())):
+        pass
+
+
 def _script(consumer: Ordering, limit: QueueLimit, *words: Arg) -> Script:
     keys, rate = consumer.scope.keys, limit.per_second
     of = consumer.queue, consumer.group
@@ -43,7 +50,7 @@ def _script(consumer: Ordering, limit: QueueLimit, *words: Arg) -> Script:
         "limit",
         (
             *keys.limits(*of),
-            keys.bell(consumer.queue),
+            *(keys.bell(consumer.queue), keys.paused),
             *(
                 key
                 for priority, stream in consumer.streams.items()
@@ -51,7 +58,7 @@ def _script(consumer: Ordering, limit: QueueLimit, *words: Arg) -> Script:
             ),
         ),
         (
-            *(consumer.group, consumer.consumer, ASIDE),
+            *(consumer.group, consumer.consumer, ASIDE, pause_field("limit", consumer.queue)),
             "" if limit.at_once is None else limit.at_once,
             "" if rate is None else repr(rate),
             "" if rate is None else limit.burst or max(1, math.floor(rate)),

@@ -1,28 +1,50 @@
 #!lua flags=allow-oom
 -- Lets a task of a limited queue start, or puts it aside. Before that, frees the slots of tasks that no longer run, and
--- gives free ones to tasks that wait.
--- KEYS: slots, waiting, tokens, bell, then for each stream of the queue: the stream, its attempts, its retries
--- ARGV: group, consumer, the consumer that holds tasks put aside, how many may run at once with one key ('' for any
---       number), how many may start in a second with one key ('' for any number), the size of the bucket of tokens; then,
---       unless only slots are given: the index of the task's stream, its entry's id, its key, the attempts so far
+-- gives free ones to tasks that wait. Once the queue has no limits, lets all of them start.
+-- KEYS: slots, waiting, tokens, bell, paused, then for each stream of the queue: the stream, its attempts, its retries
+-- ARGV: group, consumer, the consumer that holds tasks put aside, the field of the limits among the paused, how many may
+--       run at once with one key ('' for any number), how many may start in a second with one key ('' for any number),
+--       the size of the bucket of tokens; then, unless only slots are given: the index of the task's stream, its entry's
+--       id, its key, the attempts so far
 -- Returns: 1 if the task may start, 0 if it was put aside, -1 if this consumer no longer holds it; without a task how
---          many tasks got a slot
+--          many tasks got a slot, or of a queue without limits how many waited, at most 1,000 in one step
 --@include order
 --@include replace
 --@include keep_attempts
 local call, group, aside = redis.call, ARGV[1], ARGV[3]
-local most, rate, burst = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local most, rate, burst = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 -- In ms: how long a slot is kept for a task that no worker takes, and after which a waiting task asks again by itself.
 local RESERVED, AGAIN, LONGEST = 30000, 5000, 300000
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
-local function stream(i) return KEYS[2 + 3 * i] end
-local function attempts(i) return KEYS[3 + 3 * i] end
-local function retries(i) return KEYS[4 + 3 * i] end
+local function stream(i) return KEYS[3 + 3 * i] end
+local function attempts(i) return KEYS[4 + 3 * i] end
+local function retries(i) return KEYS[5 + 3 * i] end
 local function holder(i, id)
-  if not KEYS[4 + 3 * (i or 0)] then return nil end
+  if not KEYS[5 + 3 * (i or 0)] then return nil end
   local found = redis.pcall('XPENDING', stream(i), group, id, id, 1)
   return found[1] and found[1][2]
+end
+local function ring() replace(KEYS[4], 'XADD', 'MAXLEN', 1, '*', 'due', '0') end
+-- The limits may have been removed since this consumer read them: it must put nothing aside, as nobody gives slots then.
+if type(redis.pcall('HGET', KEYS[5], ARGV[4])) ~= 'string' then
+  local page = replace(KEYS[2], 'ZRANGE', 0, 999)
+  for _, member in ipairs(page) do
+    local i, id, ms, seq = string.match(member, '\n[%d%-]+ (%d) ((%d+)%-(%d+))$')
+    if id and holder(tonumber(i), id) == aside then
+      -- Due in the order of their entries: as text, 1-10 sorts before 1-2. What a dead worker may have begun stays so.
+      local at = math.min(now, tonumber(ms) + math.min(tonumber(seq), 999) / 1000)
+      local due = tonumber(replace(retries(tonumber(i)), 'ZSCORE', id) or '')
+      if due and due > at then call('ZADD', retries(tonumber(i)), string.format('%.3f', at), id) end
+    end
+  end
+  if #page > 0 then
+    call('ZREM', KEYS[2], unpack(page))
+    ring()
+  end
+  if #page < 1000 then call('UNLINK', KEYS[1], KEYS[2], KEYS[3]) end
+  if not ARGV[8] then return #page end
+  return holder(tonumber(ARGV[8]), ARGV[9]) == ARGV[2] and 1 or -1
 end
 -- A slot: 'run' or 'kept', since when, the consumer and the key, in lines. It is of a task that its consumer still
 -- holds, or that is kept for whichever consumer takes it.
@@ -83,11 +105,11 @@ while true do
     from = '(' .. member
   end
 end
-if given > 0 then replace(KEYS[4], 'XADD', 'MAXLEN', 1, '*', 'due', '0') end
-if not ARGV[7] then return given end
-local i, id, key = tonumber(ARGV[7]), ARGV[8], ARGV[9]
+if given > 0 then ring() end
+if not ARGV[8] then return given end
+local i, id, key = tonumber(ARGV[8]), ARGV[9], ARGV[10]
 if holder(i, id) ~= ARGV[2] then return -1 end
-local field = ARGV[7] .. ' ' .. id
+local field = ARGV[8] .. ' ' .. id
 local member = place(key, id) .. ' ' .. field
 local slot = slots[field]
 if slot and slot[2] == key then
@@ -108,7 +130,7 @@ replace(KEYS[2], 'ZADD', 0, member)
 local before = call('ZLEXCOUNT', KEYS[2], '[' .. key .. '\n', '(' .. member)
 local wait = AGAIN * (1 + before)
 if rate and (not most or (used[key] or 0) < most) then wait = math.ceil((before + 1 - tokens(key)) / rate * 1000) end
-keep_attempts(attempts(i), id, ARGV[10])
+keep_attempts(attempts(i), id, ARGV[11])
 replace(retries(i), 'ZADD', string.format('%d', math.ceil(now) + math.max(1, math.min(wait, LONGEST))), id)
 call('XCLAIM', stream(i), group, aside, 0, id, 'JUSTID')
 return 0
