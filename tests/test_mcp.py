@@ -213,6 +213,31 @@ def test_a_wrong_message_is_answered_with_its_error(client, line, code):
     assert client.ask("ping")["result"] == {}
 
 
+def test_a_byte_order_mark_before_a_message_is_left_out(client):
+    client.write(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"ping"}')
+
+    assert client.read() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+
+
+@pytest.mark.parametrize(
+    ("number", "known"), [("1e999", "1e999"), ("[-1e999]", ["-1e999"]), ("1.5", 1.5)]
+)
+def test_an_answer_to_an_id_that_is_out_of_range_is_json(client, number, known):
+    client.write(b'{"jsonrpc":"2.0","id":%s,"method":"ping"}' % number.encode())
+
+    assert client.read() == {"jsonrpc": "2.0", "id": known, "result": {}}
+
+
+def test_an_argument_that_is_out_of_range_is_a_sentence_for_the_model(client):
+    call = {"name": "lease", "arguments": {"paths": ["a"], "minutes": 7}}
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+    client.write(line.replace(" 7}", " 1e999}").encode())
+
+    found = client.read()["result"]
+    assert found["isError"]
+    assert "minutes" in found["content"][0]["text"]
+
+
 def test_a_version_of_requests_that_is_not_spoken_is_refused_with_those_that_are(client):
     answer = client.ask("tools/list", _meta={_VERSION: "2031-01-01"})
 

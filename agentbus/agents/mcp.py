@@ -8,6 +8,7 @@ in threads, so that one that waits holds up no other.
 from __future__ import annotations
 
 import _thread
+import math
 import time
 
 from agentbus.agents import stdio
@@ -111,7 +112,8 @@ class Server:
 
     def _read(self, line: bytes) -> None:
         try:
-            found = from_json(line.decode())
+            # Some clients begin with a byte order mark.
+            found = from_json(line.decode().removeprefix("\ufeff"), decimal=_decimal)
         except ValueError as error:
             self._answer(None, error=ProtocolError(_PARSE, f"not JSON: {error}"))
             return
@@ -262,6 +264,12 @@ def _check_version(params: dict[str, Any]) -> None:
             f"version {asked!r} of the protocol is not supported",
             {"supported": [*_REQUESTS], "requested": asked},
         )
+
+
+def _decimal(digits: str) -> float | str:
+    """Return a number; one that is out of range stays text, since an infinite one is not valid JSON."""
+    found = float(digits)
+    return found if math.isfinite(found) else digits
 
 
 def _key(number: Any) -> tuple[type, Any]:
