@@ -67,7 +67,8 @@ def run(call: Call) -> None:
     queue = call.bus.queue(args.queue)
     if args.action == "show" and not args.ids:
         raise UsageError(
-            "show needs the id of a dead letter", hint=f"see 'agentbus dlq list {args.queue}'"
+            "show needs the id of a dead letter",
+            hint=f"see 'agentbus dlq list {names.shell_word(args.queue)}'",
         )
     _together.check(VERB, args)
     if args.after is not None and args.ids:
@@ -110,8 +111,15 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
             found = (one for one in found if one.replayed is None)
     if args.replayed:
         found = (one for one in found if one.replayed is not None)
-    most = 100 if args.limit is None else args.limit
-    yield from islice(found, most if args.action == "list" else None)
+    if args.action != "list" or args.ids:
+        yield from found
+        return
+    last = None
+    for one in islice(found, 100 if args.limit is None else args.limit):
+        last = one.id
+        yield one
+    if last is not None and next(iter(found), None) is not None:
+        call.out.warn(f"there are more; print them with --after {last}")
 
 
 def _existing(call: Call, queue: Queue, found: Iterator[Letter]) -> Iterator[Letter]:
@@ -136,8 +144,9 @@ def _purge(call: Call, queue: Queue) -> None:
     call.out.record(fields, f"{word(args.queue)}: {gone} purged")
     if args.match is None and gone < len(ids):
         raise NotFound(
-            f"{len(ids) - gone} of the named dead letters do not exist",
-            hint=f"see 'agentbus dlq list {args.queue}'",
+            f"{len(ids) - gone} of the named dead letters {'does' if len(ids) - gone == 1 else 'do'}"
+            " not exist",
+            hint=f"see 'agentbus dlq list {names.shell_word(args.queue)}'",
         )
 
 

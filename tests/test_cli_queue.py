@@ -340,6 +340,16 @@ def test_dlq_list_prints_a_line_for_each_with_its_error(shell, letters):
     assert shell.ok("dlq", "list", "mail", "--group", "other") == ""
 
 
+def test_dlq_list_says_that_there_are_more(shell, letters):
+    cut = shell.run("dlq", "list", "mail", "--limit", "2")
+    whole = shell.run("dlq", "list", "mail", "--limit", "3")
+    rest = shell.run("dlq", "list", "mail", "--after", letters[1])
+
+    assert f"there are more; print them with --after {letters[1]}" in cut.stderr
+    assert [line.split()[0] for line in rest.stdout.splitlines()] == letters[2:]
+    assert (whole.stderr, rest.stderr) == ("", "")
+
+
 def test_dlq_show_tells_all(shell, letters):
     (shown,) = shell.records("dlq", "show", "mail", letters[0])
 
