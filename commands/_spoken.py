@@ -77,7 +77,8 @@ def show(
             break
 
     if left > shown and not peek:
-        out.warn(f"{left - shown} more were spoken; print them with 'agentbus inbox --all'")
+        were, them = ("was", "it") if left - shown == 1 else ("were", "them")
+        out.warn(f"{left - shown} more {were} spoken; print {them} with 'agentbus inbox --all'")
 
     def finish(taken: bool) -> None:
         if not taken:

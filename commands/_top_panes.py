@@ -132,7 +132,8 @@ def _agents(now: float) -> list[Column]:
 
 def _spoken(one: Any) -> str:
     if isinstance(one, Left):
-        return f"… {one.number:,} more messages came, and are left out"
+        came = "message came, and is" if one.number == 1 else "messages came, and are"
+        return f"… {one.number:,} more {came} left out"
     return _message.line(one.agent_id, one.topic, one.text, notice=one.event)
 
 

@@ -325,7 +325,11 @@ class View:
         late = now - self._came
         said += f", {_format.age(late)} ago" if late > 2 * self.every + 1 else ""
         said += f"  halted {found.halted}" if found.halted is not None else ""
-        said += f"  {found.missed:,} messages left out" if found.missed else ""
+        said += (
+            f"  {found.missed:,} {'message' if found.missed == 1 else 'messages'} left out"
+            if found.missed
+            else ""
+        )
         if found.health_age > 2 * self.every + 1:
             said += f"  verdict {_format.age(found.health_age)} old"
         if found.oldest_part > 2 * self.every + 1:

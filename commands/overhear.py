@@ -98,7 +98,8 @@ def run(call: Call) -> None:
     elif moves and (stopped or printed == limit):
         remaining = call.run(overhear.unheard(scope, topics, others=args.others))
         if remaining:
-            call.out.warn(f"{remaining} more remain; --catch-up marks them as heard")
+            more, them = ("remains", "it") if remaining == 1 else ("remain", "them")
+            call.out.warn(f"{remaining} more {more}; --catch-up marks {them} as heard")
 
 
 def _check(args: Args) -> None:

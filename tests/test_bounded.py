@@ -136,6 +136,15 @@ def test_a_bound_that_makes_no_sense_is_exit_2(run, argv):
     assert run(*argv)[0] == 2
 
 
+def test_one_message_that_remains_is_one_message(run):
+    for number in range(3):
+        run("speak", str(number))
+
+    err = run("overhear", "--max", "2", "--from-start")[2]
+
+    assert "1 more remains; --catch-up marks it as heard" in err
+
+
 def test_one_letter_that_is_left_out_is_one_letter(run):
     run("jot", "tale", "x" * 301)
 

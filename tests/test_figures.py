@@ -242,7 +242,7 @@ def test_a_thousand_queues_cost_few_requests(bus: agentbus.Bus, project: str) ->
 
 @pytest.mark.parametrize(
     ("holder", "told"),
-    [("gone", "1 hold entries and sent no heartbeat for 15 minutes"), (ASIDE, "none is stale")],
+    [("gone", "1 holds entries and sent no heartbeat for 15 minutes"), (ASIDE, "none is stale")],
 )
 def test_the_doctor_counts_who_holds_tasks_and_not_tasks_that_wait_to_be_retried(
     bus: agentbus.Bus, monkeypatch: pytest.MonkeyPatch, holder: str, told: str

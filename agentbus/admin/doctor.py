@@ -291,6 +291,8 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     if not stale:
         some = f" in the first {_QUEUES:,} of {number:,} queues" if number > _QUEUES else ""
         return [found, Finding("consumers", "ok", f"none is stale{some}")]
-    many = f"{stale} hold entries and sent no heartbeat for 15 minutes"
+    many = (
+        f"{stale} {'holds' if stale == 1 else 'hold'} entries and sent no heartbeat for 15 minutes"
+    )
     remedy = "start a worker of their group: it reclaims their entries"
     return [found, Finding("consumers", "warning", many, remedy)]
