@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.admin.metrics_reader import server_time
-from agentbus.core import names
+from agentbus.core import names, validate
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import since, stream_id
@@ -39,6 +39,9 @@ def inspect(
     names.name("group", group)
     if last is not None and start is not None:
         raise UsageError("last and start exclude each other", hint="give one of them")
+    validate.number_of("limit", limit, "tasks")
+    if last is not None:
+        validate.number_of("last", last, "tasks")
     count = min(limit if last is None else last, _MOST)
     first = "-"
     if start is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agentbus.core import names
+from agentbus.core import names, validate
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
@@ -88,6 +88,7 @@ def pause(
     scope: Scope, kind: str, name: str | None, why: str | None = None, *, wait: float = CONFIRM
 ) -> Op[Order]:
     """Store a pause order, and wait until every live worker that it applies to confirms it."""
+    validate.wait("wait", wait)
     if why is not None:
         names.body("reason", why, 4096)
     yield from _known(scope, kind, name)
@@ -152,6 +153,7 @@ def dismiss(
 
     The tasks of a dead worker become due for others before it is removed. Raises `NotFound`.
     """
+    validate.wait("wait", wait)
     listed = yield from workers(scope, sure=True)
     chosen = {one.worker: one for one in listed if _concerned(one, kind, name)}
     if not chosen:

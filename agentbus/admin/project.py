@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.core import validate
 from agentbus.core.keys import cursor_field
 from agentbus.core.record import Record
 from agentbus.core.stream import score, text
@@ -42,6 +43,8 @@ class Topic(Record):
 
 def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
     """Return the agents, most recently active first, with the number of messages not read."""
+    if limit is not None:
+        validate.number_of("limit", limit, "agents")
     keys = scope.keys
     yield floor()
     if limit == 0:

@@ -6,7 +6,7 @@ from agentbus.admin import letter_counts
 from agentbus.admin.metrics_reader import Metrics, Sample, recent, summed
 from agentbus.admin.project import MANY_KEYS
 from agentbus.admin.survey import live, surveyed
-from agentbus.core import names
+from agentbus.core import names, validate
 from agentbus.core.names import unescape
 from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
@@ -106,6 +106,8 @@ def stats(
     queues, `samples` returns those since a unix time, if they were read before, and how many seconds they
     cover.
     """
+    if most is not None:
+        validate.number_of("limit", most, "queues")
     if surveys is None:
         known = (
             (yield from known_queues(scope))[0] if queue is None else [names.name("queue", queue)]
@@ -162,6 +164,8 @@ def streams(scope: Scope, limit: int | None = None) -> Op[list[StreamInfo]]:
 
     At most the first `limit` in this order.
     """
+    if limit is not None:
+        validate.number_of("limit", limit, "streams")
     keys = scope.keys
     known: list[Stream] = [(keys.channel, "channel", None, None, None)]
     for key, kind, queue, last in (yield from _named(scope)):

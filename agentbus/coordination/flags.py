@@ -129,6 +129,10 @@ def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
 
     A page of flags is read in one atomic step.
     """
+    if limit is not None:
+        from agentbus.core import validate
+
+        validate.number_of("limit", limit, "flags")
     known = yield from named(scope, "flag", "done", "failed")
     states: list[FlagState] = []
     for at in range(0, len(known), _PAGE):

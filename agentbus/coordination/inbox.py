@@ -204,7 +204,7 @@ def inbox(
     wait: float | None = None,
 ) -> Op[None]:
     """Emit the unread messages, urgent ones first, then mark them as read, page by page."""
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise mistake(f"limit is {limit!r}", hint="give a number of messages")
     again = thread is not None and wait is None
     passed = [0, 0]

@@ -162,12 +162,15 @@ def _check(
     limit: int | None, last: int | None, start: str | None, follow: bool, timeout: float | None
 ) -> None:
     for what, number in (("limit", limit), ("last", last)):
-        if number is not None and (not isinstance(number, int) or number < 0):
+        if number is not None and (type(number) is not int or number < 0):
             raise _mistake(f"{what} is {number!r}", hint="give a number of messages")
     if last is not None and (start is not None or follow):
         raise _mistake("last goes with neither since nor follow", hint="leave one of them out")
     if timeout is not None and not follow:
         raise _mistake("a timeout needs follow", hint="leave it out, or follow")
+    # No time is later than NaN: it would listen without end.
+    if timeout is not None and (not isinstance(timeout, (int, float)) or not abs(timeout) >= 0):
+        raise _mistake(f"the timeout is {timeout!r}", hint="give seconds")
 
 
 def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> UsageError:

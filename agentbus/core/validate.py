@@ -3,6 +3,8 @@
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
 
+import math
+
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.record import Record
@@ -11,11 +13,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+# A larger one is not exact in a script, and none has so many.
+_MOST = 2**53
 _TEN_YEARS = 10 * 366 * 86_400
 # A file with more mistakes is corrected in several rounds anyway.
 _REPORTED = 100
 _SHOWN = 60
 _LISTED = 30
+
+
+def number_of(what: str, number: object, things: str) -> None:
+    """Raise `UsageError` for a number of things to return that is not a whole number of at least 0."""
+    sound = isinstance(number, int) and not isinstance(number, bool)
+    if not sound or not 0 <= number <= _MOST:  # type: ignore[operator]
+        raise UsageError(f"{what} is {number!r}", hint=f"give a number of {things}")
+
+
+def wait(what: str, seconds: object) -> None:
+    """Raise `UsageError` for a wait that is not a number of seconds."""
+    # No time is later than NaN: the wait would never end.
+    if not isinstance(seconds, (int, float)) or math.isnan(seconds):
+        raise UsageError(f"{what} is {seconds!r}", hint="give seconds")
 
 
 class Plain(str):

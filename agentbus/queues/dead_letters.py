@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.core import envelope, lazy_orjson, names
+from agentbus.core import envelope, lazy_orjson, names, validate
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, text
@@ -81,6 +81,7 @@ class DeadLetters:
 
         With `match`, only those whose error contains this text.
         """
+        validate.number_of("limit", limit, "dead letters")
         found: list[Letter] = []
         at, last = yield from self._span(after)
         while at and len(found) < limit:

@@ -68,6 +68,9 @@ def writable(queue: str) -> None:
 
 def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:
     """Return the oldest tasks of a queue, by priority, without claiming them."""
+    from agentbus.core import validate
+
+    validate.number_of("limit", limit, "tasks")
     found: list[tuple[str, Any]] = []
     for priority in PRIORITIES:
         room = limit - len(found)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from agentbus.core import lazy_orjson, names
+from agentbus.core import lazy_orjson, names, validate
 from agentbus.core.errors import (
     InvalidName,
     NotFound,
@@ -73,9 +71,8 @@ def result(
     task = Address(task_id)
     if group is not None:
         names.name("group", group)
-    if wait is not None and math.isnan(wait):
-        # No time is later than that: it would be waited for without end.
-        raise UsageError(f"wait is {wait!r}", hint="give seconds")
+    if wait is not None:
+        validate.wait("wait", wait)
     until = scope.monotonic() + (wait or 0.0)
     pause, running = _FIRST_LOOK, False
     # This is the only request if the result exists.

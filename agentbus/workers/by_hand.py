@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from agentbus.core import lazy_orjson
+from agentbus.core import lazy_orjson, validate
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, StaleToken, TimedOut, UsageError
 from agentbus.core.stream import text
@@ -122,6 +122,8 @@ def take(
 ) -> Op[AnyTakenTask]:
     """Take a task for this agent, and hold it by hand for `visibility` seconds; see `Bus.take`."""
     by_hand.seconds(visibility)
+    if wait is not None:
+        validate.wait("wait", wait)
     scope, policy = runner.scope, runner.policy(queue)
     consumer = _consumer(runner, queue, group, scope.agent)
     if not wait:

@@ -10,6 +10,7 @@ import time
 import weakref
 from functools import partial
 
+from agentbus.core import validate
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.runner import AsyncRunner
@@ -84,6 +85,9 @@ def fetch(
 ) -> Op[list[AnyDelivery]]:
     """Take tasks for this process's consumer, waiting up to `block` seconds for the first one."""
     tail = at_tail(start)
+    validate.number_of("count", count, "tasks")
+    if block is not None:
+        validate.wait("block", block)
     scope, policy = runner.scope, runner.policy(queue)
     visible = seconds(policy.visibility if visibility is None else visibility)
     known = here(runner)
