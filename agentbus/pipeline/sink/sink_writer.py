@@ -100,7 +100,7 @@ def _to_queue(
 ) -> int:
     slices, rules = QueueSlices(server.scope, sink, spot), server.policy(sink.name)
     reader = TaskRows(server.scope, sink, rules, spot.partition)
-    most = server.run(slices.most(), patience=sink.timeout)
+    most = _run(server, sink, slices.most())
     ahead = Ahead(slices.cut(reader.tasks(rows), most))
     written = 0
     while (one := ahead.take()) is not None:

@@ -10,7 +10,7 @@ local call, key, batch = redis.call, KEYS[1], ARGV[1]
 local at = batch .. '.5'
 local known = call('ZRANGEBYSCORE', key, at, at)[1]
 if known then return tonumber(string.match(known, '%d+$')) end
-if call('ZCOUNT', key, batch, batch) > 0 then return tonumber(ARGV[4]) end
+if call('ZRANGEBYSCORE', key, batch, batch, 'LIMIT', 0, 1)[1] then return tonumber(ARGV[4]) end
 if ARGV[3] ~= ARGV[4] then
   call('ZADD', key, at, 'rows ' .. batch .. ' ' .. ARGV[3])
   call('EXPIRE', key, ARGV[2])
