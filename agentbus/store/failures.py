@@ -44,19 +44,8 @@ BY_CLUSTER = "write redis+cluster:// in the URL, so that all keys of a project a
 # Commands that every server for data has, however old, and that are asked for first; a sentinel has none.
 _OF_DATA = frozenset(
     [
-        *(
-            "DBSIZE",
-            "EVALSHA",
-            "EXISTS",
-            "GET",
-            "HGET",
-            "HGETALL",
-            "HMGET",
-            "HSCAN",
-            "MGET",
-            "SCAN",
-        ),
-        *("SCRIPT", "SELECT", "SET", "TIME", "ZCARD", "ZRANGE", "ZREVRANGE", "ZSCORE"),
+        *("DBSIZE", "EVALSHA", "EXISTS", "GET", "HGET", "HGETALL", "HMGET", "HSCAN", "MGET"),
+        *("SCAN", "SCRIPT", "SELECT", "SET", "TIME", "ZCARD", "ZRANGE", "ZREVRANGE", "ZSCORE"),
     ]
 )
 _CLUSTER, _MOVED = "redis+cluster:", ("MOVED", "ASK")
