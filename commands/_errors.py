@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from agentbus.commands._output import ReaderGone, plain, to_stderr
 from agentbus.core.errors import AgentBusError
 from agentbus.core.json_text import to_json
@@ -24,12 +26,13 @@ def told(
     if isinstance(error, ReaderGone):
         return _READER_GONE, "the reader of the output left"
     if isinstance(error, AgentBusError):
-        from agentbus.commands import _unwritten
-
-        if isinstance(error, _unwritten.Unwritten):
-            error = _unwritten.explained(error, verb, values or {})
-        tell(error, json=json)
-        return error.exit_code, type(error).__name__
+        # Its module is loaded only where one was raised.
+        unwritten = sys.modules.get("agentbus.commands._unwritten")
+        said: AgentBusError = (
+            error if unwritten is None else unwritten.explained(error, verb, values or {})
+        )
+        tell(said, json=json)
+        return said.exit_code, type(said).__name__
     # A bug, or an error of the operating system: no traceback here, either.
     tell(unexpected(error, verb), json=json)
     return AgentBusError.exit_code, described(error)

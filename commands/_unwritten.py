@@ -57,8 +57,10 @@ class Unwritten(AgentBusError):
     """Raised when stdout cannot be written, such as on a full disk."""
 
 
-def explained(error: Unwritten, verb: str, values: Mapping[str, object]) -> Unwritten:
-    """Return the error with what the verb had done before it printed."""
+def explained(error: AgentBusError, verb: str, values: Mapping[str, object]) -> AgentBusError:
+    """Return an error, of stdout with what the verb had done before it printed."""
+    if not isinstance(error, Unwritten):
+        return error
     action = values.get("action")
     name = f"{verb} {action}" if isinstance(action, str) else verb
     option, with_it = _DONE_WITH.get(verb, ("", ""))
