@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
     from agentbus.queues.dead_letters import Letter
 
+# Of a list without --limit.
+_SHOWN = 100
+
 VERB = Verb(
     "dlq",
     "List, show, replay or purge dead letters: tasks that failed for good.",
@@ -114,8 +117,11 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
     if args.action != "list" or args.ids:
         yield from found
         return
+    if args.limit is not None:
+        yield from islice(found, args.limit)
+        return
     last = None
-    for one in islice(found, 100 if args.limit is None else args.limit):
+    for one in islice(found, _SHOWN):
         last = one.id
         yield one
     if last is not None and next(iter(found), None) is not None:

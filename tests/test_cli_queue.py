@@ -340,14 +340,19 @@ def test_dlq_list_prints_a_line_for_each_with_its_error(shell, letters):
     assert shell.ok("dlq", "list", "mail", "--group", "other") == ""
 
 
-def test_dlq_list_says_that_there_are_more(shell, letters):
-    cut = shell.run("dlq", "list", "mail", "--limit", "2")
-    whole = shell.run("dlq", "list", "mail", "--limit", "3")
-    rest = shell.run("dlq", "list", "mail", "--after", letters[1])
+def test_dlq_list_says_that_there_are_more_than_a_hundred(shell, letters):
+    shell.ok("publish", "mail", "--lines", stdin="1\n" * 98)
+    work(shell, "cat >&2; exit 65")
 
-    assert f"there are more; print them with --after {letters[1]}" in cut.stderr
-    assert [line.split()[0] for line in rest.stdout.splitlines()] == letters[2:]
-    assert (whole.stderr, rest.stderr) == ("", "")
+    cut = shell.run("dlq", "list", "mail")
+    last = cut.stdout.splitlines()[-1].split()[0]
+    rest, asked = (
+        shell.run("dlq", "list", "mail", *words) for words in (["--after", last], ["--limit", "2"])
+    )
+
+    assert f"there are more; print them with --after {last}" in cut.stderr
+    assert [len(one.stdout.splitlines()) for one in (cut, rest, asked)] == [100, 1, 2]
+    assert (rest.stderr, asked.stderr) == ("", "")
 
 
 def test_dlq_show_tells_all(shell, letters):
