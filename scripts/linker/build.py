@@ -19,7 +19,7 @@ ROOT = HERE.parent.parent
 FOLDER = "agentbus/linked"
 # What is added to the name of the file of each part.
 PARTS = ("", "_after", "_rare")
-# Where no compiler is, quick verbs load Python's own module, and take two hundredths longer.
+# Where no compiler is, quick verbs load the module of Python, and take 1 to 2 % longer.
 SOCKET = Extension(
     "agentbus.linked.unix_socket",
     ["scripts/linker/unix_socket.c"],
