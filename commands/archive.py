@@ -322,7 +322,7 @@ def _release(call: Call, path: str) -> None:
     streams = release(call.settings, path)
     call.out.record(
         {"streams": list(streams)},
-        f"no longer kept for this archive: {_of(len(streams), 'stream')}",
+        f"this archive keeps no entries in {_of(len(streams), 'stream')} any more",
     )
 
 

@@ -174,7 +174,7 @@ def test_the_wheel_holds_the_linked_modules_of_its_own_sources(wheel, contents):
 @pytest.mark.parametrize(
     ("environment", "tag"),
     [
-        pytest.param({"CC": "/nowhere/cc"}, "linux_", id="no compiler"),
+        pytest.param({"CC": "/nowhere/cc"}, "linux_", id="without a compiler"),
         nightly({"AGENTBUS_PURE": "1"}, "py3-none-any.whl", id="pure"),
     ],
 )

@@ -42,7 +42,7 @@ class TaskState(Record):
     handler has said of it. `error` is why it was
     buried or cancelled, or its last failure; `letter` is its dead letter, `replayed` the task that a replay
     of it published.
-    `priority` is None for a task that was delayed, has ended, and is no longer in its stream.
+    `priority` is None for a task that was delayed, has ended, and has left its stream.
     `waits_for` are the unfinished tasks that it waits for, `awaited_by` those that wait for it.
     """
 
