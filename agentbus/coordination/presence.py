@@ -6,6 +6,7 @@ import os
 
 from agentbus.core import names, repository
 from agentbus.core.record import Record
+from agentbus.core.running import runs
 from agentbus.core.settings import repository as repository_here
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.store.failures import or_empty
@@ -190,7 +191,7 @@ def _presence(
     if state == "gone" and last > (seen or 0.0) + 1:
         # It has used the channel since.
         state = None
-    if state is not None and host == os.uname().nodename and number and not _lives(number):
+    if state is not None and host == os.uname().nodename and number and not runs(number):
         state = "gone"
     doing = named.get("doing")
     return Presence(
@@ -215,16 +216,6 @@ def is_there(one: Presence, now: float) -> bool:
     if one.state is None:
         return now - one.seen <= RECENT
     return one.state != "gone"
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def _time(value: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from agentbus.core.running import runs
 from agentbus.core.stream import is_number, text
 from agentbus.store.scope import ATTENDED
 from agentbus.store.steps import Batch
@@ -71,10 +72,4 @@ def lives(host: str, number: int, silent: float, longest: float) -> bool:
     """
     if host != os.uname().nodename:
         return silent < longest
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return runs(number)

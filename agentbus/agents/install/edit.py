@@ -14,6 +14,7 @@ from typing import Any
 
 from agentbus.agents.install.steps import InstallStep, done, shown
 from agentbus.core.errors import AgentBusError, Refused
+from agentbus.core.running import runs
 
 # Between a file's name and the number of the process that is writing it.
 _BESIDE = ".agentbus-"
@@ -224,7 +225,7 @@ def _left(path: str) -> list[str]:
         if number == one or not (number.isascii() and number.isdigit() and len(number) < 10):
             continue
         # One with this process's number is of an earlier process.
-        if int(number) == os.getpid() or not _runs(int(number)):
+        if int(number) == os.getpid() or not runs(int(number)):
             found.append(os.path.join(folder, one))
     return found
 
@@ -240,17 +241,6 @@ def _nothing(path: str, target: str) -> InstallStep:
     if left := _left(target):
         return InstallStep(f"remove {shown(left[0])}", lambda: _sweep(target))
     return done(f"edit {shown(path)}")
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        # It is another user's.
-        return True
-    return True
 
 
 def _folders(path: str) -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
+from agentbus.core.running import runs
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
@@ -330,15 +331,5 @@ def _clean(at: Place) -> None:
             newest[found[0]] = max(newest[found[0]], entry.modified)
     for folder, modified in newest.items():
         pid, host = folder.partition("/")[2].partition("-")[0], folder.partition("@")[2]
-        if modified < oldest or (host == f"{platform.node()}/" and not _alive(int(pid))):
+        if modified < oldest or (host == f"{platform.node()}/" and not runs(int(pid))):
             at.remove_tree(folder.rstrip("/"))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
