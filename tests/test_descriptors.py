@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from agentbus.commands import _unwritten
+from agentbus.commands._declare import VERBS, module
 from tests.hostile import check_told
 from tests.inprocess import Done
 from tests.servers import program
@@ -134,3 +136,16 @@ def test_an_output_that_cannot_be_written_says_what_was_done(real_shell, line, d
         assert said.endswith("(No space left on device)\nhint: free space where the output goes\n")
     if done.startswith("the "):
         assert "do not repeat it" in said
+
+
+def test_what_is_said_of_an_unwritten_output_names_verbs_and_actions_that_exist():
+    known = set(VERBS)
+    for verb in VERBS:
+        for param in module(verb).VERB.params:
+            if param.dest == "action":
+                known |= {f"{verb} {action}" for action in param.choices}
+
+    done = {*_unwritten._DONE, *_unwritten._DONE_WITH, *_unwritten._STEPWISE, *_unwritten._HEARS}
+    assert done - known == set()
+    for verb, (option, _) in _unwritten._DONE_WITH.items():
+        assert option in {param.dest for param in module(verb).VERB.params}
