@@ -31,6 +31,8 @@ LAST_STATE = f"{LOG}/last_state"
 _EVERY, _OLD_EVERY, _FILES = 100, 50, 200
 # From how many files on their paths are checked together.
 _MANY = 1000
+# Bytes that are unpacked at once.
+_PIECE = 1 << 20
 # Of how many states one is kept until its versions are.
 _LANDMARK = 10
 
@@ -110,13 +112,22 @@ def read_state(data: bytes, name: str) -> State:
     """Return the state that a file holds; `name` is the file that an error names."""
     if name.endswith(".zst"):
         try:
-            data = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+            data = _unpacked(data)
         except OSError as error:
             raise _unreadable(name) from error
     written = _decoded(_STATES, data, name)
     _check_paths(written.files, written.removed, name)
     held = {field: getattr(written, field) for field in written.__struct_fields__}
     return State(**held | {"files": {file.path: file for file in written.files}})
+
+
+def _unpacked(data: bytes) -> bytes:
+    stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
+    pieces = []
+    # `read` without a size takes twice as long.
+    while piece := stream.read_buffer(_PIECE):
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, name: str) -> T:
