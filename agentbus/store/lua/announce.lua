@@ -41,12 +41,12 @@ if renews then
 end
 if by_token then return { 'over', value or '', '0', '-1', '' } end
 if value and ARGV[3] ~= '1' then return outcome('held') end
-local token = fence(KEYS[4], ARGV[2])
+local token, id = fence(KEYS[4], ARGV[2])
 if value then
-  say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
+  id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
     'event', 'announced', 'flag', ARGV[6], 'token', token, 'forced_from', holder(value))
 else
-  say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
+  id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
     'event', 'announced', 'flag', ARGV[6], 'token', token)
 end
 local mine = ARGV[1] .. ' @ ' .. now()
@@ -56,4 +56,5 @@ else
   redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
 end
 redis.call('DEL', KEYS[2], KEYS[3])
-return keep(KEYS[8], ARGV[5], outcome('taken'))
+-- What `outcome` would read.
+return keep(KEYS[8], ARGV[5], { 'taken', mine, token, ARGV[2] == '' and '-1' or ARGV[2], id })

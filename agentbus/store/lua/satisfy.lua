@@ -13,9 +13,8 @@
 --@include fence
 local before = already(KEYS[8], ARGV[8])
 if before then return before end
-own(KEYS[4])
+local token = own(KEYS[4]) or '0'
 local value = redis.call('GET', KEYS[1])
-local token = redis.call('GET', KEYS[4]) or '0'
 -- An unnamed session ends the holds of its peers, whose sessions may be over.
 local function ends(held_by)
   return held_by == ARGV[1] or (ARGV[11] ~= '' and string.sub(held_by, 1, #ARGV[11]) == ARGV[11]
@@ -37,13 +36,14 @@ else
   id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[7], ARGV[1], ARGV[10], 'coordination',
     'event', ARGV[2], 'flag', ARGV[9], 'token', token, 'note', ARGV[5])
 end
-redis.call('DEL', KEYS[1])
 redis.call('PEXPIRE', KEYS[4], kept('0'))
 local mine = ARGV[1] .. ' @ ' .. now()
-if ARGV[2] ~= 'released' then
+if ARGV[2] == 'released' then
+  redis.call('DEL', KEYS[1])
+else
   local outcome, other = KEYS[2], KEYS[3]
   if ARGV[2] == 'failed' then outcome, other = KEYS[3], KEYS[2] end
   redis.call('SET', outcome, mine .. '\n' .. id .. '\n' .. token .. '\n' .. ARGV[5], 'EX', ARGV[6])
-  redis.call('DEL', other)
+  redis.call('DEL', KEYS[1], other)
 end
 return keep(KEYS[8], ARGV[8], { 'ended', mine, token, id })

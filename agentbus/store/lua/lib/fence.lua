@@ -1,10 +1,13 @@
--- own(key): deletes what another program stored in the place of a token.
+-- own(key): the token; deletes what another program stored in its place.
 -- fence(key, ttl): the next fencing token of a flag, and stores it. It is above the last one, and at least the server's
 -- clock in ms, so that tokens also grow over a server that has lost its data. `ttl` is that of the hold in ms, '' for none.
 -- kept(ttl): for how many ms the token is kept: always longer than the hold, so that a clock which is set back by less
 -- than a day does not repeat it.
 local function own(key)
-  if type(redis.pcall('GET', key)) == 'table' then redis.call('DEL', key) end
+  local found = redis.pcall('GET', key)
+  if type(found) ~= 'table' then return found end
+  redis.call('DEL', key)
+  return false
 end
 local function kept(ttl)
   return string.format('%d', tonumber(ttl) + 86400000)
