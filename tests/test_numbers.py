@@ -34,6 +34,12 @@ WAITS: dict[str, Verb] = {
     "stop": lambda bus, given: bus.delete(agent="ada", wait=given),
     "take": lambda bus, given: bus.take("mail", wait=given),
 }
+TOKENS: dict[str, Verb] = {
+    "announce": lambda bus, given: bus.announce("build", token=given),
+    "fail": lambda bus, given: bus.fail("build", token=given),
+    "release": lambda bus, given: bus.release("build", token=given),
+    "satisfy": lambda bus, given: bus.satisfy("build", token=given),
+}
 
 
 @pytest.mark.parametrize("given", [math.nan, math.inf, -0.5, -1, 1e300, True, "3"], ids=str)
@@ -61,3 +67,15 @@ def test_a_wait_that_never_ends_is_refused_before_anything_is_done(
     with pytest.raises(UsageError, match=r"^(the )?(wait|block|timeout) is "):
         WAITS[verb](bus, given)
     assert bus.paused() == []
+
+
+@pytest.mark.parametrize("given", [math.nan, -1, 0.5, True, False, "3", b"3", [], 2**64], ids=str)
+@pytest.mark.parametrize("verb", TOKENS)
+def test_a_token_that_is_none_is_refused_by_name_and_ends_no_hold(
+    bus: agentbus.Bus, verb: str, given: object
+) -> None:
+    hold = bus.announce("build")
+
+    with pytest.raises(UsageError, match=r"^the token is "):
+        TOKENS[verb](bus, given)
+    assert bus.release("build", token=hold.token).token == hold.token

@@ -20,6 +20,7 @@ COMPLETION_KEPT = 86_400.0
 # Another program may end a hold without a message on the channel: look again this often.
 RECHECK = 2.0
 _LONGEST_TTL = 10 * 365 * 86_400.0
+_HIGHEST_TOKEN = 2**64 - 1
 
 
 def take(
@@ -114,7 +115,7 @@ def end(
             *(keys.channel, keys.agents, keys.topics, once.key),
         ),
         (
-            *(scope.agent, how, int(force), "" if token is None else token, remark),
+            *(scope.agent, how, int(force), "" if token is None else _token(token), remark),
             *(max(1, round(span("kept", kept))), scope.channel_bound, once.token, name),
             f"{how} {name}" + (f": {remark}" if remark else ""),
             scope.peers,
@@ -213,7 +214,7 @@ def _held(name: str, value: str, renew: bool) -> AgentBusError:
 
 
 def _token(token: int) -> str:
-    if not isinstance(token, int) or token < 0:
+    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= _HIGHEST_TOKEN:
         from agentbus.core.errors import UsageError
 
         raise UsageError(f"the token is {token!r}", hint="give the number that announce returned")
