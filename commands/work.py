@@ -51,11 +51,14 @@ def some_time(text: str) -> float:
     return found
 
 
-def _at_most_1000(text: str) -> int:
-    number = at_least_one(text)
-    if number > 1000:
-        raise ValueError(f"{number} is too many: at most 1000")
-    return number
+def _at_most(most: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        number = at_least_one(text)
+        if number > most:
+            raise ValueError(f"{number:,} is too many: at most {most:,}")
+        return number
+
+    return convert
 
 
 VERB = Verb(
@@ -88,16 +91,16 @@ VERB = Verb(
         choices=("first", "tail"),
         default="first",
     ),
-    Param("--concurrency N", "Run up to N tasks at once (1).", convert=at_least_one, default=1),
+    Param("--concurrency N", "Run up to N tasks at once (1).", convert=_at_most(10_000), default=1),
     Param(
         "--batch N",
         "Give the program up to N tasks at once, the payloads as lines.",
-        convert=_at_most_1000,
+        convert=_at_most(1000),
     ),
     Param(
         "--processes N",
         "Run N processes, each with its --concurrency; one that crashes is replaced (1).",
-        convert=at_least_one,
+        convert=_at_most(1000),
         default=1,
     ),
     Param(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -266,3 +268,50 @@ def test_tasks_of_several_kinds_go_in_one_call(bus: agentbus.Bus) -> None:
 
     assert ids[1] == ids[2]
     assert [payload for _, payload in queue.peek()] == [4, 1, 2, 5]
+
+
+@pytest.mark.parametrize("given", [2**70, 10_001, 0, -1, 2.0, True, "3"], ids=str)
+def test_a_concurrency_that_no_worker_can_have_is_refused_before_a_thread_starts(
+    bus: agentbus.Bus, given: Any
+) -> None:
+    before = threading.active_count()
+
+    for subscribe in (bus.subscribe, bus.subscribe_many):
+        with pytest.raises(UsageError, match=r"^the concurrency is "):
+            subscribe("mail", print, concurrency=given)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("option", ["attempts", "count", "prefetch"])
+@pytest.mark.parametrize("given", [2**70, 0, True, "3"], ids=str)
+def test_a_number_of_tasks_that_no_worker_can_have_is_refused(
+    bus: agentbus.Bus, option: str, given: Any
+) -> None:
+    options: Any = {option: given}
+
+    with pytest.raises(UsageError, match=rf"^the {option} is "):
+        bus.subscribe("mail", print, **options)
+
+
+def test_a_worker_whose_threads_the_system_refuses_says_how_many_and_ends_them(
+    real_url: str,
+) -> None:
+    # given a process that has room for a few hundred threads
+    code = f"""
+import agentbus, agentbus.errors, resource, threading
+resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
+threading.stack_size(2**24)
+try:
+    agentbus.connect({real_url!r}).subscribe("mail", print, concurrency=10_000)
+except agentbus.errors.AgentBusError as error:
+    print(error, threading.active_count(), sep="\\n")
+"""
+
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+    said, left = found.stdout.splitlines()
+    assert said.startswith("the system started only ")
+    assert "of 10,000 threads" in said
+    assert left == "1", found.stderr

@@ -63,9 +63,17 @@ class Pool:
                 self._threads.append(
                     threading.Thread(target=self._loop.run_forever, name="agentbus-handlers")
                 )
-        for thread in self._threads:
+        for number, thread in enumerate(self._threads):
             thread.daemon = True
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._threads = self._threads[:number]
+                self.close()
+                raise AgentBusError(
+                    f"the system started only {number:,} of {concurrency:,} threads for handlers",
+                    hint="lower the concurrency, or raise the limits of the system",
+                ) from error
 
     def cancel(self, task: Taken) -> None:
         """Interrupt the handler of a cancelled task, if that is possible; thread-safe."""

@@ -23,6 +23,7 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
 from agentbus.queues.ids import task_id
 from agentbus.queues.janitor import Janitor
+from agentbus.queues.limits import MOST_AT_ONCE
 from agentbus.queues.retry import backoffs
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from agentbus.workers.middleware import Middleware
 
 _MOST = 500
+# A larger number is not exact in a script.
+_MOST_TASKS = 2**53
 
 
 class AnyWorker:
@@ -331,18 +334,18 @@ class AnyWorker:
 class Worker(AnyWorker):
     """Runs a handler for the tasks of one queue, for one group.
 
-    `concurrency` tasks run at once: in threads, or in an event loop if the handler is asynchronous. With
-    `batch` the handler gets a list of deliveries. `attempts` is the maximum number of runs, `visibility`
-    the seconds without a heartbeat after which other workers reclaim the tasks, `backoff` the delay before
-    the next attempt, or a mapping with that of typed tasks by their names; None selects the queue's policy.
-    With `drain` it ends when the group has no task queued, waiting for a retry, or held by any worker
-    (those of a dead one until their visibility ends); tasks that are not due yet, or wait for others,
-    are left. `buried` is then the number of tasks of the group that were buried meanwhile. After
-    `drain_timeout` seconds, a drain that has not ended is stopped. With `count` it ends after that many
-    tasks. `prefetch` is the maximum number of tasks that it holds; with `batch` each list has as many,
-    if they are there. A group that is new starts at the queue's oldest task, with `start="tail"` after
-    the newest; an existing one continues. `middleware` are functions `(delivery, call_next)` around the
-    handler, outermost first.
+    `concurrency` tasks run at once, at most 10,000: in threads, or in an event loop if the handler is
+    asynchronous. With `batch` the handler gets a list of deliveries. `attempts` is the maximum number
+    of runs, `visibility` the seconds without a heartbeat after which other workers reclaim the tasks,
+    `backoff` the delay before the next attempt, or a mapping with that of typed tasks by their names;
+    None selects the queue's policy. With `drain` it ends when the group has no task queued, waiting for
+    a retry, or held by any worker (those of a dead one until their visibility ends); tasks that are not
+    due yet, or wait for others, are left. `buried` is then the number of tasks of the group that were
+    buried meanwhile. After `drain_timeout` seconds, a drain that has not ended is stopped. With `count`
+    it ends after that many tasks. `prefetch` is the maximum number of tasks that it holds; with `batch`
+    each list has as many, if they are there. A group that is new starts at the queue's oldest task,
+    with `start="tail"` after the newest; an existing one continues. `middleware` are functions
+    `(delivery, call_next)` around the handler, outermost first.
     """
 
     def __enter__(self) -> Worker:
@@ -379,5 +382,7 @@ def _check(**numbers: int | None) -> None:
     for what, number in numbers.items():
         if number is None and what in {"count", "prefetch"}:
             continue
-        if not isinstance(number, int) or number < 1:
-            raise UsageError(f"the {what} is {number!r}", hint="give a number, at least 1")
+        most = MOST_AT_ONCE if what == "concurrency" else _MOST_TASKS
+        whole = isinstance(number, int) and not isinstance(number, bool)
+        if not whole or not 1 <= number <= most:  # type: ignore[operator]
+            raise UsageError(f"the {what} is {number!r}", hint=f"give a number from 1 to {most:,}")
