@@ -20,19 +20,48 @@ NUMBERS: dict[str, Verb] = {
     "flags": lambda bus, given: bus.flags(limit=given),
     "inbox": lambda bus, given: list(bus.inbox(limit=given)),
     "inspect": lambda bus, given: bus.queue("mail").inspect(limit=given),
+    "list": lambda bus, given: bus.list_(latest=given),
     "newest": lambda bus, given: bus.queue("mail").inspect(last=given),
+    "notes": lambda bus, given: bus.notes(latest=given),
     "overhear": lambda bus, given: list(bus.overhear(limit=given)),
+    "present": lambda bus, given: bus.present(limit=given),
+    "replay": lambda bus, given: bus.queue("mail").replay_from("1h", limit=given),
     "peek": lambda bus, given: bus.queue("mail").peek(given),
     "stats": lambda bus, given: bus.stats(limit=given),
     "streams": lambda bus, given: bus.streams(limit=given),
 }
 WAITS: dict[str, Verb] = {
+    "acquire": lambda bus, given: bus.semaphore("build", 1).acquire(wait=given),
+    "announce": lambda bus, given: bus.announce("build", wait=given),
+    "ask": lambda bus, given: bus.ask("mail", "x", timeout=given),
+    "await": lambda bus, given: bus.await_("build", timeout=given),
+    "drain": lambda bus, given: bus.subscribe("mail", print, drain=True, drain_timeout=given),
     "fetch": lambda bus, given: bus.queue("mail").fetch(block=given),
     "halt": lambda bus, given: bus.halt(wait=given),
+    "held": lambda bus, given: bus.semaphore("build", 1).held(wait=given).__enter__(),
+    "hold": lambda bus, given: bus.hold("build", wait=given).__enter__(),
+    "inbox": lambda bus, given: list(bus.inbox(wait=given)),
+    "lease": lambda bus, given: bus.lease("src", wait=given),
     "overhear": lambda bus, given: list(bus.overhear(follow=True, timeout=given)),
+    "receipts": lambda bus, given: bus.receipts("1-1@ada", wait=given),
     "result": lambda bus, given: bus.result("1-1@mail", wait=given),
     "stop": lambda bus, given: bus.delete(agent="ada", wait=given),
     "take": lambda bus, given: bus.take("mail", wait=given),
+    "tell": lambda bus, given: bus.tell("ada", "done?", wait=given),
+}
+TIMES: dict[str, Verb] = {
+    "announce": lambda bus, given: bus.announce("build", ttl=given),
+    "at": lambda bus, given: bus.queue("mail").publish("x", at=given),
+    "delay": lambda bus, given: bus.queue("mail").publish("x", delay=given),
+    "fetch": lambda bus, given: bus.queue("mail").fetch(visibility=given),
+    "hold": lambda bus, given: bus.hold("build", ttl=given).__enter__(),
+    "lease": lambda bus, given: bus.lease("src", ttl=given),
+    "renew": lambda bus, given: bus.announce("other").renew(given),
+    "replay": lambda bus, given: bus.queue("mail").replay_from(given),
+    "replay until": lambda bus, given: bus.queue("mail").replay_from("1h", until=given),
+    "semaphore": lambda bus, given: bus.semaphore("build", 1, ttl=given),
+    "subscribe": lambda bus, given: bus.subscribe("mail", print, visibility=given),
+    "take": lambda bus, given: bus.take("mail", visibility=given),
 }
 TOKENS: dict[str, Verb] = {
     "announce": lambda bus, given: bus.announce("build", token=given),
@@ -49,24 +78,38 @@ def test_a_number_of_things_that_is_none_is_refused_by_name(
 ) -> None:
     bus.queue("mail").publish("x")
 
-    with pytest.raises(UsageError, match=r"^(the )?(limit|count|last) is "):
+    with pytest.raises(UsageError, match=r"^(the )?(limit|count|last|latest) is "):
         NUMBERS[verb](bus, given)
 
 
-@pytest.mark.parametrize("verb", sorted({*NUMBERS} - {"inbox", "overhear"}))
+@pytest.mark.parametrize(
+    "verb", sorted({*NUMBERS} - {"inbox", "list", "notes", "overhear", "present"})
+)
 def test_a_number_that_is_too_large_for_the_server_is_refused(bus: agentbus.Bus, verb: str) -> None:
     with pytest.raises(UsageError):
         NUMBERS[verb](bus, 2**70)
 
 
-@pytest.mark.parametrize("given", [math.nan, "3"], ids=str)
+@pytest.mark.parametrize("given", [math.nan, "3", True], ids=str)
 @pytest.mark.parametrize("verb", WAITS)
 def test_a_wait_that_never_ends_is_refused_before_anything_is_done(
     bus: agentbus.Bus, verb: str, given: object
 ) -> None:
-    with pytest.raises(UsageError, match=r"^(the )?(wait|block|timeout) is "):
+    with pytest.raises(UsageError, match=r"^(the )?(wait|block|timeout|drain timeout) is "):
         WAITS[verb](bus, given)
-    assert bus.paused() == []
+    assert (bus.paused(), bus.flags(), bus.leases()) == ([], [], [])
+
+
+@pytest.mark.parametrize("given", [math.nan, math.inf, 10**400, True], ids=lambda one: str(one)[:9])
+@pytest.mark.parametrize("verb", TIMES)
+def test_a_time_that_no_server_can_keep_is_refused(
+    bus: agentbus.Bus, verb: str, given: object
+) -> None:
+    bus.queue("mail").publish("x")
+    bus.queue("mail").fetch()
+
+    with pytest.raises(UsageError):
+        TIMES[verb](bus, given)
 
 
 @pytest.mark.parametrize("given", [math.nan, -1, 0.5, True, False, "3", b"3", [], 2**64], ids=str)

@@ -154,7 +154,8 @@ def milliseconds_of(ttl: float) -> int:
 
 def span(what: str, seconds: float) -> float:
     """Check that a number of seconds is above 0 and at most ten years. Raises `UsageError`."""
-    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_TTL:
+    sound = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not sound or not 0 < seconds <= _LONGEST_TTL:
         from agentbus.core.errors import UsageError
 
         raise UsageError(f"{what} is {seconds!r}", hint="give seconds above 0, at most ten years")

@@ -311,7 +311,8 @@ def _list(value: str) -> tuple[str, ...]:
 
 def check_wait(wait: float | None) -> None:
     """Raise `UsageError` for a wait that is not a number of seconds."""
-    if wait is not None and (not isinstance(wait, (int, float)) or not wait >= 0):
+    sound = isinstance(wait, (int, float)) and not isinstance(wait, bool)
+    if wait is not None and not (sound and wait >= 0):
         raise mistake(f"wait is {wait!r}", hint="give seconds")
 
 

@@ -357,6 +357,7 @@ def _drop(
 
 
 def _milliseconds(what: str, seconds: float) -> int:
-    if not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST_TTL:
+    sound = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not sound or not 0 < seconds <= _LONGEST_TTL:
         raise UsageError(f"{what} is {seconds!r}", hint="give seconds above 0, at most a year")
     return max(1, round(seconds * 1000))

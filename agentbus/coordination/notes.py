@@ -107,7 +107,7 @@ def notes(
     values: bool = True,
 ) -> Op[list[Note]]:
     """Return the newest notes with any (or every) of the tags, or of all notes without tags."""
-    if not isinstance(latest, int) or latest < 0:
+    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 0:
         raise UsageError(f"latest is {latest!r}", hint="give a number of notes")
     labels = _labels(tags)
     if labels:

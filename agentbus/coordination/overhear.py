@@ -169,7 +169,7 @@ def _check(
     if timeout is not None and not follow:
         raise _mistake("a timeout needs follow", hint="leave it out, or follow")
     # No time is later than NaN: it would listen without end.
-    if timeout is not None and (not isinstance(timeout, (int, float)) or not abs(timeout) >= 0):
+    if timeout is not None and (type(timeout) not in (int, float) or not abs(timeout) >= 0):
         raise _mistake(f"the timeout is {timeout!r}", hint="give seconds")
 
 

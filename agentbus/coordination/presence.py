@@ -97,7 +97,8 @@ def present_now(
     scope: Scope, *, every: bool = False, limit: int | None = 30
 ) -> Op[tuple[float, list[Presence]]]:
     """Return the server's time, 0 if there is no agent, and the agents that are present."""
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
+    whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (whole and limit >= 0):
         raise _mistake(f"the limit is {limit!a}", hint="give a number of agents")
     found: list[Presence] = []
     at, now = 0, 0.0

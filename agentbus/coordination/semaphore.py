@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentbus.coordination.undo import SHORTLY
 from agentbus.coordination.upkeep import Upkeep
-from agentbus.core import names
+from agentbus.core import names, validate
 from agentbus.core.errors import AgentBusError, NotHolder, SemaphoreFull, UsageError
 from agentbus.core.stream import text
 from agentbus.store.steps import LinkDown, Script, ServerReply, Wait
@@ -89,6 +89,7 @@ class Semaphore(OnBus[BusT_co]):
         )
 
     def _acquire(self, wait: float, token: str) -> Op[str]:
+        validate.wait("wait", wait)
         until = self._scope.monotonic() + wait
         bell = self._scope.keys.bell(f"{_QUEUE}.{self.name}")
         while True:

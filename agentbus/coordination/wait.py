@@ -78,7 +78,8 @@ def await_(
             hint="use it with until='satisfied'",
             shell_hint="use it with --until satisfied",
         )
-    if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout >= 0):
+    sound = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (sound and timeout >= 0):
         raise UsageError(f"the timeout is {timeout!r}", hint="give seconds, or 0 for no limit")
     watch = _Watch(
         scope,

@@ -12,6 +12,7 @@ from agentbus.core.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import TypeGuard
 
 # A larger one is not exact in a script, and none has so many.
 _MOST = 2**53
@@ -31,9 +32,19 @@ def number_of(what: str, number: object, things: str) -> None:
 
 def wait(what: str, seconds: object) -> None:
     """Raise `UsageError` for a wait that is not a number of seconds."""
-    # No time is later than NaN: the wait would never end.
-    if not isinstance(seconds, (int, float)) or math.isnan(seconds):
+    if not is_seconds(seconds):
         raise UsageError(f"{what} is {seconds!r}", hint="give seconds")
+
+
+def is_seconds(value: object) -> TypeGuard[float]:
+    """Report whether a value is a number with which times can be computed."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        # No time is later than NaN: a wait would never end.
+        return not math.isnan(value)
+    except OverflowError:
+        return False
 
 
 class Plain(str):

@@ -9,6 +9,7 @@ from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
+from agentbus.core.validate import is_seconds
 from agentbus.queues import publish
 from agentbus.queues.ids import PRIVATE
 from agentbus.queues.results import cancelled
@@ -120,7 +121,7 @@ def ask(
                 f"ask does not accept {word!r}",
                 hint="only the caller gets the answer: publish the task instead",
             )
-    if timeout is not None and (not isinstance(timeout, (int, float)) or not timeout >= 0):
+    if timeout is not None and not (is_seconds(timeout) and timeout >= 0):
         raise UsageError(f"the timeout is {timeout!r}", hint="give seconds, or 0 for no limit")
     inbox, asker = _inbox(scope), object()
     until = scope.monotonic() + timeout if timeout else None

@@ -8,6 +8,7 @@ from agentbus.core import names, timespec
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import position, text
+from agentbus.core.validate import is_seconds, number_of
 from agentbus.queues.ids import ASIDE, RETRY, groups_of, split, task_id
 from agentbus.store.steps import Script
 
@@ -57,8 +58,10 @@ def replay_from(
     end = (_MAX, _MAX) if until is None else position(point(until, queue, scope.now(), last=True))
     if position(first) > end:
         raise UsageError("the replay ends before it starts", hint="give an earlier start")
-    if limit is not None and limit < 1:
-        raise UsageError(f"the limit is {limit}", hint="give a positive number")
+    if limit is not None:
+        number_of("the limit", limit, "tasks")
+        if not limit:
+            raise UsageError("the limit is 0", hint="give a positive number")
     # Tasks that are published, or first acknowledged, from now on are left out.
     reached = yield from _reached(scope, queue, group)
     left = _MAX if limit is None else limit
@@ -100,7 +103,7 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
     With `last`, it is the end of a range. A number is a unix time.
     """
     if isinstance(given, (int, float)):
-        if not math.isfinite(given):
+        if not is_seconds(given) or math.isinf(given):
             raise UsageError(f"{given!r} is not a time", hint="give a unix time in seconds")
         given = f"{max(0, round(given * 1000))}"
     if isinstance(given, str) and "@" in given:

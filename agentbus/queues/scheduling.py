@@ -7,6 +7,7 @@ import time
 from agentbus.core import context, envelope, lazy_orjson
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
+from agentbus.core.validate import is_seconds
 from agentbus.queues.bound import refused
 from agentbus.queues.encoding import Encoded, encoded, known, window_of
 from agentbus.queues.ids import RETRY, suffix, writable
@@ -154,10 +155,10 @@ def due(delay: float | None, at: float | None) -> tuple[str, str]:
     if delay is not None and at is not None:
         raise UsageError("a task has a delay and a time", hint="give one of them")
     if delay is not None:
-        if not isinstance(delay, (int, float)) or not 0 <= delay <= LONGEST:
+        if not is_seconds(delay) or not 0 <= delay <= LONGEST:
             raise UsageError(f"the delay is {delay!r}", hint="give seconds, at most 400 days")
         return str(round(delay * 1000)), ""
     assert at is not None
-    if not isinstance(at, (int, float)) or not 0 <= at <= time.time() + LONGEST:
+    if not is_seconds(at) or not 0 <= at <= time.time() + LONGEST:
         raise UsageError(f"the time is {at!r}", hint="give unix seconds, at most 400 days ahead")
     return "", str(round(at * 1000))

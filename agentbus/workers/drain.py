@@ -7,6 +7,7 @@ import threading
 
 from agentbus.core.errors import TaskBuried, TimedOut, UsageError
 from agentbus.core.names import shell_word
+from agentbus.core.validate import is_seconds
 from agentbus.queues.dead_letters import DeadLetters
 
 TYPE_CHECKING = False
@@ -32,7 +33,7 @@ class Drain:
         timeout: float | None,
         stop: Callable[[], None],
     ) -> None:
-        if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
+        if timeout is not None and not (is_seconds(timeout) and 0 < timeout < math.inf):
             raise UsageError(f"the drain timeout is {timeout!r}", hint="give seconds, above 0")
         letters_of = runner.policy(queue).dead_letters
         self._letters = DeadLetters(runner.scope, queue, group, letters_of=letters_of)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 
 from agentbus.core.errors import UsageError
+from agentbus.core.validate import is_seconds
 from agentbus.queues.ids import STREAMS
 
 TYPE_CHECKING = False
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 _EVERY = 30.0
 _PAGE = 100
+_LONGEST = 3_660 * 86_400
 # How many seconds late the network may deliver a request that was given up.
 _LATE = 300.0
 
 
 def seconds(visibility: object) -> float:
     """Check the visibility of tasks that a consumer takes, in seconds."""
-    if not isinstance(visibility, (int, float)) or not 0 < visibility < math.inf:
-        raise UsageError(f"the visibility is {visibility!r}", hint="give seconds, above 0")
+    if not is_seconds(visibility) or not 0 < visibility <= _LONGEST:
+        raise UsageError(
+            f"the visibility is {visibility!r}", hint="give seconds above 0, at most ten years"
+        )
     return visibility
 
 
