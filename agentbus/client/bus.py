@@ -103,7 +103,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         """
         from agentbus.coordination import overhear
 
-        topics = [topic] if isinstance(topic, str) else list(topic or ())
+        topics = [topic] if isinstance(topic, str) else () if topic is None else topic
         if limit is ...:
             # The default limit is for reading a backlog, not for following.
             limit = None if follow else _READ_AT_ONCE
@@ -164,7 +164,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         """Return the `latest` newest notes, or those with a tag (any of several), without values."""
         from agentbus.coordination import notes
 
-        tags = (tag,) if isinstance(tag, str) else tuple(tag or ())
+        tags = (tag,) if isinstance(tag, str) else () if tag is None else tag
         return notes.notes(self.scope, tags, latest=latest, values=False)
 
     @verb

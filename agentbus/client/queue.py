@@ -93,7 +93,7 @@ class Queue(OnBus[BusT_co]):
         trim = self._trims if on_full is None else trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
-        if after is not None and (others := [after] if isinstance(after, str) else [*after]):
+        if after is not None and (others := ids.several(after)):
             from agentbus.queues import dependencies
 
             after_op = dependencies.publish(

@@ -83,9 +83,9 @@ def split_id(value: object) -> tuple[str, str]:
     return entry_id, names.name("agent", agent)
 
 
-def is_entry_id(value: str) -> bool:
-    """Tell whether a text is the id of an entry of a stream: two numbers of 64 bits."""
-    parts = value.split("-")
+def is_entry_id(value: object) -> bool:
+    """Tell whether a value is the id of an entry of a stream: two numbers of 64 bits."""
+    parts = value.split("-") if isinstance(value, str) else ()
     return len(parts) == 2 and all(
         part.isascii() and part.isdigit() and len(part) <= _ID_DIGITS and int(part) < 2**64
         for part in parts

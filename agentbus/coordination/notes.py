@@ -153,9 +153,7 @@ def newest(scope: Scope, latest: int) -> Op[list[str]]:
 
 
 def _labels(tags: Sequence[str]) -> list[str]:
-    if isinstance(tags, str):
-        raise UsageError(f"the tags are the text {tags!r}", hint="give a list of tags")
-    labels = list(dict.fromkeys(names.tag(tag) for tag in tags))
+    labels = list(dict.fromkeys(names.tag(tag) for tag in names.items("tag", tags)))
     names.at_most("tag", len(labels))
     return labels
 

@@ -66,7 +66,7 @@ def overhear(
     """
     if begin not in BEGINNINGS:
         raise _mistake(f"start is {begin!r}", hint="use one of first, newest")
-    wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
+    wanted = [*dict.fromkeys(names.name("topic", one) for one in names.items("topic", topics))]
     _check(limit, last, start, follow, timeout)
     reader = _Reader(scope, wanted, limit, others, make)
     if reset:
@@ -150,7 +150,7 @@ def catch_up(
     make: Callable[[str, dict[str, str]], object] = heard,
 ) -> Op[None]:
     """Move this agent's cursors to the channel's end, and emit an entry with the event `skipped`."""
-    wanted = [names.name("topic", topic) for topic in dict.fromkeys(topics)]
+    wanted = [*dict.fromkeys(names.name("topic", one) for one in topics)]
     reader = _Reader(scope, wanted, None, False, make)
     count, first, last, added, _ = yield from reader.unheard()
     yield reader.advance(text(last), str(added))

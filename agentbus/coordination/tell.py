@@ -95,7 +95,7 @@ def tell_now(
     give: Sequence[str] = (),
 ) -> Op[tuple[float, list[Sent]]]:
     """Return the server's time, and what `tell` returns."""
-    agents = [names.name("agent", agent) for agent in dict.fromkeys(to)]
+    agents = [*dict.fromkeys(names.name("agent", one) for one in names.items("agent", to))]
     if not agents:
         raise mistake("no agent was named", hint="name at least one")
     names.at_most("agent", len(agents))

@@ -64,7 +64,7 @@ def await_(
     that expires or is taken by force is neither satisfied nor failed. Raises `TimedOut`, and `FlagFailed`
     once a flag has failed (with `any_`, once all have), unless `ignore_failures`.
     """
-    wanted = [names.name("flag", flag) for flag in dict.fromkeys(flags)]
+    wanted = [*dict.fromkeys(names.name("flag", flag) for flag in flags)]
     if not wanted:
         raise UsageError("no flag was given", hint="give at least one")
     names.at_most("flag", len(wanted))

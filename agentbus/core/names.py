@@ -8,6 +8,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentbus.core.errors import InvalidName, InvalidPayload
 
 MAX_NAME_BYTES = 256
@@ -120,6 +122,15 @@ def at_most(kind: str, number: int) -> None:
         raise UsageError(
             f"there are {number} {kind}s", hint=f"give at most {MOST_AT_ONCE} at a time"
         )
+
+
+def items(kind: str, given: object) -> list[Any]:
+    """Return the items of a collection. Raises `UsageError` for a single text, or what has no items."""
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
+        from agentbus.core.errors import UsageError
+
+        raise UsageError(f"the {kind}s are {given!r:.80}", hint=f"give a list of {kind}s")
+    return [*given]
 
 
 def tag(value: object) -> str:

@@ -20,7 +20,7 @@ ASKS = 0
 
 def trims(on_full: str) -> bool:
     """Return whether the oldest tasks make room at the bound. Raises `UsageError`."""
-    if on_full not in {"refuse", "trim"}:
+    if on_full not in ("refuse", "trim"):
         raise UsageError(f"on_full is {on_full!r}", hint="use 'refuse' or 'trim'")
     return on_full == "trim"
 

@@ -82,6 +82,7 @@ class DeadLetters:
         With `match`, only those whose error contains this text.
         """
         validate.number_of("limit", limit, "dead letters")
+        _check(match)
         found: list[Letter] = []
         at, last = yield from self._span(after)
         while at and len(found) < limit:
@@ -91,6 +92,7 @@ class DeadLetters:
 
     def each(self, after: str | None = None, match: str | None = None) -> Op[None]:
         """Emit the dead letters that exist now, oldest first, with one page in memory at a time."""
+        _check(match)
         at, last = yield from self._span(after)
         while at:
             page, at = yield from self._page(at, last, match)
@@ -125,6 +127,7 @@ class DeadLetters:
 
     def replay_all(self, *, match: str | None = None, to: str | None = None) -> Op[list[str]]:
         """Replay all existing letters that were not replayed, and return the new tasks' ids."""
+        _check(match)
         ids: list[str] = []
         at, last = yield from self._span(None)
         while at:
@@ -140,6 +143,7 @@ class DeadLetters:
 
         With `match`, only those whose error contains this text.
         """
+        _check(match)
         gone = 0
         if match is None and not self._shared:
             if not ids:
@@ -206,7 +210,7 @@ class DeadLetters:
         """Return the first position ('' if there is no letter) and the last: later letters are left out."""
         if after is not None and not _is_id(after):
             raise UsageError(
-                f"{after[:60]!a} is not the id of a dead letter",
+                f"{after!a:.60} is not the id of a dead letter",
                 hint="give the id of one that was listed",
             )
         newest = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
@@ -298,8 +302,13 @@ def _ordering_key(one: Letter) -> str:
     return key if isinstance(key, str) else ""
 
 
-def _is_id(letter_id: str) -> bool:
-    return "-" in letter_id and stream_id(letter_id) is not None
+def _check(match: str | None) -> None:
+    if match is not None and not isinstance(match, str):
+        raise UsageError(f"match is {match!r:.80}", hint="give a part of the error's text")
+
+
+def _is_id(letter_id: object) -> bool:
+    return isinstance(letter_id, str) and "-" in letter_id and stream_id(letter_id) is not None
 
 
 def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Letter:

@@ -196,15 +196,16 @@ def _ended(
 
 def _others(after: str | Iterable[str]) -> list[_Dependency]:
     """Return the dependencies, without duplicates."""
-    ids = dict.fromkeys([after] if isinstance(after, str) else after)
+    given = [after] if isinstance(after, str) else [*after]
+    for one in given:
+        if not isinstance(one, str):
+            raise UsageError(f"{one!r} is not a task id", hint="give one that 'publish' returned")
+    ids = dict.fromkeys(given)
     if len(ids) > _MOST:
         raise UsageError(
             f"the task waits for {len(ids)} others; the limit is {_MOST}",
             hint="add a task in between that waits for some of them",
         )
-    for one in ids:
-        if not isinstance(one, str):
-            raise UsageError(f"{one!r} is not a task id", hint="give one that 'publish' returned")
     return [_Dependency(one) for one in ids]
 
 

@@ -10,7 +10,7 @@ from agentbus.store.steps import Batch, Command, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from typing import Any
 
     from agentbus.store.scope import Scope
@@ -121,6 +121,11 @@ def split(task_id: str) -> tuple[str, str, str]:
         raise UsageError(f"{task_id!r} is not a task id", hint="give one that 'publish' returned")
     queue, _, priority = rest.partition(":")
     return entry_id, queue, priority or "normal"
+
+
+def several(given: str | Iterable[str]) -> list[str]:
+    """Return the ids of tasks, which may be a single one. Raises `UsageError`."""
+    return [given] if isinstance(given, str) else names.items("task id", given)
 
 
 def task_id(entry_id: str, queue: str, priority: str) -> str:

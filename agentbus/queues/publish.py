@@ -141,7 +141,7 @@ def confirmed(
 def several(payloads: Iterable[object]) -> Iterable[object]:
     """Return the payloads of several tasks. Raises `UsageError` for a single one."""
     # Iterating over these would publish each character or key as its own task.
-    if isinstance(payloads, (str, bytes, dict)):
+    if isinstance(payloads, (str, bytes, dict)) or not hasattr(payloads, "__iter__"):
         raise UsageError(
             f"the payloads are one {type(payloads).__name__}",
             hint="give a list of them, or publish",

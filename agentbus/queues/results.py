@@ -37,6 +37,10 @@ class Address:
     __slots__ = ("entry", "id", "number", "priority", "queue")
 
     def __init__(self, task_id: str) -> None:
+        if not isinstance(task_id, str):
+            raise UsageError(
+                f"{task_id!r:.300} is not a task id", hint="give one that 'publish' returned"
+            )
         names.name("task id", task_id[:256])
         self.id = task_id
         where, queue, self.priority = split(task_id)
