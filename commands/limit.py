@@ -93,14 +93,15 @@ def run(call: Call) -> None:
         given = (args.at_once, args.per_second, args.burst, args.by)
         names = ("at_once", "per_second", "burst", "by")
         limit = limits.set(args.queue, **dict(zip(names, given, strict=True)))
+    elif args.action == "remove":
+        if limits.remove(args.queue):
+            call.out.record({"queue": args.queue}, f"{word(args.queue)}: limits removed")
+            return
+        limit = None
     else:
         limit = limits.get(args.queue)
     if limit is None:
         raise NotFound(f"the queue {args.queue!r} has no limits", hint="see 'agentbus limit list'")
-    if args.action == "remove":
-        limits.remove(args.queue)
-        call.out.record({"queue": args.queue}, f"{word(args.queue)}: limits removed")
-        return
     call.out.record(_fields((args.queue, limit)), f"{word(args.queue)} {_said(limit)}")
 
 

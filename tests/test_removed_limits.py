@@ -51,6 +51,34 @@ def test_tasks_that_wait_for_a_limit_may_start_in_order_once_it_is_removed(
     assert not ask(bus, "KEYS", f"{bus.scope.keys.project}:limits:*")
 
 
+@pytest.mark.parametrize("mends", [lambda bus: Limits(bus).remove("mail"), lambda bus: bus.tidy()])
+def test_tasks_that_a_killed_removal_left_waiting_may_start_after_the_next_one_or_a_tidy(
+    bus: agentbus.Bus, mends: Callable[[agentbus.Bus], object]
+) -> None:
+    # given a removal that was killed after its first request
+    groups = ("default", "other")
+    aside(bus, 3, groups)
+    ask(bus, "HDEL", bus.scope.keys.paused, "limit:mail")
+    assert bus.queue("mail").fetch() == []
+
+    # when it is repeated, or a worker's upkeep comes
+    assert mends(bus)
+
+    # then all may start, and a further one finds nothing to do
+    for group in groups:
+        assert len(bus.queue("mail").fetch(group=group)) == 2
+    assert not ask(bus, "KEYS", f"{bus.scope.keys.project}:limits:*")
+    assert not Limits(bus).remove("mail")
+
+
+def test_tidying_leaves_tasks_waiting_for_a_limit_that_is_in_force(bus: agentbus.Bus) -> None:
+    aside(bus, 3)
+
+    bus.tidy()
+
+    assert bus.queue("mail").fetch() == []
+
+
 def test_many_tasks_that_wait_for_a_limit_may_start_once_it_is_removed(bus: agentbus.Bus) -> None:
     aside(bus, 1002)
     Limits(bus).remove("mail")

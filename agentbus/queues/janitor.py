@@ -19,6 +19,7 @@ from agentbus.queues.ids import (
     missing,
     split,
 )
+from agentbus.queues.limiting import release_rest
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.retry_stream import move_aside
 from agentbus.store.failures import WrongType, or_empty
@@ -233,6 +234,8 @@ class _Tidying:
             forgotten += yield from self._letters(name, group)
         self._boxes |= boxes
         if not self._dry_run:
+            found = {text(info[b"name"]) for groups in streams.values() for info in groups}
+            yield from release_rest(scope, queue, sorted(found))
             yield from dependencies.review(scope, queue, thorough=self._leftovers)
             if not streams:
                 yield _unregister(scope, queue)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 
+from agentbus.core.errors import InvalidName
 from agentbus.core.keys import pause_field
 from agentbus.queues.ids import ASIDE, STREAMS
 from agentbus.queues.limits import QueueLimit
-from agentbus.store.steps import Script
+from agentbus.queues.ordering import Ordering
+from agentbus.store.steps import Batch, Script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.ordering import Ordering
+    from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
 
@@ -37,10 +41,31 @@ def grant(consumer: Ordering) -> Op[int]:
     return given
 
 
-def release(consumer: Ordering) -> Op[None]:
-    """Let all tasks of a group that wait for limits start, once its queue has none any more."""
-    while (yield _script(consumer, QueueLimit())):
-        pass
+def release(scope: Scope, queue: str, groups: Iterable[str]) -> Op[int]:
+    """Let the tasks of these groups start that wait for limits of a queue, if it has none any more.
+
+    Returns how many waited.
+    """
+    waited = 0
+    for group in groups:
+        try:
+            consumer = Ordering(scope, queue, group, scope.agent)
+        except InvalidName:
+            # Another program created this group, and it has no keys of ours.
+            continue
+        while page := (yield _script(consumer, QueueLimit())):
+            waited += page
+    return waited
+
+
+def release_rest(scope: Scope, queue: str, groups: Iterable[str]) -> Op[None]:
+    """Do the rest of a removal of limits whose process was killed in the middle of it."""
+    names, keys = [*groups], scope.keys
+    asked = [("EXISTS", *keys.limits(queue, name)) for name in names]
+    limited, *left = yield Batch([("HEXISTS", keys.paused, pause_field("limit", queue)), *asked])
+    if limited == 0:
+        kept = (name for name, number in zip(names, left, strict=True) if number)
+        yield from release(scope, queue, kept)
 
 
 def _script(consumer: Ordering, limit: QueueLimit, *words: Arg) -> Script:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from agentbus.core import names
-from agentbus.core.errors import InvalidName
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.queues.ids import STREAMS, groups_of
 from agentbus.queues.limiting import release
 from agentbus.queues.limits import QueueLimit, checked, limit_of
-from agentbus.queues.ordering import Ordering
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.steps import Command, one_step
@@ -72,7 +70,7 @@ class Limits(OnBus[BusT_co]):
     def remove(self, queue: str) -> Op[bool]:
         """Remove the limits of a queue, and return whether it had any.
 
-        Tasks that wait for them may start at once.
+        Tasks that wait for them may start at once, also those that a removal which was killed has left.
         """
         return _remove(self._scope, names.name("queue", queue))
 
@@ -104,14 +102,10 @@ def _remove(scope: Scope, queue: str) -> Op[bool]:
     yield from _ring(scope, queue)
     # No task is put aside for them any more, not even by workers that do not know yet: no group is missed.
     streams = yield from groups_of(scope, queue, STREAMS)
-    for group in sorted({text(one[b"name"]) for groups in streams.values() for one in groups}):
-        try:
-            consumer = Ordering(scope, queue, group, scope.agent)
-        except InvalidName:
-            # Another program created this group, and it has no keys of ours.
-            continue
-        yield from release(consumer)
-    return bool(had)
+    groups = sorted({text(one[b"name"]) for groups in streams.values() for one in groups})
+    waited = yield from release(scope, queue, groups)
+    # One that was killed may have left tasks waiting.
+    return bool(had or waited)
 
 
 def _ring(scope: Scope, queue: str) -> Op[None]:
