@@ -91,7 +91,9 @@ VERB = Verb(
         choices=("first", "tail"),
         default="first",
     ),
-    Param("--concurrency N", "Run up to N tasks at once (1).", convert=_at_most(10_000), default=1),
+    Param(
+        "--concurrency N", "Run up to N tasks at once (1).", convert=_at_most(100_000), default=1
+    ),
     Param(
         "--batch N",
         "Give the program up to N tasks at once, the payloads as lines.",

@@ -391,7 +391,7 @@ def test_the_real_error_of_a_python_function_is_in_its_dead_letter(shell):
         (["mail", "--handler", "missing:f"], 2),
         (["mail", "--attempts", "0", "--", "true"], 2),
         (["mail", "--concurrency", "0", "--", "true"], 2),
-        (["mail", "--concurrency", "10001", "--", "true"], 2),
+        (["mail", "--concurrency", "100001", "--", "true"], 2),
         (["mail", "--processes", "1001", "--", "true"], 2),
         (["a\nb", "--", "true"], 2),
         (["mail", "--group", "", "--", "true"], 2),

@@ -23,7 +23,6 @@ from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
 from agentbus.queues.ids import task_id
 from agentbus.queues.janitor import Janitor
-from agentbus.queues.limits import MOST_AT_ONCE
 from agentbus.queues.retry import backoffs
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from agentbus.workers.middleware import Middleware
 
 _MOST = 500
+_MOST_AT_ONCE = 100_000
 # A larger number is not exact in a script.
 _MOST_TASKS = 2**53
 
@@ -334,7 +334,7 @@ class AnyWorker:
 class Worker(AnyWorker):
     """Runs a handler for the tasks of one queue, for one group.
 
-    `concurrency` tasks run at once, at most 10,000: in threads, or in an event loop if the handler is
+    `concurrency` tasks run at once, at most 100,000: in threads, or in an event loop if the handler is
     asynchronous. With `batch` the handler gets a list of deliveries. `attempts` is the maximum number
     of runs, `visibility` the seconds without a heartbeat after which other workers reclaim the tasks,
     `backoff` the delay before the next attempt, or a mapping with that of typed tasks by their names;
@@ -382,7 +382,7 @@ def _check(**numbers: int | None) -> None:
     for what, number in numbers.items():
         if number is None and what in {"count", "prefetch"}:
             continue
-        most = MOST_AT_ONCE if what == "concurrency" else _MOST_TASKS
+        most = _MOST_AT_ONCE if what == "concurrency" else _MOST_TASKS
         whole = isinstance(number, int) and not isinstance(number, bool)
         if not whole or not 1 <= number <= most:  # type: ignore[operator]
             raise UsageError(f"the {what} is {number!r}", hint=f"give a number from 1 to {most:,}")
