@@ -6,7 +6,7 @@ import os
 import time
 from datetime import datetime
 
-from agentbus.commands import _format, _progress, _spark
+from agentbus.commands import _format, _progress, _spark, _together
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -45,6 +45,7 @@ VERB = Verb(
         "agentbus report tasks s3a://bucket/bus --table causes --csv",
     ),
     subject="name",
+    excludes={"--live": ("--until", "--html", "--csv", "--table")},
 )
 # Rows of a table on a terminal: of one report, and of each when all are shown.
 _TOP, _TOP_OF_ALL = 20, 8
@@ -113,6 +114,7 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
     Returns the project, and about how many entries there are to report on.
     """
     args, project, entries = call.args, call.settings.project, 0
+    _together.check(VERB, args)
     if args.path is None and not args.live:
         raise UsageError(
             "report needs the path of an archive",

@@ -149,6 +149,10 @@ def test_a_page_without_the_library_that_writes_it_names_the_extra(archive, capf
         (["all", "no/such/archive"], 5, "no archive"),
         (["all", ".", "--csv", "--json"], 2, "exclude each other"),
         (["all", "{archive}", "--html", "no/such/page.html"], 2, "no directory"),
+        (["all", "--live", "--html", "page.html"], 2, "--live and --html exclude each other"),
+        (["all", "--live", "--csv"], 2, "--live and --csv exclude each other"),
+        (["all", "--live", "--table", "agents"], 2, "--live and --table exclude each other"),
+        (["all", "--live", "--until", "1m"], 2, "--live and --until exclude each other"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else None,
 )
