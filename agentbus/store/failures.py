@@ -65,6 +65,11 @@ _OWN_CERTIFICATE = (
     *("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "HANDSHAKE_FAILURE"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED"),
 )
+# What to do about a server that does not serve: in Python, and in a shell.
+CHECK_SERVER = (
+    "check the server with bus.doctor(), or connect to another URL",
+    "check the server with 'agentbus doctor', or give another --url",
+)
 
 
 def given_up(
@@ -97,8 +102,8 @@ def given_up(
         )
     return BackendUnavailable(
         f"{where} did not serve '{step.label}' within {waited:g} s ({said})",
-        hint=advice or "check the server with bus.doctor(), or connect to another URL",
-        shell_hint=advice or "check the server with 'agentbus doctor', or give another --url",
+        hint=advice or CHECK_SERVER[0],
+        shell_hint=advice or CHECK_SERVER[1],
     )
 
 

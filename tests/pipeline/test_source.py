@@ -9,8 +9,10 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql.types import StructType
 
 import agentbus
+from agentbus.errors import BackendUnavailable
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.source.data_source import AgentBusSource
+from agentbus.pipeline.spark.errors import told
 from tests.tiers import nightly
 
 
@@ -244,5 +246,11 @@ def test_a_wrong_option_is_told(load, options, words):
 def test_a_server_that_is_not_there_is_told(registered, project):
     frame = registered.read.format("agentbus").options(url="redis://127.0.0.1:1", project=project)
 
-    with pytest.raises(PySparkException, match="BackendUnavailable"):
+    with pytest.raises(PySparkException, match="BackendUnavailable") as caught:
         frame.load().collect()
+    found = told(caught.value)
+
+    assert isinstance(found, BackendUnavailable)
+    assert "bus.doctor()" not in found.message
+    assert "'agentbus doctor'" in (found.shell_hint or "")
+    assert str(found).endswith("; check the server with bus.doctor(), or connect to another URL")

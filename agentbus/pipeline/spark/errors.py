@@ -19,6 +19,7 @@ from agentbus.core.errors import (
     UsageError,
 )
 from agentbus.pipeline.spark import home
+from agentbus.store.failures import CHECK_SERVER
 
 _OURS = {
     name: found
@@ -133,7 +134,11 @@ def carried(text: str) -> AgentBusError | None:
         return None
     # The last one: those before it are its causes.
     name, message = found[-1]
-    return _OURS[name](message.strip())
+    message, hint, _ = message.strip().partition(f"; {CHECK_SERVER[0]}")
+    if not hint:
+        return _OURS[name](message)
+    # The text of an error lacks the advice for a shell.
+    return _OURS[name](message, hint=CHECK_SERVER[0], shell_hint=CHECK_SERVER[1])
 
 
 def sentence(text: str) -> str:
