@@ -500,6 +500,43 @@ def test_dead_letters_are_told_until_they_are_dealt_with(bus: agentbus.Bus) -> N
     assert findings(bus) == []
 
 
+@pytest.mark.parametrize(
+    "name", ["--help", "-g", "a\u200bb", "it's\u2028\\", "\U000e0100"], ids=ascii
+)
+def test_remedies_can_be_pasted_whatever_a_queue_and_its_group_are_named(
+    real_shell: Shell, real_url: str, project: str, name: str
+) -> None:
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        queue = bus.queue(name)
+        queue.publish_many(range(600))
+        for delivery in queue.fetch(group=name, count=1):
+            delivery.bury("no")
+    found = [json.loads(line) for line in real_shell.run("health", "--json").stdout.splitlines()]
+    subject = f"{name}/{name}"
+    remedies = {one["check"]: one["remedy"] for one in found if one.get("subject") == subject}
+
+    listed = _pasted(remedies["dead_letters"].partition("; then")[0])
+    worked = _pasted(remedies["lag"].partition(": ")[2].replace("CMD", "true"))
+
+    assert "no" in real_shell.run(*listed).stdout
+    assert real_shell.run(*worked[:1], "--count", "1", *worked[1:]).returncode == 0
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        assert bus.queue(name).remaining(name) == 598
+
+
+def _pasted(command: str) -> list[str]:
+    """Return the words that a shell makes of a command, past `agentbus`."""
+    printed = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command}"],
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    first, *words = printed.stdout.decode().split("\0")[:-1]
+    assert first == "agentbus"
+    return words
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_dead_letters_of_a_queue_that_is_gone_are_told(bus: agentbus.Bus, listed: bool) -> None:
     if listed:

@@ -13,9 +13,9 @@ from agentbus.admin.survey import surveyed
 from agentbus.coordination import lease_step, leases
 from agentbus.core import installation
 from agentbus.core.errors import AgentBusError, ConfigError
-from agentbus.core.names import shell_word
 from agentbus.core.readable import count
 from agentbus.core.record import Record
+from agentbus.core.shell_command import command, typed
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
 from agentbus.store import sessions
@@ -275,8 +275,8 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     found = Finding("dead letters", "ok", "none")
     if dead:
         name, group = max(dead, key=lambda box: dead[box])
-        option = "" if group == "default" else f" --group {shell_word(group)}"
-        remedy = f"agentbus dlq list {shell_word(name)}{option}; then replay or purge them"
+        option = "" if group == "default" else f" --group {typed(group)}"
+        remedy = f"{command('agentbus dlq list', name, option)}; then replay or purge them"
         many = f"{sum(dead.values())} in {count(len({name for name, _ in dead}), 'queue')}"
         found = Finding("dead letters", "warning", many, remedy)
     known, _ = yield from stats.known_queues(scope)

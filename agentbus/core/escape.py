@@ -31,7 +31,7 @@ def escaped(text: str) -> str:
     if text.isprintable() and _INVISIBLE.isdisjoint(text):
         return text
     return "".join(
-        c if _is_shown(c) or _belongs(text, at) else _code(c) for at, c in enumerate(text)
+        c if is_shown(c) or _belongs(text, at) else _code(c) for at, c in enumerate(text)
     )
 
 
@@ -40,7 +40,8 @@ def in_quotes(name: str) -> str:
     return '"' + escaped(name.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
-def _is_shown(character: str) -> bool:
+def is_shown(character: str) -> bool:
+    """Tell whether a character can be seen, and leaves the others where they are."""
     return character.isprintable() and character not in _INVISIBLE
 
 
@@ -58,7 +59,7 @@ def _belongs(text: str, at: int) -> bool:
 def _is_sign(character: str) -> bool:
     from unicodedata import category
 
-    return bool(character) and _is_shown(character) and category(character) in ("So", "Sk", "Sm")
+    return bool(character) and is_shown(character) and category(character) in ("So", "Sk", "Sm")
 
 
 def _code(character: str) -> str:

@@ -6,7 +6,7 @@ Their checkpoints are in a database, which is not read here.
 from __future__ import annotations
 
 from agentbus.admin.health.findings import HealthFinding, above, span, things
-from agentbus.core import names
+from agentbus.core.shell_command import command
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
@@ -181,7 +181,7 @@ def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]
         HealthFinding(
             *("quarantined", name, severity, None, None),
             f"the consumer {name!r} was quarantined{_why(record)}",
-            f"fix its handler, then: agentbus quarantine release {names.shell_word(name)}",
+            f"fix its handler, then: {command('agentbus quarantine release', name)}",
         )
         for name, record in (yield from quarantined(scope)).items()
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentbus.admin.health.findings import HealthFinding, span
 from agentbus.admin.health.thresholds import WARNING
 from agentbus.coordination import flags
-from agentbus.core import names
 from agentbus.core.record import Record
+from agentbus.core.shell_command import command
 from agentbus.core.stream import text
 from agentbus.store import sessions
 from agentbus.store.steps import Batch
@@ -46,8 +46,8 @@ class LeftHold(Record):
     @property
     def remedy(self) -> str:
         """What to do, for a shell."""
-        quoted = names.shell_word(self.flag)
-        return f"agentbus release --force {quoted}; next time use 'hold', or announce with --ttl"
+        release = command("agentbus release --force", self.flag)
+        return f"{release}; next time use 'hold', or announce with --ttl"
 
 
 def examine(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus.admin import letter_counts
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.survey import HEARD, live
-from agentbus.core import names
+from agentbus.core.shell_command import command, typed
 from agentbus.core.stream import position, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, taker
 from agentbus.queues.state import due_at
@@ -143,7 +143,7 @@ class QueueCheck:
             yield from too_long(
                 *(subject, f"the queue {subject!r}", length, bound, levels),
                 "look for a program that appends without 'agentbus publish';"
-                f" 'agentbus tidy {self._quoted}' trims finished tasks",
+                f" '{command('agentbus tidy', self.queue)}' trims finished tasks",
             )
 
     def _is_full(self, priority: str) -> bool:
@@ -266,7 +266,7 @@ class QueueCheck:
                 *(f"{self._subject(group)}/{consumer.name}", consumer.pending),
                 f"{consumer.name!r} holds {things(consumer.pending, 'task')} of"
                 f" {self._of(group)}{heard}",
-                f"see what it does: agentbus bus groups {self._quoted}"
+                f"see what it does: {command('agentbus bus groups', self.queue)}"
                 if works or consumer.idle < HEARD or taker(consumer.name) is not None
                 else self._reclaiming(group),
             )
@@ -306,19 +306,15 @@ class QueueCheck:
         """Yield findings for dead letters that were neither replayed nor purged."""
         for group, asked in self._letters.items():
             count = letter_counts.left(map(self._requests.number, asked))
-            option = "" if group == "default" else f" --group {names.shell_word(group)}"
+            option = "" if group == "default" else f" --group {typed(group)}"
             yield from self._above(
                 *("dead_letters", f"{self._where}/{group}", count),
                 # The name that several queues share stands for the letters of all.
                 f"the group {group!r} of {self._where!r} has {things(count, 'dead letter')}",
-                f"agentbus dlq list {names.shell_word(self._where)}{option}; then replay or purge them",
+                f"{command('agentbus dlq list', self._where, option)}; then replay or purge them",
             )
 
     # -- texts --
-
-    @property
-    def _quoted(self) -> str:
-        return names.shell_word(self.queue)
 
     def _levels(self, check: str) -> Levels:
         return self._thresholds.levels(check, self.queue)
@@ -343,7 +339,8 @@ class QueueCheck:
     def _more_workers(self, group: str | None) -> str:
         """Return the remedy for a backlog."""
         if self._workers.paused(self.queue):
-            return "agentbus resume" if self._workers.halted else f"agentbus resume {self._quoted}"
+            halted = self._workers.halted
+            return "agentbus resume" if halted else command("agentbus resume", self.queue)
         alive = self._workers.alive(self.queue, group)
         if alive and all(worker.paused is not None for worker in alive):
             return "see 'agentbus pause' for what is paused, then 'agentbus agent resume'"
@@ -356,13 +353,15 @@ class QueueCheck:
         if self._alive(group):
             return (
                 "a live worker reclaims them after the visibility; if it does not, see"
-                f" 'agentbus bus groups {self._quoted}'"
+                f" '{command('agentbus bus groups', self.queue)}'"
             )
         return self._start(group.group, "start a worker, which reclaims them")
 
     def _start(self, group: str | None, what: str = "start a worker") -> str:
-        option = "" if group in (None, "default") else f" --group {names.shell_word(str(group))}"
-        return f"{what}: agentbus work {self._quoted}{option} -- CMD"
+        option = "" if group in (None, "default") else f" --group {typed(str(group))}"
+        # After the first `--` there are no options.
+        program = " CMD" if self.queue.startswith("-") else " -- CMD"
+        return f"{what}: {command('agentbus work', self.queue, option)}{program}"
 
 
 def too_long(
