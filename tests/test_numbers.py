@@ -10,6 +10,7 @@ import pytest
 
 import agentbus
 from agentbus.core.errors import UsageError
+from agentbus.retry import Backoff
 
 Verb = Callable[[agentbus.Bus, Any], object]
 
@@ -122,3 +123,38 @@ def test_a_token_that_is_none_is_refused_by_name_and_ends_no_hold(
     with pytest.raises(UsageError, match=r"^the token is "):
         TOKENS[verb](bus, given)
     assert bus.release("build", token=hold.token).token == hold.token
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (math.nan,),
+        (-1,),
+        ("3",),
+        (True,),
+        (math.inf,),
+        (10**400,),
+        (1, math.nan),
+        (1, "3"),
+        (1, -5),
+    ],
+    ids=lambda one: str(one)[:9],
+)
+def test_a_backoff_that_would_end_a_worker_at_its_first_failure_is_refused(
+    bus: agentbus.Bus, given: Any
+) -> None:
+    for backoff in (Backoff(*given), {"app:task": Backoff(*given)}):
+        with pytest.raises(UsageError, match=r"of the backoff is "):
+            bus.subscribe("mail", print, backoff=backoff)
+
+
+def test_a_backoff_without_a_longest_delay_is_one_that_a_queue_can_keep(bus: agentbus.Bus) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("no")
+
+    bus.queue("mail").publish("x")
+    endless = Backoff(first=400 * 86_400, longest=math.inf)
+
+    assert bus.subscribe("mail", fail, backoff=endless).run_once() == 1
+    assert bus.queue("mail").groups()[0].retrying == 1
+    assert endless.after(2000) <= 400 * 86_400

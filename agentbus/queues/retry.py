@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentbus.core.errors import UsageError
 from agentbus.core.record import Record
 
@@ -55,7 +57,7 @@ class Backoff(Record):
         # Loaded here: its import takes longer than publishing a task, which also reads backoffs.
         from random import random
 
-        span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60))
+        span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60), _FAR)
         return span * (0.5 + random() / 2)  # noqa: S311 (no secret)
 
 
@@ -69,4 +71,16 @@ def backoffs(
     for one in (common, *by_task.values()):
         if not callable(getattr(one, "after", None)):
             raise UsageError(f"the backoff is {one!r}", hint="give a Backoff")
+        if isinstance(one, Backoff):
+            for what in ("first", "longest"):
+                _check(what, getattr(one, what))
     return common, by_task
+
+
+def _check(what: str, seconds: object) -> None:
+    from agentbus.core.validate import is_seconds
+
+    # Without a longest one there is still an end.
+    most = _FAR if what == "first" else math.inf
+    if not is_seconds(seconds) or not 0 <= seconds <= most:
+        raise UsageError(f"'{what}' of the backoff is {seconds!r:.60}", hint="give seconds")
