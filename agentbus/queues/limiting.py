@@ -62,8 +62,8 @@ def release_rest(scope: Scope, queue: str, groups: Iterable[str]) -> Op[None]:
     """Do the rest of a removal of limits whose process was killed in the middle of it."""
     names, keys = [*groups], scope.keys
     asked = [("EXISTS", *keys.limits(queue, name)) for name in names]
-    limited, *left = yield Batch([("HEXISTS", keys.paused, pause_field("limit", queue)), *asked])
-    if limited == 0:
+    limited, *left = yield Batch([("HGET", keys.paused, pause_field("limit", queue)), *asked])
+    if limited is None:
         kept = (name for name, number in zip(names, left, strict=True) if number)
         yield from release(scope, queue, kept)
 
