@@ -36,15 +36,19 @@ TEXTS: dict[str, Verb] = {
 }
 
 
+async def refused(verb: Verb, bus: agentbus.Bus, abus: agentbus.AsyncBus, given: object) -> None:
+    with pytest.raises(UsageError):
+        verb(bus, given)
+    with pytest.raises(UsageError):
+        await verb(abus, given)
+
+
 @pytest.mark.parametrize("given", [3, object(), True, 0.5], ids=["int", "object", "bool", "float"])
 @pytest.mark.parametrize("verb", COLLECTIONS)
 async def test_what_is_not_a_collection_is_refused(
     bus: agentbus.Bus, abus: agentbus.AsyncBus, verb: str, given: object
 ) -> None:
-    with pytest.raises(UsageError):
-        COLLECTIONS[verb](bus, given)
-    with pytest.raises(UsageError):
-        await COLLECTIONS[verb](abus, given)
+    await refused(COLLECTIONS[verb], bus, abus, given)
     assert bus.queues() == []
 
 
@@ -55,10 +59,7 @@ async def test_what_is_not_a_collection_is_refused(
 async def test_what_is_not_a_text_is_refused(
     bus: agentbus.Bus, abus: agentbus.AsyncBus, verb: str, given: object
 ) -> None:
-    with pytest.raises(UsageError):
-        TEXTS[verb](bus, given)
-    with pytest.raises(UsageError):
-        await TEXTS[verb](abus, given)
+    await refused(TEXTS[verb], bus, abus, given)
 
 
 @pytest.mark.parametrize(

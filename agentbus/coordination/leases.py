@@ -13,6 +13,7 @@ from agentbus.core.clock import of_day
 from agentbus.core.errors import LeaseHeld, LeasesFull, NotFound, NotHolder, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import text
+from agentbus.core.validate import is_seconds
 from agentbus.store.steps import Script, Wait
 
 TYPE_CHECKING = False
@@ -357,7 +358,6 @@ def _drop(
 
 
 def _milliseconds(what: str, seconds: float) -> int:
-    sound = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not sound or not 0 < seconds <= _LONGEST_TTL:
+    if not is_seconds(seconds) or not 0 < seconds <= _LONGEST_TTL:
         raise UsageError(f"{what} is {seconds!r}", hint="give seconds above 0, at most a year")
     return max(1, round(seconds * 1000))

@@ -19,6 +19,7 @@ from agentbus.queues.ids import (
     RETRY,
     ROUTER,
     STREAMS,
+    several,
     suffix,
     writable,
 )
@@ -196,7 +197,7 @@ def _ended(
 
 def _others(after: str | Iterable[str]) -> list[_Dependency]:
     """Return the dependencies, without duplicates."""
-    given = [after] if isinstance(after, str) else [*after]
+    given = several(after)
     for one in given:
         if not isinstance(one, str):
             raise UsageError(f"{one!r} is not a task id", hint="give one that 'publish' returned")

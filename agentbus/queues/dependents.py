@@ -9,7 +9,7 @@ from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.queues import bodies as stored, flow_outcomes
 from agentbus.queues.attempts import is_cancelled
-from agentbus.queues.ids import PRIORITIES, groups_of
+from agentbus.queues.ids import PRIORITIES, group_names, groups_of
 from agentbus.queues.notify import notifications
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
@@ -208,4 +208,4 @@ def _group(scope: Scope, queue: str) -> Generator[Step, Any, str]:
 def groups(scope: Scope, queue: str) -> Generator[Step, Any, set[str]]:
     """Return the groups that work on a queue."""
     found = yield from groups_of(scope, queue)
-    return {text(group[b"name"]) for groups in found.values() for group in groups}
+    return group_names(found)

@@ -100,6 +100,11 @@ def groups_of(
     }
 
 
+def group_names(streams: dict[str, list[dict[bytes, Any]]]) -> set[str]:
+    """Return the names of the groups in what `groups_of` returned."""
+    return {text(group[b"name"]) for groups in streams.values() for group in groups}
+
+
 def missing(scope: Scope, queue: str) -> Op[NotFound]:
     """Return the error for a queue that does not exist, with the nearest of those that do."""
     from agentbus.core.validate import closest

@@ -15,6 +15,7 @@ from agentbus.queues.ids import (
     RETRY,
     ROUTER,
     STREAMS,
+    group_names,
     groups_of,
     missing,
     split,
@@ -234,8 +235,7 @@ class _Tidying:
             forgotten += yield from self._letters(name, group)
         self._boxes |= boxes
         if not self._dry_run:
-            found = {text(info[b"name"]) for groups in streams.values() for info in groups}
-            yield from release_rest(scope, queue, sorted(found))
+            yield from release_rest(scope, queue, sorted(group_names(streams)))
             yield from dependencies.review(scope, queue, thorough=self._leftovers)
             if not streams:
                 yield _unregister(scope, queue)

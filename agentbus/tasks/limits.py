@@ -6,7 +6,7 @@ from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
-from agentbus.queues.ids import STREAMS, groups_of
+from agentbus.queues.ids import STREAMS, group_names, groups_of
 from agentbus.queues.limiting import release
 from agentbus.queues.limits import QueueLimit, checked, limit_of
 from agentbus.store.failures import or_empty
@@ -102,8 +102,7 @@ def _remove(scope: Scope, queue: str) -> Op[bool]:
     yield from _ring(scope, queue)
     # No task is put aside for them any more, not even by workers that do not know yet: no group is missed.
     streams = yield from groups_of(scope, queue, STREAMS)
-    groups = sorted({text(one[b"name"]) for groups in streams.values() for one in groups})
-    waited = yield from release(scope, queue, groups)
+    waited = yield from release(scope, queue, sorted(group_names(streams)))
     # One that was killed may have left tasks waiting.
     return bool(had or waited)
 
