@@ -50,9 +50,10 @@ def test_announce_by_the_holder_renews_with_the_same_token(bus):
     first = bus.announce("building", ttl=50)
     again = bus.announce("building", ttl=500)
 
-    assert again.renewed
+    assert (first.renewed, again.renewed) == (False, True)
     assert again.token == first.token
     assert again.timestamp == first.timestamp
+    assert first.ttl == 50
     assert 50 < again.ttl <= 500
 
 
