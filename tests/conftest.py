@@ -167,6 +167,14 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The path of a wheel of this checkout."""
+    from tests.wheels import build
+
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
 @pytest.fixture
 def own_server(tmp_path: pathlib.Path) -> Iterator[Server]:
     """A real server of the test's own, to be killed, stopped and configured."""

@@ -6,6 +6,7 @@ where each must leave the same as the other.
 
 from __future__ import annotations
 
+import _imp
 import compileall
 import inspect
 import io
@@ -19,6 +20,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,17 +51,29 @@ class Ran(NamedTuple):
     modules: list[str]
 
 
+def compile_module(path: pathlib.Path) -> None:
+    """Compile a linked module, beside it."""
+    from linker.compile import COMPILE_ARGS, LINK_ARGS, MACROS, translate
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = [*COMPILE_ARGS, *(f"-D{name}={value}" for name, value in MACROS)]
+        _compile(translate(path, pathlib.Path(folder)), path.with_suffix(".so"), *given, *LINK_ARGS)
+
+
 def compile_socket(folder: pathlib.Path) -> pathlib.Path:
     """Compile the socket of linked modules into a folder; any warning is an error."""
     made = folder / f"unix_socket{sysconfig.get_config_var('EXT_SUFFIX')}"
-    words = [
-        *shlex.split(sysconfig.get_config_var("CC")),
-        *("-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Wno-cast-function-type", "-Werror"),
-        f"-I{sysconfig.get_path('include')}",
-        *(str(ROOT / "scripts/linker/unix_socket.c"), "-o", str(made)),
-    ]
-    subprocess.run(words, check=True)
+    given = ("-O2", "-Wall", "-Wextra", "-Wno-cast-function-type", "-Werror")
+    _compile([str(ROOT / "scripts/linker/unix_socket.c")], made, *given)
     return made
+
+
+def _compile(files: Sequence[str], made: pathlib.Path, *given: str) -> None:
+    compiler = shlex.split(sysconfig.get_config_var("CC"))
+    include = f"-I{sysconfig.get_path('include')}"
+    subprocess.run(
+        [*compiler, "-shared", "-fPIC", *given, include, *files, "-o", str(made)], check=True
+    )
 
 
 class Way:
@@ -173,7 +187,7 @@ def _value(server: redis.Redis, key: bytes) -> Any:
 def main(folder: str | None) -> None:
     """Read jobs from stdin, run each in a child, and print its exit code."""
     codes = {
-        path.stem: compile(_patient(path.read_text()), str(path), "exec", dont_inherit=True)
+        path.stem: compile(patient(path.read_text()), str(path), "exec", dont_inherit=True)
         for path in (pathlib.Path(folder).glob("*.py") if folder else ())
     }
     # The second part is read from its file, while a server waits for the request's answer.
@@ -194,11 +208,6 @@ def main(folder: str | None) -> None:
                 os._exit(99)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n")
         sys.stdout.flush()
-
-
-def _patient(text: str) -> str:
-    """Return a linked module whose hooks leave no server alone that answers slowly, on a loaded machine."""
-    return text.replace("\nagents_event__WITHIN = 0.4\n", f"\nagents_event__WITHIN = {_PATIENCE}\n")
 
 
 def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
@@ -261,10 +270,22 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
         for name in ("os", "stat", "_socket"):
             del sys.modules[name]
         sys.setprofile(called if job["record"] else None)
+        compiled = codes[words[0]].co_filename[:-3] + ".so"
+        if os.path.exists(compiled):
+            spec = types.SimpleNamespace(name=f"linked_{words[0]}", origin=compiled)
+            made = _imp.create_dynamic(spec)  # type: ignore[arg-type]
+            vars(made).update(linked)
+            linked = vars(made)
+            _imp.exec_dynamic(made)
         exec(codes[words[0]], linked)
     from agentbus.commands._main import main as run
 
     run()
+
+
+def patient(text: str) -> str:
+    """Return a linked module whose hooks leave no server alone that answers slowly, on a loaded machine."""
+    return text.replace("\nagents_event__WITHIN = 0.4\n", f"\nagents_event__WITHIN = {_PATIENCE}\n")
 
 
 def ways(place: pathlib.Path, linked: pathlib.Path) -> Iterator[tuple[Way, Way]]:

@@ -23,7 +23,7 @@ _APART = (
 _ONE_RUN = (
     ("test_team_example",),
     ("test_layers", "test_stair", "test_hints", "test_architecture"),
-    *(("test_packaging",), ("test_discovery",), ("test_linked_verbs",)),
+    *(("test_packaging", "test_linked_verbs"), ("test_discovery",)),
     *(("test_web_hostile",), ("test_web_forged",)),
 )
 _SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -39,18 +40,32 @@ QUICK = sorted(verbs.VERBS)
 
 
 @pytest.fixture(scope="module")
-def linked(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("linked")
-    write(ROOT, folder)
-    linking.compile_socket(folder)
+def linked(wheel: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The folder of linked modules that a wheel holds, compiled."""
+    place = tmp_path_factory.mktemp("linked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place, [name for name in archive.namelist() if "/linked/" in name])
+    folder = place / "agentbus/linked"
+    hook = folder / "hook.py"
+    hook.write_text(linking.patient(hook.read_text()))
+    linking.compile_module(hook)
     return folder
 
 
 @pytest.fixture(scope="module")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The folder of linked modules that are not compiled."""
+    folder = tmp_path_factory.mktemp("bytecode")
+    write(ROOT, folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["linked", nightly("bytecode")])
 def both(
-    linked: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Way, Way]]:
-    yield from linking.ways(tmp_path_factory.mktemp("ways"), linked)
+    folder = request.getfixturevalue(request.param)
+    yield from linking.ways(tmp_path_factory.mktemp("ways"), folder)
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +139,9 @@ def test_plain_calls_do_the_same_and_load_nothing_else(both, repository, place, 
     pair.compare()
 
 
-def test_plain_calls_do_the_same_where_no_socket_was_compiled(repository, tmp_path_factory):
+def test_plain_calls_do_the_same_where_nothing_was_compiled(bytecode, repository, tmp_path_factory):
     # The name of the test is too long for the path of a socket.
-    folder = tmp_path_factory.mktemp("pure")
-    write(ROOT, folder / "linked")
-    for both in linking.ways(folder, folder / "linked"):
+    for both in linking.ways(tmp_path_factory.mktemp("pure"), bytecode):
         pair = Pair(both, cwd=repository)
         ran = [pair.run(*line, stdin=EVENT) for line in (*PLAIN, *PLAIN)]
         pair.compare()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import importlib.metadata
 import json
 import os
 import pathlib
@@ -20,59 +19,18 @@ import pytest
 import agentbus
 from tests.source_tree import MODULES, PACKAGE, ROOT
 from tests.tiers import nightly
+from tests.wheels import build, names
 
 sys.path.append(str(ROOT / "scripts"))
 
 from linker.build import PARTS
 from linker.sources import Sources
-from linker.verbs import VERBS, beginning, linked
-
-NEEDED_TO_BUILD = (77,)
-
-
-SOCKET = f"unix_socket{sysconfig.get_config_var('EXT_SUFFIX')}"
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return build(tmp_path_factory.mktemp("wheel"))
-
-
-def build(place: pathlib.Path, **environment: str) -> pathlib.Path:
-    """Return a wheel built from a copy of the source, as a build leaves files beside what it reads."""
-    shutil.copytree(
-        ROOT,
-        place / "source",
-        symlinks=True,
-        ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "tests", "__pycache__"),
-    )
-    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(place)]
-    if _has_setuptools():
-        words.append("--no-build-isolation")
-    done = subprocess.run(
-        [*words, str(place / "source")],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (built,) = place.glob("*.whl")
-    return built
-
-
-def _has_setuptools() -> bool:
-    try:
-        version = importlib.metadata.version("setuptools")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return tuple(int(part) for part in version.split(".")[:1]) >= NEEDED_TO_BUILD
+from linker.verbs import VERBS, linked
 
 
 @pytest.fixture(scope="session")
 def contents(wheel: pathlib.Path) -> set[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+    return names(wheel)
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +122,8 @@ def test_the_wheel_holds_the_linked_modules_of_its_own_sources(wheel, contents):
     held = {name.removeprefix("agentbus/linked/") for name in contents if "/linked/" in name}
     sources = Sources(ROOT)
 
-    assert held == {SOCKET, *(f"{verb}{part}.py" for verb in VERBS for part in PARTS)}
+    compiled = {f"{verb}.so" for verb in VERBS}
+    assert held == compiled | {f"{verb}{part}.py" for verb in VERBS for part in PARTS}
     with zipfile.ZipFile(wheel) as archive:
         for verb in VERBS:
             parts = (f"agentbus/linked/{verb}{part}.py" for part in PARTS)
@@ -178,16 +137,18 @@ def test_the_wheel_holds_the_linked_modules_of_its_own_sources(wheel, contents):
         nightly({"AGENTBUS_PURE": "1"}, "py3-none-any.whl", id="pure"),
     ],
 )
-def test_a_wheel_without_the_compiled_socket_holds_all_else(wheel, tmp_path, environment, tag):
+def test_a_wheel_of_which_nothing_is_compiled_holds_all_else(
+    wheel, contents, tmp_path, environment, tag
+):
     other = build(tmp_path, **environment)
 
-    names = []
-    for path in (wheel, other):
-        with zipfile.ZipFile(path) as archive:
-            names.append({name for name in archive.namelist() if "dist-info" not in name})
-    assert names[0] - names[1] == {f"agentbus/linked/{SOCKET}"}
-    assert names[1] < names[0]
+    missing = {name for name in contents - names(other) if "dist-info" not in name}
+    assert missing == {f"agentbus/linked/{verb}.so" for verb in VERBS}
     assert tag in other.name
+    with zipfile.ZipFile(other) as archive:
+        (script,) = (name for name in archive.namelist() if name.endswith("/agentbus-toolkit"))
+        # The bytecode is loaded by the other script.
+        assert ".get_code(" in archive.read(script).decode()
 
 
 def test_the_metadata_says_what_it_is(wheel, contents):
@@ -239,7 +200,7 @@ def test_the_installed_commands_are_scripts_of_a_few_lines(installed):
 
     assert first.startswith("#!/bin/sh\n")
     assert second.startswith(f"#!{installed}/python")
-    assert max(len(text.splitlines()) for text in (first, second)) < 50
+    assert max(len(text.splitlines()) for text in (first, second)) < 60
     assert "import re" not in first + second
     (quick,) = re.findall(r"^  (\w+(?: \| \w+)+)\)$", first, re.MULTILINE)
     assert quick.split(" | ") == sorted(VERBS)
@@ -380,8 +341,8 @@ def test_a_package_that_pythonpath_names_comes_before_the_linked_modules(
     # As many that what comes last is where packages are without them.
     places = [str(tmp_path), "/none/a", "/none/b", str(tmp_path / "last")]
     (tmp_path / "last/agentbus/linked").mkdir(parents=True)
-    linked = f"{beginning()[0]}\nraise SystemExit('linked')\n"
-    (tmp_path / "last/agentbus/linked/speak.py").write_text(linked)
+    (compiled,) = installed.parent.glob("lib/python*/site-packages/agentbus/linked/speak.so")
+    shutil.copy(compiled, tmp_path / "last/agentbus/linked")
     done = subprocess.run(
         [str(installed / command), "speak", "hi"],
         env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": ":".join(places)},

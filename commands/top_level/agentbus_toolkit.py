@@ -3,8 +3,10 @@
 A top-level module, since the package `agentbus` may be another project's.
 """
 
+import _imp
 import os
 import sys
+from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import SourceFileLoader
 
 
@@ -16,10 +18,15 @@ def main() -> None:
         "",
     )
     verb = sys.argv[1] if sys.argv[1:] and sys.argv[1].isalpha() else ""
-    linked = f"{searched}/agentbus/linked/{verb}.py"
-    if verb and os.path.exists(linked):
-        # `searched` tells it that no other package comes first.
-        code = SourceFileLoader("agentbus", linked).get_code("agentbus")
+    linked = f"{searched}/agentbus/linked/{verb}"
+    # `searched` tells it that no other package comes first.
+    if verb and os.path.exists(f"{linked}.so"):
+        spec = ModuleSpec(f"linked_{verb}", None, origin=f"{linked}.so")
+        made = _imp.create_dynamic(spec)
+        vars(made)["searched"] = searched
+        _imp.exec_dynamic(made)
+    elif verb and os.path.exists(f"{linked}.py"):
+        code = SourceFileLoader("agentbus", f"{linked}.py").get_code("agentbus")
         exec(code or "", {"__name__": "__main__", "searched": searched})  # noqa: S102 (as Python runs a script)
     try:
         from agentbus.commands._main import main as run

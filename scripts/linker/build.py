@@ -1,4 +1,4 @@
-"""The steps of setuptools that write the linked modules, and compile their socket, into what is built."""
+"""The steps of setuptools that write the linked modules into what is built, and compile them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from setuptools import Extension
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.errors import CompileError
 
+from linker.compile import COMPILE_ARGS, LINK_ARGS, MACROS, translate
 from linker.sources import Sources
 from linker.verbs import VERBS, linked
 
@@ -19,14 +21,6 @@ ROOT = HERE.parent.parent
 FOLDER = "agentbus/linked"
 # What is added to the name of the file of each part.
 PARTS = ("", "_after", "_rare")
-# Without a compiler, quick verbs load Python's own module, and take 1 to 2 % longer.
-SOCKET = Extension(
-    "agentbus.linked.unix_socket",
-    ["scripts/linker/unix_socket.c"],
-    optional=True,
-    # Fewer pages to map and protect: it loads in 165 us instead of 208.
-    extra_link_args=["-s", "-Wl,-z,noseparate-code", "-Wl,-z,norelro"],
-)
 
 
 def names() -> list[str]:
@@ -60,26 +54,64 @@ class BuildPy(build_py):  # type: ignore[misc]
 
     def get_source_files(self) -> list[str]:
         """Return the files that a source distribution needs, with those of this step."""
-        own = [str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.*"))]
+        found = sorted(path for path in HERE.glob("*") if path.is_file())
+        own = [str(path.relative_to(ROOT)) for path in found]
         files: list[str] = super().get_source_files()
         return [*files, *own]
 
 
 class BdistWheel(bdist_wheel):  # type: ignore[misc]
-    """Builds a wheel for this platform; with AGENTBUS_PURE, one for all, without the socket."""
+    """Builds a wheel for this platform; with AGENTBUS_PURE, one for all, of which nothing is compiled."""
 
     def finalize_options(self) -> None:
         """Name the platform in the wheel's tag if something is to be compiled."""
         if sys.platform == "linux" and not os.environ.get("AGENTBUS_PURE"):
-            self.distribution.ext_modules = [SOCKET]
+            # Without a compiler, quick verbs load bytecode, and take 2 to 3 % longer.
+            self.distribution.ext_modules = [
+                Extension(
+                    f"agentbus.linked.{verb}",
+                    [],
+                    define_macros=MACROS,
+                    extra_compile_args=COMPILE_ARGS,
+                    extra_link_args=LINK_ARGS,
+                    optional=True,
+                )
+                for verb in VERBS
+            ]
         super().finalize_options()
 
 
 class BuildExt(build_ext):  # type: ignore[misc]
-    """Compiles the socket of the linked modules, which an editable install does not have."""
+    """Compiles the linked modules, which an editable install does not have, several at a time."""
 
     def finalize_options(self) -> None:
         """Leave out of an editable install what would be written among the sources."""
         super().finalize_options()
+        self._has_failed = False
+        self.parallel: int = len(os.sched_getaffinity(0))
         if self.inplace:
             self.extensions: list[Extension] = []
+
+    def run(self) -> None:
+        """Compile; what was compiled is run by the command of this folder, which is shorter."""
+        super().run()
+        if any(pathlib.Path(self.build_lib, FOLDER).glob("*.so")):
+            own = {path.name: str(path.relative_to(ROOT)) for path in HERE.glob("agentbus-*")}
+            scripts = self.distribution.scripts
+            self.distribution.scripts = [own.get(pathlib.Path(one).name, one) for one in scripts]
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return the path of a compiled module, which the commands find without Python's own suffix."""
+        return f"{fullname.replace('.', '/')}.so"
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile a linked module that was written into what is built, unless another one failed."""
+        if self._has_failed:
+            raise CompileError("nothing more is compiled")
+        path = pathlib.Path(self.build_lib, f"{ext.name.replace('.', '/')}.py")
+        try:
+            ext.sources = translate(path, pathlib.Path(self.build_temp, "linked"))
+            super().build_extension(ext)
+        except Exception:
+            self._has_failed = True
+            raise

@@ -102,8 +102,8 @@ def _object(kind: str, methods: dict[str, Any], values: dict[str, Any]) -> Any:
     known = vars(made)
     known.update(values)
     for name, method in methods.items():
-        known[name] = method.__get__(made)
-    known["__getattr__"] = _lacking.__get__(made)
+        known[name] = _bound(method, made)
+    known["__getattr__"] = _bound(_lacking, made)
     return made
 
 
@@ -114,7 +114,9 @@ def _lacking(value: Any, name: str) -> Any:
     while _WAITING and found not in globals():
         _load_rest()
     if found in globals():
-        return globals()[found].__get__(value)
+        # A function that is compiled is no descriptor.
+        symbol = globals()[found]
+        return symbol.__get__(value) if hasattr(symbol, "__get__") else _bound(symbol, value)
     own = _late(_CLASSES[kind], kind)
     for of in own.__mro__:
         if name in vars(of):
@@ -149,7 +151,7 @@ def _find(name: str, path: Any = None, target: Any = None) -> Any:
     if name == "agentbus":
         from _frozen_importlib_external import PathFinder
 
-        return PathFinder.find_spec(name, [_load_rest.__code__.co_filename.rsplit("/", 3)[0]])
+        return PathFinder.find_spec(name, [_FOLDER.rsplit("/", 2)[0]])
     import site
 
     sys.meta_path.remove(_finder)
@@ -179,13 +181,10 @@ def _extension(name: str) -> Any:
 
 
 def _sockets() -> Any:
-    """Load the compiled part of `_socket`, which takes three times as long, if there is one."""
-    folder = _load_rest.__code__.co_filename.rsplit("/", 1)[0]
-    name = f"{folder}/unix_socket{_imp.extension_suffixes()[0]}"
-    try:
-        made = _imp.create_dynamic(_namespace(name="unix_socket", origin=name))
-    except ImportError:
+    """Return what a compiled module has of `_socket`, which takes longer to load, or that."""
+    if _FILE[-3:] == ".py":
         return _extension("_socket")
+    made = _imp.create_dynamic(_namespace(name="unix_socket", origin=_FILE))
     _imp.exec_dynamic(made)
     return made
 
@@ -249,8 +248,13 @@ def _system() -> Any:
     return found
 
 
+# The path of the linked module: in a compiled one, its `__file__` (see compile.py).
+_FILE: str = _load_rest.__code__.co_filename
+_FOLDER, _, _name = _FILE.rpartition("/")
 # What has attributes, and needs no class.
 _namespace: Any = type(sys.implementation)
+# A method of an object: `types` would have to be imported.
+_bound: Any = type(sys.modules["_frozen_importlib"].BuiltinImporter.find_spec)
 # Nothing that a quick verb makes is garbage.
 gc: Any = sys.modules.get("gc") or _extension("gc")
 gc.disable()
@@ -259,15 +263,14 @@ if sys.flags.no_site:
     del sys.argv[:2]
 elif "searched" not in globals() and not sys.path[3].endswith("/lib-dynload"):
     # The second command took the fifth place on the path for this package's: others come before it.
-    raise OSError(f"{sys.path[4]} may not be the first place of the package agentbus")
+    raise ImportError(f"{sys.path[4]} may not be the first place of the package agentbus")
 # The paths of the parts that are not loaded, the next one at the end.
 _WAITING: list[str] = [
-    f"{_load_rest.__code__.co_filename[:-3]}_{part}.py" for part in ("rare", "after")
+    f"{_FOLDER}/{_name.partition('.')[0]}_{part}.py" for part in ("rare", "after")
 ]
 _make: Any = builtins.__build_class__
-_finder: Any = _find
+_finder: Any = _namespace(find_spec=_find)
 if sys.flags.no_site:
-    _finder.find_spec = _find
     sys.meta_path.append(_finder)
 stat: Any = sys.modules.get("_stat") or _extension("_stat")
 os: Any = _system()
