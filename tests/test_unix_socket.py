@@ -7,6 +7,8 @@ import _socket
 import ast
 import contextlib
 import errno
+import functools
+import operator
 import os
 import signal
 import socket
@@ -250,6 +252,24 @@ def test_a_signals_handler_ends_a_wait_by_an_exception(client, peer, timeout):
 
     with pytest.raises(KeyboardInterrupt), signals(signal.default_int_handler):
         client.recv(16)
+
+
+@pytest.mark.parametrize("module", ["compiled"], indirect=True)
+def test_a_signal_that_came_while_no_instruction_of_python_ran_is_handled_before_a_wait(
+    client, peer
+):
+    # These are called one after the other without one: by code that is compiled, too.
+    calls = [
+        functools.partial(signal.setitimer, signal.ITIMER_REAL, 0.001),
+        functools.partial(bytes(50_000_000).find, b"found later than the signal comes"),
+        functools.partial(client.recv, 1),
+    ]
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(map(operator.call, calls))
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_signals_do_not_prolong_a_wait(client, peer):

@@ -74,7 +74,10 @@ await(int fd, const Call *call, double until)
     return count < 0 ? errno : 0;
 }
 
-/* Run a call within the timeout, again if a signal interrupts it; return -1 with an exception set if it fails. */
+/* Run a call within the timeout, again if a signal interrupts it; return -1 with an exception set if it fails.
+
+   What handles a signal runs first: the code that calls this is compiled, too, and Python runs it only between
+   the instructions of its own. */
 static ssize_t
 run(Socket *self, const Call *call)
 {
@@ -84,6 +87,8 @@ run(Socket *self, const Call *call)
         ssize_t done;
         int error;
 
+        if (PyErr_CheckSignals() < 0)
+            return -1;
         Py_BEGIN_ALLOW_THREADS
         done = once(self->fd, call);
         error = done < 0 ? errno : 0;
@@ -101,8 +106,6 @@ run(Socket *self, const Call *call)
             failed(error);
             return -1;
         }
-        if (error == EINTR && PyErr_CheckSignals() < 0)
-            return -1;
     }
 }
 
