@@ -88,7 +88,7 @@ class BuildExt(build_ext):  # type: ignore[misc]
         """Leave out of an editable install what would be written among the sources."""
         super().finalize_options()
         self._has_failed = False
-        self.parallel: int = len(os.sched_getaffinity(0))
+        self.parallel: int = os.cpu_count() or 1
         if self.inplace:
             self.extensions: list[Extension] = []
 
