@@ -266,6 +266,23 @@ def test_the_command_works_wherever_it_is_found(installed, tmp_path, way):
         run(program, "server", "stop", home=tmp_path)
 
 
+@COMMANDS
+def test_a_quick_verb_works_where_what_was_compiled_cannot_be_loaded(installed, tmp_path, command):
+    copy = tmp_path / "venv"
+    shutil.copytree(installed.parent, copy, symlinks=True)
+    (compiled,) = copy.glob("lib/python*/site-packages/agentbus/linked/speak.so")
+    # As one for another system, or on a file system that nothing may be executed from.
+    compiled.write_bytes(b"")
+    program = copy / "bin" / command
+    # The second one names its Python.
+    program.write_text(program.read_text().replace(str(installed), str(copy / "bin")))
+    try:
+        run(program, "speak", "hi", home=tmp_path)
+        assert '"message": "hi"' in run(program, "overhear", "--json", home=tmp_path)
+    finally:
+        run(program, "server", "stop", home=tmp_path)
+
+
 @pytest.mark.parametrize("way", [itself, link_to])
 def test_clients_are_to_call_the_command_as_it_was_called(installed, tmp_path, way):
     program = way(installed, tmp_path)

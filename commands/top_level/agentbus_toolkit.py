@@ -19,15 +19,8 @@ def main() -> None:
     )
     verb = sys.argv[1] if sys.argv[1:] and sys.argv[1].isalpha() else ""
     linked = f"{searched}/agentbus/linked/{verb}"
-    # `searched` tells it that no other package comes first.
-    if verb and os.path.exists(f"{linked}.so"):
-        spec = ModuleSpec(f"linked_{verb}", None, origin=f"{linked}.so")
-        made = _imp.create_dynamic(spec)
-        vars(made)["searched"] = searched
-        _imp.exec_dynamic(made)
-    elif verb and os.path.exists(f"{linked}.py"):
-        code = SourceFileLoader("agentbus", f"{linked}.py").get_code("agentbus")
-        exec(code or "", {"__name__": "__main__", "searched": searched})  # noqa: S102 (as Python runs a script)
+    if verb and os.path.exists(f"{linked}.py"):
+        _run(linked, f"linked_{verb}", searched)
     try:
         from agentbus.commands._main import main as run
     except ImportError as error:
@@ -36,3 +29,16 @@ def main() -> None:
             "uninstall it ('pip uninstall agentbus') and install agentbus-toolkit again"
         ) from None
     run()
+
+
+def _run(linked: str, name: str, searched: str) -> None:
+    """Run a linked module, or its bytecode if it was not compiled, or that cannot be loaded here."""
+    try:
+        made = _imp.create_dynamic(ModuleSpec(name, None, origin=f"{linked}.so"))
+    except ImportError:
+        code = SourceFileLoader("agentbus", f"{linked}.py").get_code("agentbus")
+        # `searched` tells it that no other package comes first.
+        exec(code or "", {"__name__": "__main__", "searched": searched})  # noqa: S102 (as Python runs a script)
+    else:
+        vars(made)["searched"] = searched
+        _imp.exec_dynamic(made)
