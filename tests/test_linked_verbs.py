@@ -36,6 +36,9 @@ sys.path.append(str(ROOT / "scripts"))
 from linker import link, runtime, sources, verbs
 from linker.build import PARTS, write
 
+# To build a wheel takes minutes while other tests run.
+pytestmark = pytest.mark.timeout(900)
+
 QUICK = sorted(verbs.VERBS)
 
 
