@@ -68,7 +68,7 @@ class BdistWheel(bdist_wheel):  # type: ignore[misc]
     def finalize_options(self) -> None:
         """Name the platform in the wheel's tag if something is to be compiled."""
         if sys.platform == "linux" and not os.environ.get("AGENTBUS_PURE"):
-            # Without a compiler, quick verbs load bytecode, and take 2 to 3 % longer.
+            # Without a compiler, quick verbs load bytecode, and take 1.5 to 3 % longer.
             self.distribution.ext_modules = [
                 Extension(
                     f"agentbus.linked.{verb}",
