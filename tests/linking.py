@@ -57,7 +57,7 @@ def compile_module(path: pathlib.Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         given = [*COMPILE_ARGS, *(f"-D{name}={value}" for name, value in MACROS)]
-        _compile(translate(path, pathlib.Path(folder)), path.with_suffix(".so"), *given, *LINK_ARGS)
+        _compile(translate(path, pathlib.Path(folder)), _compiled(path), *given, *LINK_ARGS)
 
 
 def compile_socket(folder: pathlib.Path) -> pathlib.Path:
@@ -66,6 +66,10 @@ def compile_socket(folder: pathlib.Path) -> pathlib.Path:
     given = ("-O2", "-Wall", "-Wextra", "-Wno-cast-function-type", "-Werror")
     _compile([str(ROOT / "scripts/linker/unix_socket.c")], made, *given)
     return made
+
+
+def _compiled(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def _compile(files: Sequence[str], made: pathlib.Path, *given: str) -> None:
@@ -270,9 +274,9 @@ def _run(job: dict[str, Any], codes: Mapping[str, Any]) -> None:
         for name in ("os", "stat", "_socket"):
             del sys.modules[name]
         sys.setprofile(called if job["record"] else None)
-        compiled = codes[words[0]].co_filename[:-3] + ".so"
-        if os.path.exists(compiled):
-            spec = types.SimpleNamespace(name=f"linked_{words[0]}", origin=compiled)
+        compiled = _compiled(pathlib.Path(codes[words[0]].co_filename))
+        if compiled.exists():
+            spec = types.SimpleNamespace(name=f"linked_{words[0]}", origin=str(compiled))
             made = _imp.create_dynamic(spec)  # type: ignore[arg-type]
             vars(made).update(linked)
             linked = vars(made)

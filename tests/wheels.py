@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 
 from tests.profiles import NIGHTLY
@@ -21,6 +22,8 @@ from linker.verbs import VERBS
 _NEEDED_TO_BUILD = {"cython": (3, 1), "setuptools": (77, 0)}
 # To compile the modules of all verbs takes two minutes of a core: the nightly tier does.
 COMPILED = tuple(VERBS) if NIGHTLY else ("announce", "await", "speak")
+# Another Python's module is never loaded: the virtual environment's may change under it.
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 _ALL = "COMPILED = tuple(VERBS)"
 
 

@@ -33,8 +33,9 @@ def main() -> None:
 
 def _run(linked: str, name: str, searched: str) -> None:
     """Run a linked module, or its bytecode if it was not compiled, or that cannot be loaded here."""
+    path = f"{linked}{_imp.extension_suffixes()[0]}"
     try:
-        made = _imp.create_dynamic(ModuleSpec(name, None, origin=f"{linked}.so"))
+        made = _imp.create_dynamic(ModuleSpec(name, None, origin=path))
     except ImportError:
         code = SourceFileLoader("agentbus", f"{linked}.py").get_code("agentbus")
         # `searched` tells it that no other package comes first.
