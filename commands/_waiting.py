@@ -69,9 +69,8 @@ def run(
     if not waits:
         return _called(verb, module, call)
     values = vars(call.args)
-    # A quick verb ends before garbage matters (see scripts/agentbus); what is imported is none.
+    # The imported modules stay: collections need not look through them.
     gc.freeze()
-    gc.enable()
     values["pid"] = os.getpid()
     # Verbs put the two ways to name flags together when they run.
     named = [*values.get("names", ()), *filter(None, [values.get("name")])]

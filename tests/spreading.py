@@ -17,13 +17,12 @@ _APART = (
     ("resuming",),
     ("without_spark",),
 )
-# A line's tests look at one run of the example, in a project of one name, at the syntax trees of all
-# source, at one wheel, at one cluster, at linked modules or at a project full of what others wrote: each
-# process would make that anew.
+# A line's tests share one run of the example, the syntax trees of all source, one wheel, one cluster or one
+# project full of what others wrote: each process would make its own.
 _ONE_RUN = (
     ("test_team_example",),
     ("test_layers", "test_stair", "test_hints", "test_architecture"),
-    *(("test_packaging", "test_linked_verbs"), ("test_discovery",)),
+    *(("test_packaging",), ("test_discovery",)),
     *(("test_web_hostile",), ("test_web_forged",)),
 )
 _SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}

@@ -18,17 +18,7 @@ import pytest
 
 import agentbus
 from tests.source_tree import MODULES, PACKAGE, ROOT
-from tests.tiers import nightly
-from tests.wheels import COMPILED, SUFFIX, build, names
-
-sys.path.append(str(ROOT / "scripts"))
-
-from linker.build import PARTS
-from linker.sources import Sources
-from linker.verbs import VERBS, linked
-
-# To build a wheel takes minutes while other tests run.
-pytestmark = pytest.mark.timeout(900)
+from tests.wheels import names
 
 
 @pytest.fixture(scope="session")
@@ -111,7 +101,7 @@ def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
 
     assert {pathlib.PurePath(name).suffix for name in inside} == {
         *(".py", ".lua", ".txt", ".typed", ".properties", ".css", ".jinja", ".js", ".md"),
-        *(".html", ".svg", ".so"),
+        *(".html", ".svg"),
     }
     # agentbus.testing is for users' own tests.
     assert not [
@@ -119,39 +109,6 @@ def test_the_wheel_holds_nothing_that_is_not_the_package(contents):
         for name in inside
         if "__pycache__" in name or "test" in name.removeprefix("agentbus/testing/")
     ]
-
-
-def test_the_wheel_holds_the_linked_modules_of_its_own_sources(wheel, contents):
-    held = {name.removeprefix("agentbus/linked/") for name in contents if "/linked/" in name}
-    sources = Sources(ROOT)
-
-    compiled = {f"{verb}{SUFFIX}" for verb in COMPILED}
-    assert held == compiled | {f"{verb}{part}.py" for verb in VERBS for part in PARTS}
-    with zipfile.ZipFile(wheel) as archive:
-        for verb in VERBS:
-            parts = (f"agentbus/linked/{verb}{part}.py" for part in PARTS)
-            assert tuple(archive.read(part).decode() for part in parts) == linked(sources, verb)
-
-
-@pytest.mark.parametrize(
-    ("environment", "tag"),
-    [
-        pytest.param({"CC": "/nowhere/cc"}, "linux_", id="without a compiler"),
-        nightly({"AGENTBUS_PURE": "1"}, "py3-none-any.whl", id="pure"),
-    ],
-)
-def test_a_wheel_of_which_nothing_is_compiled_holds_all_else(
-    wheel, contents, tmp_path, environment, tag
-):
-    other = build(tmp_path, **environment)
-
-    missing = {name for name in contents - names(other) if "dist-info" not in name}
-    assert missing == {f"agentbus/linked/{verb}{SUFFIX}" for verb in COMPILED}
-    assert tag in other.name
-    with zipfile.ZipFile(other) as archive:
-        (script,) = (name for name in archive.namelist() if name.endswith("/agentbus-toolkit"))
-        # The bytecode is loaded by the other script.
-        assert ".get_code(" in archive.read(script).decode()
 
 
 def test_the_metadata_says_what_it_is(wheel, contents):
@@ -197,16 +154,17 @@ def test_the_installed_command_shows_its_version(installed, command, tmp_path):
     )
 
 
-def test_the_installed_commands_are_scripts_of_a_few_lines(installed):
-    # What a packaging tool writes for an entry point takes half as long as a whole verb.
-    first, second = ((installed / name).read_text() for name in ("agentbus", "agentbus-toolkit"))
+def test_the_installed_commands_are_scripts_of_three_lines(installed):
+    # The script that pip 23 generates for an entry point imports `re`, half of a verb's time.
+    for name in ("agentbus", "agentbus-toolkit"):
+        first, *rest = (installed / name).read_text().splitlines()
+        assert first == f"#!{installed}/python"
+        assert len(rest) == 2
 
-    assert first.startswith("#!/bin/sh\n")
-    assert second.startswith(f"#!{installed}/python")
-    assert max(len(text.splitlines()) for text in (first, second)) < 50
-    assert "import re" not in first + second
-    (quick,) = re.findall(r"^  (\w+(?: \| \w+)+)\)$", first, re.MULTILINE)
-    assert quick.split(" | ") == sorted(VERBS)
+
+def test_the_wheel_is_pure(wheel, contents):
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert wheel.stat().st_size < 1_500_000
 
 
 @pytest.mark.parametrize("line", [["await", "building"], ["overhear", "--follow"]])
@@ -269,38 +227,6 @@ def test_the_command_works_wherever_it_is_found(installed, tmp_path, way):
         run(program, "server", "stop", home=tmp_path)
 
 
-@COMMANDS
-@pytest.mark.parametrize("word", ["../linked/speak", "\udcff", ""])
-def test_only_a_verb_names_a_module_that_is_loaded(installed, tmp_path, command, word):
-    done = subprocess.run(
-        [str(installed / command), word],
-        env={"HOME": str(tmp_path), "PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-
-
-@COMMANDS
-def test_a_quick_verb_works_where_what_was_compiled_cannot_be_loaded(installed, tmp_path, command):
-    copy = tmp_path / "venv"
-    shutil.copytree(installed.parent, copy, symlinks=True)
-    (compiled,) = copy.glob("lib/python*/site-packages/agentbus/linked/speak*.so")
-    # As one for another system, or on a file system that nothing may be executed from.
-    compiled.write_bytes(b"")
-    program = copy / "bin" / command
-    # The second one names its Python.
-    program.write_text(program.read_text().replace(str(installed), str(copy / "bin")))
-    try:
-        run(program, "speak", "hi", home=tmp_path)
-        assert '"message": "hi"' in run(program, "overhear", "--json", home=tmp_path)
-    finally:
-        run(program, "server", "stop", home=tmp_path)
-
-
 @pytest.mark.parametrize("way", [itself, link_to])
 def test_clients_are_to_call_the_command_as_it_was_called(installed, tmp_path, way):
     program = way(installed, tmp_path)
@@ -311,35 +237,23 @@ def test_clients_are_to_call_the_command_as_it_was_called(installed, tmp_path, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["at a path with blanks", "for a user"])
-def test_the_command_works_however_it_is_installed(wheel, tmp_path, how):
-    base = tmp_path / "a place"
-    python, words, environment = sys.executable, ["--no-deps", "--no-index", str(wheel)], {}
-    if how == "for a user":
-        python = str(pathlib.Path(sys.base_prefix, "bin/python3"))
-        words.insert(0, "--user")
-        environment = {"PYTHONUSERBASE": str(base)}
-    else:
-        venv.create(base, with_pip=False, symlinks=True)
-        words = ["--python", str(base / "bin/python"), "install", *words]
-    install = words if "install" in words else ["install", *words]
+def test_the_command_works_installed_for_a_user(wheel, tmp_path):
+    base = tmp_path / "base"
+    environment = {"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONUSERBASE": str(base)}
     subprocess.run(
-        [python, "-m", "pip", "--quiet", *install],
-        env={
-            "HOME": str(tmp_path),
-            "PATH": os.defpath,
-            "PIP_BREAK_SYSTEM_PACKAGES": "1",
-            **environment,
-        },
+        [
+            *(str(pathlib.Path(sys.base_prefix, "bin/python3")), "-m", "pip", "--quiet", "install"),
+            *("--user", "--no-deps", "--no-index", str(wheel)),
+        ],
+        env={**environment, "PIP_BREAK_SYSTEM_PACKAGES": "1"},
         check=True,
     )
     (packages,) = (base / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    programs = base / "bin"
     for words in (["speak", "hi there"], ["overhear", "--json"], ["server", "stop"]):
         done = subprocess.run(
-            [str(programs / "agentbus"), *words],
-            env={"HOME": str(tmp_path), "PATH": os.defpath, **environment},
+            [str(base / "bin/agentbus"), *words],
+            env=environment,
             capture_output=True,
             text=True,
             check=False,
@@ -368,53 +282,6 @@ def test_what_is_set_for_python_acts_on_quick_verbs_too(installed, tmp_path, var
 
 
 @COMMANDS
-def test_a_package_that_pythonpath_names_comes_before_the_linked_modules(
-    installed, tmp_path, command
-):
-    (tmp_path / "agentbus").mkdir()
-    (tmp_path / "agentbus/__init__.py").write_text("raise SystemExit('another package')")
-    # As many that what comes last is where packages are without them.
-    places = [str(tmp_path), "/none/a", "/none/b", str(tmp_path / "last")]
-    (tmp_path / "last/agentbus/linked").mkdir(parents=True)
-    (compiled,) = installed.parent.glob("lib/python*/site-packages/agentbus/linked/speak*.so")
-    shutil.copy(compiled, tmp_path / "last/agentbus/linked")
-    done = subprocess.run(
-        [str(installed / command), "speak", "hi"],
-        env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": ":".join(places)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert (done.returncode, done.stderr) == (1, "another package\n")
-
-
-@COMMANDS
-@pytest.mark.parametrize(("name", "is_quick"), [("mine.py", True), ("agentbus/none.py", False)])
-def test_a_quick_verb_is_as_quick_with_places_on_pythonpath_that_do_not_matter(
-    installed, tmp_path, command, name, is_quick
-):
-    place = tmp_path / "place"
-    file = place / name
-    file.parent.mkdir(parents=True)
-    file.touch()
-    python = {"PYTHONPATH": f"{place}:/none", "PYTHONPROFILEIMPORTTIME": "1"}
-    run(installed / "agentbus", "speak", "hi", home=tmp_path)
-    try:
-        done = subprocess.run(
-            [str(installed / command), "speak", "hi"],
-            env={"HOME": str(tmp_path), "PATH": os.defpath, **python},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    finally:
-        run(installed / "agentbus", "server", "stop", home=tmp_path)
-
-    assert ("agentbus.commands._main" in done.stderr) is not is_quick
-
-
-@COMMANDS
 def test_a_quick_verb_heeds_what_a_customization_sets(installed, tmp_path, command):
     (tmp_path / "sitecustomize.py").write_text("import os; os.environ['AGENTBUS_PROJECT'] = 'mine'")
     try:
@@ -429,31 +296,6 @@ def test_a_quick_verb_heeds_what_a_customization_sets(installed, tmp_path, comma
     log = (tmp_path / ".local/state/agentbus/agentbus.log").read_text()
     (spoke,) = (line for line in map(json.loads, log.splitlines()) if line["verb"] == "speak")
     assert spoke["project"] == "mine"
-
-
-@COMMANDS
-def test_a_refused_quick_verb_imports_its_error_and_no_other_verbs_code(
-    installed, tmp_path, command
-):
-    run(installed / "agentbus", "announce", "building", "--agent", "ada", home=tmp_path)
-    try:
-        done = subprocess.run(
-            [str(installed / command), "announce", "building", "--agent", "bob"],
-            env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPROFILEIMPORTTIME": "1"},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        run(installed / "agentbus", "server", "stop", home=tmp_path)
-
-    found = {line.rpartition("| ")[2].strip() for line in done.stderr.splitlines()}
-    assert done.returncode == 4
-    assert "agentbus.core.errors" in found
-    assert not [name for name in found if name.startswith(("agentbus.commands", "agentbus.coord"))]
-    # Only the second command's Python starts with it.
-    assert ("site" in found) is (command == "agentbus-toolkit")
 
 
 def test_the_second_command_says_what_to_do_when_the_package_is_another_projects(
