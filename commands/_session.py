@@ -6,7 +6,6 @@ import os
 import time
 
 from agentbus.core.settings import state_directory
-from agentbus.core.settings_check import make_private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ def _is_first() -> bool:
         try:
             _create(path)
         except FileNotFoundError:
+            from agentbus.core.settings_check import make_private
+
             make_private(folder)
             _create(path)
         _prune(folder)

@@ -7,8 +7,6 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NoteExists, UsageError
 from agentbus.core.record import Record
 from agentbus.core.stream import fields, text
-from agentbus.store.failures import or_empty
-from agentbus.store.scan import key_bytes, members, scan
 from agentbus.store.steps import Command, Script, one_step
 
 TYPE_CHECKING = False
@@ -135,6 +133,9 @@ def notes(
 
 def newest(scope: Scope, latest: int) -> Op[list[str]]:
     """Return the keys of the newest notes, newest first, then of all that lack an entry in the index."""
+    from agentbus.store.failures import or_empty
+    from agentbus.store.scan import key_bytes, members, scan
+
     titles: list[str] = []
     while len(titles) < latest:
         end = min(latest, len(titles) + _TITLES) - 1
