@@ -334,7 +334,7 @@ GROUPS = {
     "Agents": ("top", "web", "mcp", "prime", "hook", "install", "uninstall"),
     "Pipeline": ("archive", "replay", "report", "spark"),
     "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
-    "Housekeeping": ("whoami", "doctor", "health", "projects", "acl", "clear", "server", "torture"),
+    "Housekeeping": ("whoami", "doctor", "health", "projects", "acl", "clear", "server"),
     "Help": ("help", "version", "completion"),
 }
 VERBS = tuple(name for group in GROUPS.values() for name in group)

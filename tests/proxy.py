@@ -8,8 +8,8 @@ import re
 import ssl
 import threading
 
-from agentbus.torture import network
-from agentbus.torture.network import Listener, ProxyLine
+from tests.torture import network
+from tests.torture.network import Listener, ProxyLine
 
 _CHUNK = 65536
 

@@ -16,7 +16,7 @@ import redis
 import agentbus
 from agentbus.core.names import SESSION_VARIABLES
 from agentbus.store.steps import Command
-from agentbus.torture.server import Server, free_port
+from tests.torture.server import Server, free_port
 
 __all__ = [
     "ROOT",

@@ -76,7 +76,7 @@ NO_BUS = (
         ("uninstall", "cursor"),
     ),
     *(("help",), ("version",), ("hook", "claude", "Stop")),
-    *(("torture", "--help"), ("spark", "--help")),
+    ("spark", "--help"),
 )
 LOOKING = [
     *(("overhear", "--peek"), ("overhear", "--last", "5"), ("overhear", "--since", "1h")),
@@ -620,9 +620,6 @@ def asked(server: Server) -> set[str]:
     known = {name.decode() for name in server.ask("COMMAND", "LIST")}
     found = set()
     for path in files():
-        # A torture's own server is its owner's, and its controls are no programs of ours.
-        if module_name(path).startswith("agentbus.torture"):
-            continue
         if module_name(path) not in NAMES_NO_COMMANDS:
             found |= {name for node in ast.walk(tree(path)) if (name := named(node))}
     for path in scripts():

@@ -35,11 +35,11 @@ from agentbus.core import names, settings
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
-from agentbus.torture.modes import MODES
 from tests.forking import new_shell
 from tests.pages import REDIS_CLI, RUNNER, Block, Terminal, blocks, run_python
 from tests.servers import Shell, program
 from tests.tiers import nightly
+from tests.torture.modes import MODES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"

@@ -18,8 +18,6 @@ from hypothesis import given
 from agentbus.commands import _spark
 from agentbus.commands._declare import VERBS
 from agentbus.errors import BackendUnavailable
-from agentbus.torture import modes
-from agentbus.torture.mode import Mode
 from tests import inprocess, typed
 from tests.hostile import World
 from tests.profiles import few
@@ -78,17 +76,11 @@ def place(tmp_path, monkeypatch):
     (deep / "x.yaml").write_text("agents: {ada: }\ndefault: ada\n")
     monkeypatch.chdir(deep)
     monkeypatch.setattr(_spark, "session", _no_spark)
-    # It would kill servers, if only its own, for a minute each.
-    monkeypatch.setattr(modes, "load", _no_torture)
     return deep
 
 
 def _no_spark(*_args, **_named):
     raise BackendUnavailable("there is no Spark here", hint="this is a test")
-
-
-def _no_torture(name):
-    return Mode(name, "nothing at all", {"wrong": "nothing"}, lambda _order: iter(()))
 
 
 def settle(world: World) -> None:

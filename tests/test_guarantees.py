@@ -12,8 +12,8 @@ import agentbus
 from agentbus.core.stream import position
 from agentbus.errors import NotHolder, TimedOut
 from agentbus.testing import drain
-from agentbus.torture.server import clockwork
 from tests.servers import Server
+from tests.torture.server import clockwork
 
 needs_clockwork = pytest.mark.skipif(
     clockwork() is None, reason="libfaketime is built for Linux on x86_64 alone"

@@ -206,7 +206,6 @@ def test_an_action_with_actions_of_its_own_lists_them_when_called_bare():
         (["--projekt", "x", "list"], "there is no option '--projekt'; did you mean '--project'"),
         (["await", "x", "--until", "satisfyed"], "did you mean 'satisfied'?"),
         (["report", "activty", "/x"], "did you mean 'activity'?"),
-        (["torture", "flag"], "did you mean 'flags'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip

@@ -24,18 +24,9 @@ MONITORS = {
     "prometheus_client": "agentbus.admin.prometheus",
     "opentelemetry": "agentbus.queues.tracing",
 }
-MAY_IMPORT_CLIENTS = (
-    "agentbus.store",
-    # Its server is asked as other programs ask, and its controls are programs as others write them.
-    "agentbus.torture",
-)
-MAY_SPEAK_SQL = (
-    "agentbus.events",
-    # It is an application that sends events, with tables of its own, and looks into those of others.
-    "agentbus.torture.events",
-)
-# Its judge reads an archive as other programs do, and its controls are such programs: by pyarrow.
-MAY_IMPORT_SPARK = ("agentbus.pipeline", "agentbus.torture.archive")
+MAY_IMPORT_CLIENTS = ("agentbus.store",)
+MAY_SPEAK_SQL = ("agentbus.events",)
+MAY_IMPORT_SPARK = ("agentbus.pipeline",)
 HOT = {
     "speak": ["speak", "hi", "--topic", "build"],
     "overhear": ["overhear"],

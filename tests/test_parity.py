@@ -61,11 +61,9 @@ OF_THE_AGENTS = {"hook", "prime", "install", "uninstall"}
 OF_THE_DASHBOARD = {"top", "web"}
 # What is about users of a server.
 OF_THE_USERS = {"acl"}
-# What brings servers of its own.
-OF_THE_TORTURE = {"torture"}
 NOT_OF_A_BUS = (
     *(OF_THE_SHELL | OF_THE_PIPELINE | OF_THE_ROUTING | OF_THE_USERS),
-    *(OF_THE_TASKS | OF_THE_TORTURE | OF_THE_AGENTS | OF_THE_DASHBOARD | {*OF_THE_EVENTS}),
+    *(OF_THE_TASKS | OF_THE_AGENTS | OF_THE_DASHBOARD | {*OF_THE_EVENTS}),
 )
 
 
@@ -139,17 +137,6 @@ def test_the_verb_about_users_has_its_twin_there():
     options = {p.dest for p in module("acl").VERB.params} - {"file", "password_stdin"}
     assert inspect.getdoc(rule)
     assert options <= set(inspect.signature(rule).parameters)
-
-
-def test_the_verb_that_tortures_has_its_twin_there():
-    from agentbus.torture.modes import Run
-
-    assert inspect.getdoc(Run)
-    given = set(inspect.signature(Run).parameters)
-    assert given - {"jobs", "tell", "databases"} <= {
-        *(param.dest for param in module("torture").VERB.params),
-        "url",
-    }
 
 
 def test_the_verb_that_shows_a_whole_project_has_its_twin_there():

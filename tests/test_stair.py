@@ -20,13 +20,13 @@ STAIR = (
     ("agentbus",),
     ("routing", "testing", "events", "pipeline", "agents"),
     ("tasks",),
-    ("torture", "dashboard"),
+    ("dashboard",),
     ("commands",),
 )
 STEP = {room: step for step, rooms in enumerate(STAIR) for room in rooms}
 # The public import paths at the top of the package, and the package itself, are one room.
 TOP = "agentbus"
-MOST_ROOMS = 18
+MOST_ROOMS = 17
 FOUND_BY_NAME = (
     *("heartbeat", "dead_letter", "consumer", "ack", "reclaim", "retry", "registry", "fetch"),
     *("pause", "doctor"),
@@ -97,9 +97,8 @@ def test_the_names_of_modules_are_unique_within_a_room():
     named: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for path in files():
         module = module_name(path)
-        # The modes of torture are plug-ins of one shape; a supervisor has a status, as events have.
-        repeats = room(module) in {"torture", "events"}
-        inside = module.rpartition(".")[0] if repeats else room(module)
+        # A supervisor has a status, as events have.
+        inside = module.rpartition(".")[0] if room(module) == "events" else room(module)
         if path.stem != "__init__":
             named[inside, path.stem].append(module)
 

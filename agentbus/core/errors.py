@@ -243,7 +243,7 @@ EXIT_CODES = {
     3: "waited, and it did not happen in time",
     4: "refused: held by another agent, already exists, not the holder",
     5: "not found: no such note, flag, queue, project, letter, result, agent, message",
-    6: "unhealthy (health, doctor), not compatible (events check), or broken (torture)",
+    6: "unhealthy (health, doctor), or not compatible (events check)",
     7: "the outcome is unknown: it was sent, no answer came, and it may have happened",
     8: "the awaited flag or task failed (await, result --wait, ask), or tasks were buried (work --drain)",
     130: "interrupted",

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import agentbus
-from agentbus.torture.server import free_port
 from tests import sandboxing
 from tests.bench._figures import Figure, Row, Spread, percentile, run, table
 from tests.bench.cli_latency import BASE, install
 from tests.servers import Server, client, scrubbed
+from tests.torture.server import free_port
 
 SIZES = {"quick": {"rounds": 3}, "page": {"rounds": 40}}
 SESSION = "3f6c2a10-7d0e-4c55-9b1e-0a6f2d8c41aa"

@@ -30,11 +30,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import agentbus
-from agentbus.torture.events.postgres import Postgres, programs
 from tests.bench._figures import Figure, Row, Spread, run, table
 from tests.bench._procrastinate import Procrastinate
 from tests.bench._shop import BODY, Shop
 from tests.servers import Server
+from tests.torture.events.postgres import Postgres, programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

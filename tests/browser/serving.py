@@ -11,8 +11,8 @@ import subprocess
 import time
 from typing import Self
 
-from agentbus.torture.server import free_port
 from tests.servers import program, scrubbed
+from tests.torture.server import free_port
 
 _STARTS_WITHIN = 30.0
 _ENDS_WITHIN = 20.0

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 import agentbus
 from agentbus.events import Consumer, Ledger, Relay, register
-from agentbus.torture.events.postgres import Postgres
 from tests.events.shop import STREAM, act
+from tests.torture.events.postgres import Postgres
 
 HERE = pathlib.Path(__file__).parent
 # What these files are about is decided in Python, by statements that other files try on both databases:

@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 
 from agentbus.events import Ledger
-from agentbus.torture.events.postgres import Postgres
 from tests.events.shop import STREAM, entries, expire, payload, rows
 from tests.servers import Shell
+from tests.torture.events.postgres import Postgres
 
 PASSWORD = "correct-horse"
 MODULE = """

@@ -8,7 +8,7 @@ from tests.forging.sound import CONSUMER, FLAG, FLOW, MESSAGE, NOTE, QUEUE, SCHE
 
 # These read neither the bus, nor a database, nor an archive.
 READ_NOTHING = {
-    *("help", "version", "completion", "torture", "spark", "whoami"),
+    *("help", "version", "completion", "spark", "whoami"),
     *("install", "uninstall"),
 }
 # What has files of its own: `archives.py` and `ledgers.py` have their lines.

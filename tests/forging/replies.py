@@ -8,7 +8,7 @@ from typing import Any
 import hiredis
 from hypothesis import strategies as st
 
-from agentbus.torture.network import Listener
+from tests.torture.network import Listener
 
 # What is no reply, no whole one, or one of a newer protocol or of another size.
 _RAW = [

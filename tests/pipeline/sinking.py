@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agentbus.torture.archive.site import descendants
 from tests.pipeline import clusters
 from tests.servers import Server, scrubbed
 from tests.source_tree import ROOT
+from tests.torture.archive.site import descendants
 
 PROJECT = "sinking"
 _FILES, _AT_ONCE = 100, 5

@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
-from agentbus.torture.verdict import Verdict
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
+from tests.torture.verdict import Verdict
 
 
 def tortured(place: pathlib.Path, minutes: float, seed: int = 3) -> Verdict:

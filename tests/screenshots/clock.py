@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import agentbus
-from agentbus.torture.server import DisposableServer
+from tests.torture.server import DisposableServer
 
 # When the demo project is looked at: a Thursday morning.
 END = 1_772_704_800.0

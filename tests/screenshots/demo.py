@@ -16,9 +16,9 @@ import threading
 from collections.abc import Callable, Iterator
 
 import agentbus
-from agentbus.torture.server import DisposableServer
 from tests.screenshots import demo_events, demo_talk, demo_work
 from tests.screenshots.clock import END, DemoClock
+from tests.torture.server import DisposableServer
 
 NAME = "shop"
 # For so many minutes of its past the project has metrics.

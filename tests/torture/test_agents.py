@@ -6,16 +6,16 @@ import pathlib
 
 import pytest
 
-from agentbus.torture import nemesis
-from agentbus.torture.agents.controls import CONTROLS
-from agentbus.torture.agents.past import Past
-from agentbus.torture.agents.plan import LONG_TTL
-from agentbus.torture.history import FAIL, INVOKE, OK, Scribe
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
-from agentbus.torture.verdict import Verdict
 from tests.servers import Server
 from tests.tiers import nightly
+from tests.torture import nemesis
+from tests.torture.agents.controls import CONTROLS
+from tests.torture.agents.past import Past
+from tests.torture.agents.plan import LONG_TTL
+from tests.torture.history import FAIL, INVOKE, OK, Scribe
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
+from tests.torture.verdict import Verdict
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.agents.checks import CHECKS
-from agentbus.torture.agents.evidence import (
+from tests.torture.agents.checks import CHECKS
+from tests.torture.agents.evidence import (
     AgentAct,
     AgentCollector,
     AgentEvidence,
     InboxLook,
     Reading,
 )
-from agentbus.torture.agents.overlap import overlap
-from agentbus.torture.agents.plan import patterns
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
-from agentbus.torture.verdict import found_by
+from tests.torture.agents.overlap import overlap
+from tests.torture.agents.plan import patterns
+from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from tests.torture.verdict import found_by
 
 S = 1_000_000_000
 

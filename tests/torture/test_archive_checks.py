@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from agentbus.torture.archive import checks
-from agentbus.torture.archive.checks import (
+from tests.torture.archive import checks
+from tests.torture.archive.checks import (
     CHECKS,
     ArchivedRow,
     ArchiveEvidence,
     Hole,
     ReplayedEntry,
 )
-from agentbus.torture.archive.writing import WRITE, text_of
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
-from agentbus.torture.verdict import found_by
+from tests.torture.archive.writing import WRITE, text_of
+from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from tests.torture.verdict import found_by
 
 
 def written(number: int, phase: str, *names: str) -> list[HistoryEntry]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
 
 FOUND = {
     "checkpoint_first": {"lost"},

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agentbus.core.keys import Keys
-from agentbus.torture.archive.checks import ArchivedRow
-from agentbus.torture.archive.command import RAN
-from agentbus.torture.archive.controls import STREAMS
-from agentbus.torture.archive.failover import add
-from agentbus.torture.archive.site import ARCHIVER, REPLAY_KILL, REPLAYER, TREE_KILL, descendants
-from agentbus.torture.archive.workload import ArchiveRun
-from agentbus.torture.history import OK, HistoryEntry
-from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import Client, Nemesis
 from tests.servers import Server
+from tests.torture.archive.checks import ArchivedRow
+from tests.torture.archive.command import RAN
+from tests.torture.archive.controls import STREAMS
+from tests.torture.archive.failover import add
+from tests.torture.archive.site import ARCHIVER, REPLAY_KILL, REPLAYER, TREE_KILL, descendants
+from tests.torture.archive.workload import ArchiveRun
+from tests.torture.history import OK, HistoryEntry
+from tests.torture.mode import Trial
+from tests.torture.nemesis import Client, Nemesis
 
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 

@@ -8,19 +8,19 @@ import pytest
 import sqlalchemy as sa
 
 from agentbus.errors import ConfigError
-from agentbus.torture import nemesis
-from agentbus.torture.events.checks import CHECKS, CommittedRow, EventsEvidence
-from agentbus.torture.events.database import Database, opened
-from agentbus.torture.events.plan import DATABASE, EventsPlan, planned
-from agentbus.torture.events.postgres import Postgres
-from agentbus.torture.events.producer import begun
-from agentbus.torture.events.workload import Shop, tortured
-from agentbus.torture.history import INVOKE, UNKNOWN, Scribe
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
-from agentbus.torture.server import Server
-from agentbus.torture.verdict import found_by
 from tests.tiers import nightly
+from tests.torture import nemesis
+from tests.torture.events.checks import CHECKS, CommittedRow, EventsEvidence
+from tests.torture.events.database import Database, opened
+from tests.torture.events.plan import DATABASE, EventsPlan, planned
+from tests.torture.events.postgres import Postgres
+from tests.torture.events.producer import begun
+from tests.torture.events.workload import Shop, tortured
+from tests.torture.history import INVOKE, UNKNOWN, Scribe
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
+from tests.torture.server import Server
+from tests.torture.verdict import found_by
 
 FAULTS = {
     nemesis.SERVER_KILL: 2,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.flags.contender import Resource, unfinished
-from agentbus.torture.flags.evidence import paired
-from agentbus.torture.flags.plan import RacePart, choice, flag_of, planned
-from agentbus.torture.flags.workload import Rounds
-from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
-from agentbus.torture.nemesis import KILL, Client
+from tests.torture.flags.contender import Resource, unfinished
+from tests.torture.flags.evidence import paired
+from tests.torture.flags.plan import RacePart, choice, flag_of, planned
+from tests.torture.flags.workload import Rounds
+from tests.torture.history import INVOKE, OK, HistoryEntry, Scribe
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
+from tests.torture.nemesis import KILL, Client
 
 ANN, BOB, CEM = "ann", "bob", "cem"
 
@@ -156,6 +156,6 @@ def test_who_does_it_wrong_is_found_out(control: str, by: str, tmp_path: pathlib
 
 
 def test_every_control_is_one_that_the_mode_names() -> None:
-    from agentbus.torture.flags.controls import CONTROLS
+    from tests.torture.flags.controls import CONTROLS
 
     assert set(CONTROLS) == set(MODES["flags"].controls)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.flags import checks
-from agentbus.torture.flags.checks import CHECKS
-from agentbus.torture.flags.evidence import Act, FlagEvidence
-from agentbus.torture.history import FAIL, OK, UNKNOWN
-from agentbus.torture.verdict import found_by
+from tests.torture.flags import checks
+from tests.torture.flags.checks import CHECKS
+from tests.torture.flags.evidence import Act, FlagEvidence
+from tests.torture.history import FAIL, OK, UNKNOWN
+from tests.torture.verdict import found_by
 
 S = 1_000_000_000
 ANN, BOB, CEM = "ann", "bob", "cem"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, HistoryEntry
-from agentbus.torture.verdict import found_by
-from agentbus.torture.work import liveness
-from agentbus.torture.work.checks import NOTHING, BuriedTask, LoadEvidence, Moment, TaskEvent
-from agentbus.torture.work.liveness import LIVENESS
-from agentbus.torture.work.loads import QueueLoad
-from agentbus.torture.work.tasks import ACK, PUBLISH, RUN
+from tests.torture.history import FAIL, INVOKE, OK, HistoryEntry
+from tests.torture.verdict import found_by
+from tests.torture.work import liveness
+from tests.torture.work.checks import NOTHING, BuriedTask, LoadEvidence, Moment, TaskEvent
+from tests.torture.work.liveness import LIVENESS
+from tests.torture.work.loads import QueueLoad
+from tests.torture.work.tasks import ACK, PUBLISH, RUN
 
 BEGIN, DONE, ACCEPTED = (RUN, INVOKE), (RUN, OK), (ACK, OK)
 A, B = "library-0.1", "library-1.1"

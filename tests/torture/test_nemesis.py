@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus.torture import nemesis
-from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL, Client, Nemesis, Steps
+from tests.torture import nemesis
+from tests.torture.nemesis import FREEZE, KILL, SERVER_KILL, Client, Nemesis, Steps
 
 
 @pytest.fixture

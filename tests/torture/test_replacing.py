@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from agentbus.torture.history import HistoryEntry
-from agentbus.torture.nemesis import Client, Nemesis
-from agentbus.torture.network import Proxy
-from agentbus.torture.site import Site, through, upstream_of
+from tests.torture.history import HistoryEntry
+from tests.torture.nemesis import Client, Nemesis
+from tests.torture.network import Proxy
+from tests.torture.site import Site, through, upstream_of
 
 _DIES_ONCE = """
 import os, pathlib, signal, sys
-from agentbus.torture.history import INVOKE, Scribe
+from tests.torture.history import INVOKE, Scribe
 place = pathlib.Path(sys.argv[1])
 first = not place.exists()
 Scribe(place).note("life", INVOKE)

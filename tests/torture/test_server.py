@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.torture.server import Server
+from tests.torture.server import Server
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_server_that_does_not_start_leaves_nothing(tmp_path: pathlib.Path) -> 
 
 VALKEY = """
 import pathlib, sys
-from agentbus.torture.server import Server
+from tests.torture.server import Server
 
 with Server(pathlib.Path(sys.argv[1])) as server:
     server.kill()
@@ -130,7 +130,7 @@ with Server(pathlib.Path(sys.argv[1])) as server:
 """
 POSTGRESQL = """
 import sys
-from agentbus.torture.events.postgres import Postgres
+from tests.torture.events.postgres import Postgres
 
 with Postgres(fsync="off") as server:
     print(server.socket, flush=True)

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from agentbus.torture.network import Proxy
-from agentbus.torture.server import Server
-from agentbus.torture.site import Site, spawn, through
+from tests.torture.network import Proxy
+from tests.torture.server import Server
+from tests.torture.site import Site, spawn, through
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import pathlib
 import pytest
 
 import agentbus
-from agentbus.torture import nemesis
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
-from agentbus.torture.talk.workload import OVERTAKE
-from agentbus.torture.verdict import Verdict
 from tests.servers import Server
+from tests.torture import nemesis
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
+from tests.torture.talk.workload import OVERTAKE
+from tests.torture.verdict import Verdict
 
 pytestmark = pytest.mark.timeout(600)
 _WITHIN_A_SHORT_RUN = 0.1

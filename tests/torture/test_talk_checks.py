@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
-from agentbus.torture.talk import checks
-from agentbus.torture.talk.evidence import (
+from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from tests.torture.talk import checks
+from tests.torture.talk.evidence import (
     TORN_OFF,
     Content,
     NoteOperation,
@@ -18,7 +18,7 @@ from agentbus.torture.talk.evidence import (
     TalkCollector,
     TalkEvidence,
 )
-from agentbus.torture.verdict import found_by
+from tests.torture.verdict import found_by
 
 TORN = TORN_OFF
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus.torture.history import INVOKE, OK, HistoryEntry, Scribe
-from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import KILL, Client
-from agentbus.torture.talk.workload import OVERTAKE, Talk, TalkPlan
+from tests.torture.history import INVOKE, OK, HistoryEntry, Scribe
+from tests.torture.mode import Trial
+from tests.torture.nemesis import KILL, Client
+from tests.torture.talk.workload import OVERTAKE, Talk, TalkPlan
 
 BOUND = 350
 

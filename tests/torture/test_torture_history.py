@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from agentbus.torture.history import INVOKE, OK, Reader, Scribe
+from tests.torture.history import INVOKE, OK, Reader, Scribe
 
 
 def test_a_history_is_read_as_it_grows(tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,6 @@
 """Workers that are killed, frozen and cut off, and a server that dies: no task is lost, none wronged.
 
-`agentbus torture work` runs the same with more of everything.
+`scripts/torture work` runs the same with more of everything.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import sys
 
 import pytest
 
-from agentbus.torture import nemesis
-from agentbus.torture.mode import Trial
-from agentbus.torture.modes import MODES
-from agentbus.torture.nemesis import FREEZE, KILL, SERVER_KILL
-from agentbus.torture.verdict import Verdict, found_by
-from agentbus.torture.work.checks import NOTHING, attempts_unlogged
-from agentbus.torture.work.faulty import FAULTS
-from agentbus.torture.work.liveness import LIVENESS
-from agentbus.torture.work.loads import LOADS, QueueLoad
-from agentbus.torture.work.plan import planned
-from agentbus.torture.work.under_load import QueueUnderLoad
-from agentbus.torture.workload import server_of
 from tests.servers import Server
 from tests.tiers import nightly
+from tests.torture import nemesis
+from tests.torture.mode import Trial
+from tests.torture.modes import MODES
+from tests.torture.nemesis import FREEZE, KILL, SERVER_KILL
+from tests.torture.verdict import Verdict, found_by
+from tests.torture.work.checks import NOTHING, attempts_unlogged
+from tests.torture.work.faulty import FAULTS
+from tests.torture.work.liveness import LIVENESS
+from tests.torture.work.loads import LOADS, QueueLoad
+from tests.torture.work.plan import planned
+from tests.torture.work.under_load import QueueUnderLoad
+from tests.torture.workload import server_of
 
 
 def judged(order: Trial) -> Verdict:
@@ -110,7 +110,7 @@ def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
 
 def test_the_faults_spoil_what_the_library_has() -> None:
     # In another process, which the faults do not outlive.
-    spoil = "from agentbus.torture.work import faulty\nfor fault in faulty.FAULTS.values(): fault()"
+    spoil = "from tests.torture.work import faulty\nfor fault in faulty.FAULTS.values(): fault()"
 
     subprocess.run([sys.executable, "-c", spoil], check=True)
 

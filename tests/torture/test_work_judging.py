@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
-from agentbus.torture.verdict import found_by
-from agentbus.torture.work import checks
-from agentbus.torture.work.checks import CHECKS, BuriedTask, LoggedRow, TaskEvent, WorkEvidence
-from agentbus.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
+from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from tests.torture.verdict import found_by
+from tests.torture.work import checks
+from tests.torture.work.checks import CHECKS, BuriedTask, LoggedRow, TaskEvent, WorkEvidence
+from tests.torture.work.tasks import ACK, LIFE, PUBLISH, RUN
 
 BEGIN, DONE, FAILED = (RUN, INVOKE), (RUN, OK), (RUN, FAIL)
 ASKED, ACCEPTED, REFUSED = (ACK, INVOKE), (ACK, OK), (ACK, FAIL)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
-from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import FREEZE, KILL, Client
-from agentbus.torture.work.plan import PUBLISHER_KILL
-from agentbus.torture.work.tasks import ACK, LIFE, RUN
-from agentbus.torture.work.workload import QueueWork
+from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
+from tests.torture.mode import Trial
+from tests.torture.nemesis import FREEZE, KILL, Client
+from tests.torture.work.plan import PUBLISHER_KILL
+from tests.torture.work.tasks import ACK, LIFE, RUN
+from tests.torture.work.workload import QueueWork
 
 
 @pytest.fixture

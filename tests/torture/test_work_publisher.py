@@ -5,11 +5,11 @@ from __future__ import annotations
 import pathlib
 
 from agentbus.errors import BackendUnavailable, OutcomeUnknown
-from agentbus.torture.assignment import Allowance
-from agentbus.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe, read_history
-from agentbus.torture.work import checks
-from agentbus.torture.work.publisher import publish, resumed_at
-from agentbus.torture.work.tasks import PUBLISH, Publication, TaskPlan
+from tests.torture.assignment import Allowance
+from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, Scribe, read_history
+from tests.torture.work import checks
+from tests.torture.work.publisher import publish, resumed_at
+from tests.torture.work.tasks import PUBLISH, Publication, TaskPlan
 
 
 def test_a_seed_gives_the_same_tasks_from_wherever_one_begins() -> None:

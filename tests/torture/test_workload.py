@@ -7,10 +7,10 @@ import subprocess
 import sys
 from typing import Any
 
-from agentbus.torture.assignment import Allowance
-from agentbus.torture.mode import Trial
-from agentbus.torture.nemesis import KILL, Fault
-from agentbus.torture.workload import Workload
+from tests.torture.assignment import Allowance
+from tests.torture.mode import Trial
+from tests.torture.nemesis import KILL, Fault
+from tests.torture.workload import Workload
 
 
 def broken(evidence: list[str]) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_limit_is_reached_when_the_parent_raises_it_and_never_once_it_is_over(
 
 
 _CHILD = """
-from agentbus.torture.assignment import assigned
+from tests.torture.assignment import assigned
 told, limit = assigned()
 for number in (2, 5):
     limit.reaches(number)

@@ -12,12 +12,12 @@ from typing import Any
 
 import redis
 
-from agentbus.torture.assignment import Allowance, Assignment
-from agentbus.torture.history import OK, HistoryEntry
-from agentbus.torture.mode import Mode, Trial
-from agentbus.torture.nemesis import KILL, SERVER_KILL
-from agentbus.torture.verdict import Verdict
-from agentbus.torture.workload import Workload, server_of
+from tests.torture.assignment import Allowance, Assignment
+from tests.torture.history import OK, HistoryEntry
+from tests.torture.mode import Mode, Trial
+from tests.torture.nemesis import KILL, SERVER_KILL
+from tests.torture.verdict import Verdict
+from tests.torture.workload import Workload, server_of
 
 
 def torture(trial: Trial) -> Iterator[Verdict]:
