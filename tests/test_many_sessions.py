@@ -17,7 +17,7 @@ from tests.servers import ROOT
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux has it")
 def test_35_sessions_have_no_failure_and_little_memory(tmp_path: pathlib.Path) -> None:
     found = tmp_path / "figures.json"
-    words = [sys.executable, "-m", "tests.bench.sessions", "--figures", str(found)]
+    words = [sys.executable, "-m", "scripts.benchmarks.sessions", "--figures", str(found)]
 
     done = subprocess.run([*words, "--seconds", "30"], cwd=ROOT, capture_output=True, check=False)
 

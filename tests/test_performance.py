@@ -13,10 +13,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.bench import _page
-from tests.bench._figures import Figure, Row, Spread
-from tests.bench._page import Page, Run
-from tests.bench._plot import shown, svg
+from scripts.benchmarks import _page
+from scripts.benchmarks._figures import Figure, Row, Spread
+from scripts.benchmarks._page import Page, Run
+from scripts.benchmarks._plot import shown, svg
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/explanation/performance.md"
@@ -213,7 +213,7 @@ def test_a_page_is_not_measured_while_others_use_the_processors(tmp_path: pathli
         words = [
             sys.executable,
             "-m",
-            "tests.bench",
+            "scripts.benchmarks",
             "wakeup",
             "--quick",
             "--page",
@@ -249,7 +249,7 @@ def test_what_a_benchmark_says_of_itself_stands_on_the_page_whatever_was_measure
 
 @pytest.mark.parametrize("module", ["memory", "queue", "events"])
 def test_command_lines_of_a_docstring_are_left_out_of_the_page(module: str) -> None:
-    assert "python -m tests.bench" in _page.docstring(module)
+    assert "python -m scripts.benchmarks" in _page.docstring(module)
     figure = dataclasses.replace(ROUTING, source=f"{module}.main")
 
     text = _page.text(made(runs=(Run(module, 1.0, (figure,)),)), "fast")
@@ -281,14 +281,21 @@ def test_the_command_writes_a_page_anew_from_its_data(tmp_path: pathlib.Path) ->
     expected = path.read_text()
     path.write_text("outdated")
 
-    command = [sys.executable, "-m", "tests.bench", "--again", str(path)]
+    command = [sys.executable, "-m", "scripts.benchmarks", "--again", str(path)]
     subprocess.run(command, check=True, cwd=ROOT, timeout=120)
 
     assert path.read_text() == expected
 
 
 def test_the_command_refuses_a_benchmark_that_it_does_not_know(tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-m", "tests.bench", "queues", "--page", str(tmp_path / "fast.md")]
+    command = [
+        sys.executable,
+        "-m",
+        "scripts.benchmarks",
+        "queues",
+        "--page",
+        str(tmp_path / "fast.md"),
+    ]
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=120
     )
@@ -300,7 +307,7 @@ def test_the_command_refuses_a_benchmark_that_it_does_not_know(tmp_path: pathlib
 
 @pytest.mark.parametrize("name", _page.NAMES)
 def test_every_benchmark_has_a_quick_size_and_one_for_the_page(name: str) -> None:
-    lines = ast.parse((ROOT / f"tests/bench/{name}.py").read_text()).body
+    lines = ast.parse((ROOT / f"scripts/benchmarks/{name}.py").read_text()).body
     (sizes,) = (
         ast.literal_eval(line.value)
         for line in lines

@@ -3,7 +3,8 @@
 The project has queues with tasks in each state, agents with unread messages, leases and flags, and is
 worked in while a view reads a snapshot each second. What the server does without the view is subtracted.
 
-    python -m tests.bench.dashboard [--queues N] [--agents N] [--tasks N] [--messages N] [--seconds S]
+    python -m scripts.benchmarks.dashboard [--queues N] [--agents N] [--tasks N] [--messages N]
+        [--seconds S]
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from agentbus.client.bus import Bus
 from agentbus.coordination import presence
 from agentbus.dashboard import Dashboard, RowRange, Snapshot
 from agentbus.store.scope import Scope
-from tests.bench._figures import Figure, Row, Spread, run, table
-from tests.bench._streams import PROJECT, served
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._streams import PROJECT, served
 from tests.servers import ROOT, Server, Shell
 from tests.terminals import Terminal
 
@@ -34,7 +35,7 @@ SIZES = {
 _FLAGS, _LEASES = 100, 100
 # The screens of `top`, as columns and lines.
 _SCREENS = ((80, 24), (200, 60))
-_LOAD = "tests.bench._dashboard_load"
+_LOAD = "scripts.benchmarks._dashboard_load"
 # The rows of a large screen.
 _ROWS = RowRange(limit=50)
 

@@ -2,7 +2,7 @@
 
 It needs only the package itself, so that one checkout's benchmark measures another's package.
 
-    python -P tests/bench/_cliff_paths.py SERVER PATH NUMBER
+    python -P scripts/benchmarks/_cliff_paths.py SERVER PATH NUMBER
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A router that moves tasks, against a worker that only takes and acknowledges them, in one run.
 
-    python -m tests.bench.router [--tasks N] [--rounds N]
+    python -m scripts.benchmarks.router [--tasks N] [--rounds N]
 
 Payloads have 200 bytes and a work type. The server keeps no append-only file, for all alike. Both run in
 this process, in turns; the ratio is the median of the rounds' ratios. Each rule names one work type and
@@ -19,7 +19,7 @@ from typing import Any
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.routing import Router, parse
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server, ask
 
 _BOUND = 100_000_000

@@ -1,6 +1,6 @@
 """Server memory per channel entry, against a raw XADD of the same fields.
 
-python -m tests.bench.memory [--entries N]
+python -m scripts.benchmarks.memory [--entries N]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
 from tests.servers import Server
 
 SIZES = {"quick": {"entries": 500}, "page": {}}

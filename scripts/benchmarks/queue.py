@@ -5,7 +5,7 @@ append-only file (`--appendonly no`), for all alike. What is compared runs in tu
 is the median of the rounds' ratios, so that a machine that is busy for a while disturbs both sides.
 [Why it is fast](why-fast.md#queues) explains the design.
 
-    python -m tests.bench.queue [throughput] [latency] [memory] [growth] [--tasks N] [--rounds N]
+    python -m scripts.benchmarks.queue [throughput] [latency] [memory] [growth] [--tasks N] [--rounds N]
         [--most N] [--peers]
 """
 
@@ -23,8 +23,8 @@ from importlib.metadata import version
 from typing import Any
 
 import agentbus
-from tests.bench import queue_growth, queue_latency, queue_peers, queue_raw
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks import queue_growth, queue_latency, queue_peers, queue_raw
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server
 
 PARTS = ("throughput", "latency", "memory", "growth")

@@ -2,7 +2,7 @@
 
 Each handler does nothing but what its row says. The server keeps no append-only file.
 
-    python -m tests.bench.task_options [--tasks N] [--rounds N]
+    python -m scripts.benchmarks.task_options [--tasks N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import agentbus
-from tests.bench._figures import Figure, run
-from tests.bench.queue import Stopwatch
+from scripts.benchmarks._figures import Figure, run
+from scripts.benchmarks.queue import Stopwatch
 from tests.servers import Server
 
 SIZES = {"quick": {"tasks": 1000, "rounds": 1}, "page": {}}

@@ -3,7 +3,7 @@
 A second client sends PING after PING, and notes how long each takes: the server runs one command at a time,
 so an expensive one holds up everybody. What disturbs the machine does, too: compare with the idle server.
 
-    python -m tests.bench.pressure [--keys N]
+    python -m scripts.benchmarks.pressure [--keys N]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 import redis
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server, Shell, client, program
 
 SIZES = {"quick": {"keys": 10_000, "seconds": 2}, "page": {"keys": 200_000}}

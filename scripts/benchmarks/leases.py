@@ -3,7 +3,7 @@
 The baseline is an HSET of a lease's size by a plain connection. The server writes its append-only file to
 disk before it answers, as the embedded one does. Half of the leases there are patterns.
 
-    python -m tests.bench.leases [--rounds N]
+    python -m scripts.benchmarks.leases [--rounds N]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server, client
 
 SIZES = {"quick": {"rounds": 20}, "page": {}}

@@ -1,6 +1,6 @@
 """A worker with two processes against one, and against two processes written by hand, in one run.
 
-    python -m tests.bench.processes [--tasks N] [--rounds N]
+    python -m scripts.benchmarks.processes [--tasks N] [--rounds N]
 
 All processes have done a task before the others are published, in one step, so their start does not count.
 A rate is that between 15 % and 95 % of the tasks delivered. Beside it are the microseconds of CPU that the
@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import agentbus
 from agentbus.core.keys import Keys
-from tests.bench import queue_raw
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks import queue_raw
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server, ask, program
 
 PROJECT = "bench"
@@ -120,7 +120,7 @@ def worked(bus: agentbus.Bus, server: Server, handler: str, processes: int, task
     """Return the pace of a worker with so many processes; 0 for two that are started by hand."""
     key = Keys(PROJECT).queue("work")
     ask(bus, "DEL", key)
-    command = ["work", "work", "--handler", f"tests.bench.processes:{handler}"]
+    command = ["work", "work", "--handler", f"scripts.benchmarks.processes:{handler}"]
     command += ["--url", bus.settings.url or "", "--project", PROJECT]
     command += ["--processes", str(processes)] if processes else []
     workers = [
@@ -139,7 +139,7 @@ def looped(bus: agentbus.Bus, server: Server, tasks: int) -> Pace:
     """Return the pace of two processes written by hand."""
     ask(bus, "DEL", queue_raw.STREAM)
     ask(bus, "XGROUP", "CREATE", queue_raw.STREAM, queue_raw.GROUP, "0", "MKSTREAM")
-    code = f"from tests.bench.processes import loop; loop({server.socket!r})"
+    code = f"from scripts.benchmarks.processes import loop; loop({server.socket!r})"
     loops = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     try:
         return pace(bus, server, queue_raw.STREAM, 2, _ONE, tasks)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, percentile, table
-from tests.bench.queue_raw import payload
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, table
+from scripts.benchmarks.queue_raw import payload
 from tests.servers import Server
 
 _SAMPLE = 20_000

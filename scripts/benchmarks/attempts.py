@@ -4,7 +4,7 @@ A worker runs all tasks of a queue, without the log and with it in turns (`recor
 policy); the ratio is the median of the rounds' ratios. One handler does nothing, another computes for
 100 µs. `MEMORY USAGE` of the whole log, by the number of its attempts, is what an attempt takes.
 
-    python -m tests.bench.attempts [--tasks N] [--rounds N]
+    python -m scripts.benchmarks.attempts [--tasks N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import agentbus
 from agentbus.queues.policy import Policies
 from agentbus.queues.retry import Backoff
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server, client
 
 SIZES = {"quick": {"tasks": 2000, "rounds": 1}, "page": {"tasks": 100_000, "rounds": 7}}

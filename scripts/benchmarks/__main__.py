@@ -12,7 +12,7 @@ import pathlib
 import subprocess
 import sys
 
-from tests.bench import _load, _page
+from scripts.benchmarks import _load, _page
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
         return 1 if page.failed else 0
     else:
         for name in names:
-            words = [sys.executable, "-m", f"tests.bench.{name}"]
+            words = [sys.executable, "-m", f"scripts.benchmarks.{name}"]
             subprocess.run([*words, "--size", given.size or _page.FULL], check=True)
     return 0
 

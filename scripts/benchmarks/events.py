@@ -1,6 +1,6 @@
 """Events handled per second, beside the limit and a job table, on SQLite and on PostgreSQL.
 
-    python -m tests.bench.events [--events N] [--rounds N] [--processed N]
+    python -m scripts.benchmarks.events [--events N] [--rounds N] [--processed N]
 
 Everything runs in one process, one step after the other, so the figures show the time per event. An event
 has 200 bytes, and its handler writes one row. The variants:
@@ -30,9 +30,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, run, table
-from tests.bench._procrastinate import Procrastinate
-from tests.bench._shop import BODY, Shop
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._procrastinate import Procrastinate
+from scripts.benchmarks._shop import BODY, Shop
 from tests.servers import Server
 from tests.torture.events.postgres import Postgres, programs
 

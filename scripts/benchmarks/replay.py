@@ -1,6 +1,6 @@
 """Replays of an archive, against a plain loop that keeps no record of its progress.
 
-    python -m tests.bench.replay [--rows N] [--cores N] [--rounds N]
+    python -m scripts.benchmarks.replay [--rows N] [--cores N] [--rounds N]
 
 The rows are tasks of 200 bytes in four streams, and the times those of a clock around each call. The
 baseline reads the same files with pyarrow and sends plain XADDs, in pipelines, from one process; killed and
@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.rows import schema
-from tests.bench._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
 from tests.pipeline.archives import write_archive
 from tests.servers import Server, program
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from tests.bench._figures import Figure, Row
+from scripts.benchmarks._figures import Figure, Row
 
 WIDTH = 760
 _MARGIN = 20

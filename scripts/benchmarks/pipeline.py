@@ -1,6 +1,6 @@
 """The archiver, against a hand-written loop and against Spark itself.
 
-    python -m tests.bench.pipeline [archive] [cold] [rows] [streams] [cores] [sizes]
+    python -m scripts.benchmarks.pipeline [archive] [cold] [rows] [streams] [cores] [sizes]
 
 Every figure is a ratio to a baseline of the same run. The rows are tasks of 200 bytes. (a) is a plain
 Python loop: XRANGE, pyarrow, Parquet, in one process. (b) is the same by who knows the tools: hiredis on a
@@ -26,8 +26,8 @@ from typing import Any
 
 from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.files import archive_files
-from tests.bench._figures import Figure, Row, Spread, run, table
-from tests.bench._streams import PROJECT, Payload, fill, overlapped, plain, served
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._streams import PROJECT, Payload, fill, overlapped, plain, served
 from tests.servers import Server, program
 
 SIZES = {
@@ -269,7 +269,7 @@ def by_cores(rows: int) -> Iterator[Figure]:
         fill(server, "q:work", rows)
         for cores in (1, 2):
             script = (
-                "import sys, json, pathlib; from tests.bench.pipeline import *\n"
+                "import sys, json, pathlib; from scripts.benchmarks.pipeline import *\n"
                 "class S: pass\n"
                 f"s = S(); s.url = {server.url!r}; s.socket = {server.socket!r}\n"
                 f"b = Bench(s, pathlib.Path({str(place)!r}) / '{cores}', {cores})\n"

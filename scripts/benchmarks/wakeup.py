@@ -4,7 +4,7 @@ Both are measured between two processes on the same server, in turns: the waker 
 it sends, the sleeper the time after it returns, on the clock that all processes share. The server writes
 its append-only file to disk before it answers, as the embedded one does.
 
-    python -m tests.bench.wakeup [--rounds N] [--crowds N]
+    python -m scripts.benchmarks.wakeup [--rounds N] [--crowds N]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import hiredis
 import agentbus
 import agentbus.aio
 from agentbus.errors import FlagFailed
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server
 
 SIZES = {"quick": {"rounds": 40, "crowds": 2}, "page": {}}

@@ -1,6 +1,6 @@
 """Time and memory of all reports over an archive, against one pass over the same rows.
 
-    python -m tests.bench.reports [--rows N] [--cores N] [--only raw|compacted]
+    python -m scripts.benchmarks.reports [--rows N] [--cores N] [--only raw|compacted]
 
 The baseline is one pass of Spark over the archive that reads every column of every row. Each part runs in
 its own process, started cold; Spark's start has its own row. Memory is the sum of the peaks of
@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.bench._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
 from tests.servers import Server, program, scrubbed
 
 PROJECT = "bench"
@@ -140,7 +140,7 @@ def _compacted(path: str, cores: int) -> float:
 
 def _apart(path: str, cores: int, what: str) -> dict[str, float]:
     """Measure in its own process."""
-    words = [sys.executable, "-m", "tests.bench.reports", "--measure", what]
+    words = [sys.executable, "-m", "scripts.benchmarks.reports", "--measure", what]
     words += ["--path", path, "--cores", str(cores)]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

@@ -4,7 +4,8 @@ No path may cost a hundred times a plain task. Each round runs every path in its
 server without an append-only file; the CPU time is that of the process and of the server together.
 [Why it is fast](why-fast.md#queues) explains the design.
 
-    python -m tests.bench.cliffs [PATH ...] [--tasks N] [--rounds N] [--followers N] [--beside CHECKOUT]
+    python -m scripts.benchmarks.cliffs [PATH ...] [--tasks N] [--rounds N] [--followers N]
+        [--beside CHECKOUT]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import ROOT, Server
 
 SIZES = {

@@ -17,8 +17,8 @@ import orjson
 import redis
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, percentile, table
-from tests.bench.queue_raw import GROUP, payload
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, table
+from scripts.benchmarks.queue_raw import GROUP, payload
 from tests.servers import Server
 
 _WARM = 20

@@ -1,6 +1,6 @@
 """Rows of Spark that become tasks of a queue, against a plain loop that reads the same files.
 
-    python -m tests.bench.sink [--rows N] [--cores N] [--rounds N]
+    python -m scripts.benchmarks.sink [--rows N] [--cores N] [--rounds N]
 
 The rows are tasks of 200 bytes as JSON, in Parquet files. The loop reads them with pyarrow and sends plain
 commands in pipelines, from one process; killed and restarted, it would send rows again. The first write of
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tests.bench._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
 from tests.servers import Server
 
 PROJECT = "bench"

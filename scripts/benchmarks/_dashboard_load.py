@@ -1,6 +1,6 @@
 """What a busy project does beside a dashboard, in a process of its own: tasks and messages at a pace.
 
-python -m tests.bench._dashboard_load work|publish|speak SOCKET PROJECT RATE
+python -m scripts.benchmarks._dashboard_load work|publish|speak SOCKET PROJECT RATE
 """
 
 from __future__ import annotations

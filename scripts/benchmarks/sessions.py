@@ -4,7 +4,7 @@ On a wheel install, with the embedded server. Each session takes turns of about 
 tools with hooks, of which one in three edits a file, two calls of the MCP tool `catch_up` and one of
 `tell`, which writes to another session, and the end of the turn.
 
-    python -m tests.bench.sessions [--sessions N] [--seconds S]
+    python -m scripts.benchmarks.sessions [--sessions N] [--seconds S]
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentbus.core import client_session
-from tests.bench._figures import Figure, Row, Spread, run, table
-from tests.bench.agents import HELLO, Place, event, installed, mebibytes
-from tests.bench.cli_latency import BASE
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks.agents import HELLO, Place, event, installed, mebibytes
+from scripts.benchmarks.cli_latency import BASE
 
 SIZES = {"quick": {"sessions": 3, "seconds": 2.0, "thinks": 0.05}, "page": {}}
 _TOOLS = 6

@@ -6,7 +6,7 @@ else the machine does slows both, so that the ratio, from the mean difference of
 the tenths at its ends, varies less than the times. The server is the embedded one, which keeps an
 append-only file. [Why it is fast](why-fast.md#shell-verbs) explains the hot verbs.
 
-    python -m tests.bench.cli_latency [--rounds N]
+    python -m scripts.benchmarks.cli_latency [--rounds N]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import scrubbed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent

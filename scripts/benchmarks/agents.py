@@ -4,7 +4,7 @@ On a wheel install, as users have it, with the embedded server, which keeps an a
 processes take turns with `python -c pass` of the same venv, so that a noisy machine is equally noisy to
 all.
 
-    python -m tests.bench.agents [--rounds N]
+    python -m scripts.benchmarks.agents [--rounds N]
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import agentbus
+from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
+from scripts.benchmarks.cli_latency import BASE, install
 from tests import sandboxing
-from tests.bench._figures import Figure, Row, Spread, percentile, run, table
-from tests.bench.cli_latency import BASE, install
 from tests.servers import Server, client, scrubbed
 from tests.torture.server import free_port
 

@@ -3,7 +3,7 @@
 One browser is Debian's Chromium; nine others, each with its session, are programs that read the
 stream of a page. The project is that of the benchmark `dashboard`, with tasks done all the time.
 
-    python -m tests.bench.web [--queues N] [--agents N] [--tasks N] [--seconds S] [--samples N]
+    python -m scripts.benchmarks.web [--queues N] [--agents N] [--tasks N] [--seconds S] [--samples N]
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import agentbus
-from tests.bench._figures import Figure, Row, Spread, run, table
-from tests.bench._streams import PROJECT, served
-from tests.bench._web_clients import Idlers, Readers
-from tests.bench.agents import mebibytes
-from tests.bench.dashboard import cpu, fill, load
+from scripts.benchmarks._figures import Figure, Row, Spread, run, table
+from scripts.benchmarks._streams import PROJECT, served
+from scripts.benchmarks._web_clients import Idlers, Readers
+from scripts.benchmarks.agents import mebibytes
+from scripts.benchmarks.dashboard import cpu, fill, load
 from tests.browser import chromium
 from tests.browser.serving import Web
 

@@ -16,8 +16,8 @@ import tempfile
 import venv
 from collections.abc import Iterator
 
-from tests.bench._figures import Figure, Row, Spread, table
-from tests.bench.queue_peer import PEERS
+from scripts.benchmarks._figures import Figure, Row, Spread, table
+from scripts.benchmarks.queue_peer import PEERS
 from tests.servers import Server
 
 NEEDS = ("faststream[redis]", "taskiq", "taskiq-redis", "dramatiq[redis]", "hiredis", "uvloop")

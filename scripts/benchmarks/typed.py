@@ -5,7 +5,7 @@ that its publisher has; `by hand` means that it is made of a dataclass by `asdic
 makes the dataclass again, both without checks. By hand, a single publish has a field of the envelope, as
 that of a typed task has. The server keeps no append-only file, for all alike.
 
-    python -m tests.bench.typed [--tasks N] [--rounds N]
+    python -m scripts.benchmarks.typed [--tasks N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import agentbus
-from tests.bench._figures import Figure, run
-from tests.bench.queue import Stopwatch, few
+from scripts.benchmarks._figures import Figure, run
+from scripts.benchmarks.queue import Stopwatch, few
 from tests.servers import Server
 
 SIZES = {"quick": {"tasks": 1000, "rounds": 1}, "page": {}}
