@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
 from agentbus.commands._declare import Param
+from agentbus.commands._nearest import meant
+from agentbus.commands._output import to_stderr
 from agentbus.core.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from agentbus.commands._declare import Verb
 
 
@@ -29,10 +33,6 @@ def no_action(verb: Verb, within: str = "", *, json: bool, needs: str = "an acti
     what = f"{verb.name} {within}".strip()
     if json:
         return UsageError(f"{what} needs {needs}", hint=f"use {' | '.join(chosen)}")
-    import click
-
-    from agentbus.commands._output import to_stderr
-
     formatter = click.HelpFormatter(width=min(click.HelpFormatter().width, 80))
     (named, *_) = [param.metavar for param in verb.params if param.actions]
     formatter.write_usage(f"agentbus {what}", f"{named} ...")
@@ -44,8 +44,6 @@ def no_action(verb: Verb, within: str = "", *, json: bool, needs: str = "an acti
 
 def unknown_action(verb: Verb, word: str, within: str = "") -> UsageError:
     """Return the error about an action that a verb, or its action `within`, lacks."""
-    from agentbus.commands._nearest import meant
-
     rests = [usage.removeprefix(within) for usage in actions_of(verb) if usage.startswith(within)]
     known = list(dict.fromkeys(rest.split()[0] for rest in rests))
     listed = ", ".join(known[:-1]) + f" or {known[-1]}"

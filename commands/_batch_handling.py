@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from math import inf
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands._handling import Handling
 from agentbus.commands._payload import json_or_text
 from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
 from agentbus.core import lazy_orjson
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.queues.delivery import Delivery
 
 

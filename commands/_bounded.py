@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _message, _values
 from agentbus.commands._format import count
 from agentbus.commands._output import plain
@@ -11,11 +15,7 @@ from agentbus.core.json_text import to_json
 from agentbus.core.stream import position
 from agentbus.core.timespec import preceding
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from agentbus.commands._declare import Call
     from agentbus.commands._output import Out
     from agentbus.coordination.notes import Note
@@ -133,10 +133,10 @@ def notes(call: Call, found: Sequence[Note], most: int) -> None:
             return
         text = noted.value or ""
         tags = tuple(map(_cut_name, noted.tags[:_TAGS]))
-        beside = noted.__replace__(author=_cut_name(noted.author), tags=tags)
+        beside = replace(noted, author=_cut_name(noted.author), tags=tags)
 
         def cut(kept: str, text: str = text, beside: Note = beside) -> Shown:
-            made = beside.__replace__(value=kept, key=_cut_name(beside.key))
+            made = replace(beside, value=kept, key=_cut_name(beside.key))
             fields, line = _values.of_note(made, value=True)
             return {**fields, "truncated": len(text) - len(kept)}, line
 

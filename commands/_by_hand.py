@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from agentbus.client import task_tokens
 from agentbus.commands import _values
@@ -11,8 +12,10 @@ from agentbus.commands._payload import json_or_text
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, NotFound, StaleToken, UsageError
 from agentbus.queues import by_hand
+from agentbus.queues.by_hand import checked
+from agentbus.queues.results import Address
+from agentbus.workers import by_hand as holding
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.client.task_tokens import TaskToken
     from agentbus.commands._declare import Call
@@ -37,8 +40,6 @@ def take(call: Call) -> None:
 
 def give_back(call: Call, task_id: str, token: int) -> None:
     """Give back a task that nobody knows to have been taken, without its attempt."""
-    from agentbus.workers import by_hand as holding
-
     bus = call.bus
     # Dropped first: hooks renew a task whose token is kept.
     task_tokens.drop(
@@ -112,14 +113,10 @@ def _said(call: Call, what: str) -> str | None:
 
 def _token(call: Call) -> TaskToken:
     """Return the token that was given, or the one that `take` kept. Raises `NotFound`."""
-    from agentbus.queues.results import Address
-
     args, settings = call.args, call.settings
     task_id = Address(args.id).id
     project, agent = call.bus.project, settings.agent
     if args.token is not None:
-        from agentbus.queues.by_hand import checked
-
         group = _GROUP if args.group is None else args.group
         return task_tokens.TaskToken(project, agent, task_id, group, checked(args.token))
     found = task_tokens.kept(project, agent, task_id, args.group)

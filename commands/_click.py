@@ -10,11 +10,14 @@ from typing import Any
 import click
 
 from agentbus.commands._bare import actions_of, no_action, unknown_action
+from agentbus.commands._completion import items
 from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, module
 from agentbus.commands._errors import tell
 from agentbus.commands._nearest import meant
 from agentbus.commands._output import Out, to_stderr
+from agentbus.commands._topics import TOPICS
 from agentbus.core.errors import EXIT_CODES, UsageError
+from agentbus.core.version import __version__
 
 _INTERRUPTED = 130
 
@@ -87,8 +90,6 @@ class _Verbs(click.Group):
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, module(name).VERB.summary) for name in names])
-        from agentbus.commands._topics import TOPICS
-
         with formatter.section("Topics"):
             formatter.write_dl([(name, topic.summary) for name, topic in TOPICS.items()])
         with formatter.section("Exit codes"):
@@ -157,8 +158,6 @@ class _Type(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[click.shell_completion.CompletionItem]:
-        from agentbus.commands._completion import items
-
         return items(self.param, ctx, incomplete)
 
 
@@ -257,7 +256,5 @@ def _has(verb: Verb, action: str) -> bool:
 
 def _show_version(ctx: click.Context, _param: click.Parameter, wished: bool) -> None:
     if wished and not ctx.resilient_parsing:
-        from agentbus.core.version import __version__
-
         click.echo(f"agentbus {__version__}")
         ctx.exit()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import (
@@ -13,17 +15,19 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from agentbus.admin import projects
+from agentbus.client.bus import Bus
 from agentbus.commands._bare import actions_of
+from agentbus.commands._declare import VERBS, module
 from agentbus.commands._output import plain
+from agentbus.commands._topics import TOPICS
+from agentbus.core.errors import BackendUnavailable
 from agentbus.core.names import shell_word
 from agentbus.core.settings import resolve, variable
+from agentbus.tasks import Schedules
+from agentbus.tasks.flows import Flows
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from agentbus.client.bus import Bus
     from agentbus.commands._declare import Param, Verb
 
     # Values, each with a description or None.
@@ -124,9 +128,6 @@ def items(param: Param, ctx: click.Context, incomplete: str) -> list[CompletionI
 def _words(param: Param, ctx: click.Context) -> Found:
     """Return the words that a parameter takes on any bus."""
     if param.values == "subject":
-        from agentbus.commands._declare import VERBS, module
-        from agentbus.commands._topics import TOPICS
-
         verbs = [(name, module(name).VERB.summary) for name in VERBS]
         return [*verbs, *((name, topic.summary) for name, topic in TOPICS.items())]
     if ctx.params.get("words"):
@@ -174,9 +175,6 @@ def _verb(ctx: click.Context) -> Verb | None:
 
 def _bus(ctx: click.Context) -> Bus:
     """Return the bus of the line's settings; never starts the embedded server."""
-    from agentbus.client.bus import Bus
-    from agentbus.core.errors import BackendUnavailable
-
     above = {} if ctx.parent is None else ctx.parent.params
     flags: dict[str, Any] = {
         name: ctx.params.get(name) or above.get(name)
@@ -200,21 +198,15 @@ def _letters(bus: Bus, given: dict[str, Any]) -> Found:
 
 
 def _projects(bus: Bus, _given: dict[str, Any]) -> Found:
-    from agentbus.admin import projects
-
     found = bus.runner.run(projects.listed(bus.scope, most=_EXAMINED))
     return [(one.project, None) for one in found.projects]
 
 
 def _schedules(bus: Bus) -> Found:
-    from agentbus.tasks import Schedules
-
     return _named(one.name for one in Schedules(bus).list())
 
 
 def _flows(bus: Bus) -> Found:
-    from agentbus.tasks.flows import Flows
-
     return [(one.id, one.state) for one in Flows(bus).list()]
 
 

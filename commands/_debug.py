@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from agentbus.core import oplog
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from agentbus.core.settings import Settings
 
 

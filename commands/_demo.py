@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _events, _long_running
 from agentbus.commands._declare import Call
 from agentbus.core.json_text import to_json
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.events import Ledger
 
     Event = tuple[str, dict[str, Any]]
@@ -76,7 +74,7 @@ def _commit(
     call: Call, ledger: Ledger, kind: str, payload: dict[str, Any], *, rolled_back: bool
 ) -> bool:
     """Send an event in its own transaction; tell whether it was committed."""
-    from agentbus.events import send_event
+    from agentbus.events import send_event  # needs the extra `events`
 
     stream = call.args.stream or _STREAM
     try:

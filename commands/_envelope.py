@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 from agentbus.commands._declare import Args, Param, seconds, whole
 from agentbus.core import lazy_orjson
 from agentbus.core.context import is_traceparent
 from agentbus.core.settings import environment
 from agentbus.core.timespec import parse_rfc3339
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 
 def header(text: str) -> tuple[str, str]:

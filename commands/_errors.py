@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 
 from agentbus.commands._output import ReaderGone, plain, to_stderr
+from agentbus.core import installation
 from agentbus.core.errors import AgentBusError
 from agentbus.core.json_text import to_json
 from agentbus.core.settings import variable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from agentbus.core.settings_check import ON
 
 _INTERRUPTED = 130
 _READER_GONE = 141
@@ -54,11 +53,12 @@ def described(error: BaseException) -> str:
 
 
 def _advice(error: BaseException) -> str:
-    if isinstance(error, (ImportError, AttributeError)):
-        from agentbus.core import installation
-
-        if place := installation.foreign_distribution():
-            return f"another project's 'agentbus' ({place}) is installed here, too: {installation.REMEDY}"
+    if isinstance(error, (ImportError, AttributeError)) and (
+        place := installation.foreign_distribution()
+    ):
+        return (
+            f"another project's 'agentbus' ({place}) is installed here, too: {installation.REMEDY}"
+        )
     return "this is a bug, or an error of the operating system: see the log, and report it"
 
 
@@ -74,8 +74,6 @@ def json_wished(argv: Sequence[str]) -> bool:
     switch = variable("AGENTBUS_JSON")
     if "text" in shapes or not switch:
         return False
-    from agentbus.core.settings_check import ON
-
     return switch.lower() in ON
 
 

@@ -6,17 +6,19 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from agentbus.commands import _long_running
 from agentbus.commands._declare import Param, seconds, whole
 from agentbus.commands._format import age
 from agentbus.core.errors import BackendUnavailable, ConfigError, UsageError
+from agentbus.core.loggers import emit
 from agentbus.core.settings import state_directory
 from agentbus.core.settings_check import make_private
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from agentbus.commands._declare import Call
     from agentbus.events import Cleanup, LeaseStanding, Ledger
 
@@ -69,7 +71,7 @@ CLEANUP = (
 
 def cleanup(call: Call) -> Cleanup:
     """Return when rows of processed events are deleted, as the options say."""
-    from agentbus.events import Cleanup
+    from agentbus.events import Cleanup  # needs the extra `events`
 
     args = call.args
     given = {
@@ -93,7 +95,7 @@ def words(call: Call, wanted: str) -> list[str]:
 
 def load(module: str) -> None:
     """Import the user's module, also from the current directory. Raises `UsageError`."""
-    from agentbus.events import declare
+    from agentbus.events import declare  # needs the extra `events`
 
     sys.path.insert(0, os.getcwd())
     declare.load(module)
@@ -119,7 +121,7 @@ def served(call: Call, verb: str) -> Ledger | None:
 
 
 def _open(call: Call, *, make: bool) -> Ledger:
-    from agentbus.events import open_ledger
+    from agentbus.events import open_ledger  # needs the extra `events`
 
     args = call.args
     url = args.database or call.settings.database
@@ -132,8 +134,6 @@ def _open(call: Call, *, make: bool) -> Ledger:
 
 
 def _default_database(project: str) -> str:
-    from urllib.parse import quote
-
     return os.path.join(state_directory(), "events", f"{quote(project, safe='')}.db")
 
 
@@ -160,8 +160,6 @@ def _hinted(make: bool) -> Iterator[None]:
 
 def _awaited(ledger: Ledger, verb: str) -> bool:
     """Wait until a ledger's database answers; False if a signal came first."""
-    from agentbus.commands import _long_running
-
     stopped = threading.Event()
 
     def look() -> None:
@@ -171,8 +169,6 @@ def _awaited(ledger: Ledger, verb: str) -> bool:
                 ledger.check()
                 return
             except BackendUnavailable as error:
-                from agentbus.core.loggers import emit
-
                 emit("warning", {"verb": verb, "error": str(error)})
                 stopped.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)

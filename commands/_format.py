@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from agentbus.commands import _values
 from agentbus.commands._output import plain
 from agentbus.core.readable import (
@@ -11,17 +23,12 @@ from agentbus.core.readable import (
     number as number,  # noqa: PLC0414
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeVar
-
-    from rich.live import Live
-
     from agentbus.commands._output import Out
     from agentbus.workers.metrics import Durations
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
 
 # On a terminal that is too narrow: the width to which names are folded, and the cells that say nothing.
 _FOLDED = 16
@@ -86,11 +93,6 @@ def table(
 
 def screen() -> Live:
     """Return a whole screen to draw on, in UTF-8 as all output, whatever Python's own encoding."""
-    import os
-
-    from rich.console import Console
-    from rich.live import Live
-
     stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     console = Console(file=stdout, highlight=False, markup=False, emoji=False)
     return Live(console=console, screen=True, auto_refresh=False)
@@ -104,13 +106,6 @@ def _draw(
     indent: int,
 ) -> None:
     """Draw a table on a terminal; what does not fit is folded, and figures beyond that are left out."""
-    import io
-    import shutil
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     columns = [*zip(*rows, strict=True)]
     wide = shutil.get_terminal_size().columns
     shown, gap, widths = _fit(headings, columns, right, wide - indent)
@@ -189,8 +184,6 @@ def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len
-
     return cell_len(text)
 
 

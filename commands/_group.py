@@ -7,13 +7,10 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping, Sequence
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.process_guard import ProcessGuard
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import TYPE_CHECKING
 
 from agentbus.commands import _values
 from agentbus.commands._output import ReaderGone
+from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
-    from agentbus.commands._program import Program, ProgramFailed
+    from agentbus.commands._program import Program
     from agentbus.commands._progress import Countdown
     from agentbus.queues.delivery import Delivery
     from agentbus.workers.match import MatchWorker
@@ -29,8 +30,6 @@ class Handling:
         self._call = call
 
     def __call__(self, delivery: Delivery) -> None:
-        from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
-
         if self.program.stopping:
             # It was taken and has not started: the next worker gets it, and nothing is printed.
             delivery.snooze(0.0)

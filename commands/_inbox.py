@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _values
 from agentbus.coordination import frames, inbox, receipts
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import TimedOut
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.commands._declare import Call
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.receipts import Receipt

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from agentbus.commands import _signals, _waiting
 from agentbus.commands._output import to_stderr
 from agentbus.core import oplog
+from agentbus.queues.claimed import error_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from agentbus.commands._declare import Call
 
 # The second signal ends the process at once.
@@ -74,8 +74,6 @@ def _write(call: Call, record: logging.LogRecord, names: Sequence[str]) -> dict[
     """Write a record to the operations log, and return its fields."""
     fields = {key: getattr(record, key) for key in names if hasattr(record, key)}
     if record.exc_info and record.exc_info[1] is not None:
-        from agentbus.queues.claimed import error_text
-
         fields["traceback"] = error_text(record.exc_info[1])[1]
     oplog.write(record.levelname.lower(), call.settings.log_level, fields)
     return fields

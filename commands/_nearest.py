@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 _SHOWN = 3
 
@@ -17,8 +16,6 @@ def meant(word: str, known: Iterable[str], surely: Sequence[str] = ()) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return the known words that a word begins, or else those that resemble it."""
-    from difflib import get_close_matches
-
     words = list(dict.fromkeys(known))
     begun = [one for one in words if len(word.strip("-")) > 1 and one.startswith(word)]
     return begun[:_SHOWN] or get_close_matches(word, words, n=_SHOWN)

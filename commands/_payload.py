@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
+
+import orjson
+
 from agentbus.commands._declare import Param
 from agentbus.core.errors import InvalidPayload
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from agentbus.core.json_text import Unsure, as_orjson
 
 TEXT = Param("--text", "Send the payload as text, even if it is JSON.")
 JSON = Param("--payload-json", "Send the payload as JSON, and refuse what is not.")
@@ -59,9 +63,6 @@ def _exact(text: str) -> Any:
     begun = text.lstrip(" \t\r\n")[:1]
     if begun not in _BEGINNINGS:
         raise ValueError(f"JSON does not begin with {begun!a}")
-    # The help of all verbs imports this module, and needs none of this.
-    from agentbus.core.json_text import Unsure, as_orjson
-
     try:
         return as_orjson(text)
     except Unsure:
@@ -70,14 +71,8 @@ def _exact(text: str) -> Any:
 
 def _thorough(text: str) -> Any:
     """Return the value of a text that is JSON exactly; raises `ValueError` and `_Inexact`."""
-    import re
-
-    import orjson
-
     value = orjson.loads(text)
     if re.search(_SUSPECT, text):
-        import json
-
         json.loads(text, parse_int=_whole, parse_float=_decimal, parse_constant=_inexact)
     return value
 
@@ -88,8 +83,6 @@ def _whole(digits: str) -> None:
 
 
 def _decimal(digits: str) -> None:
-    from decimal import Decimal, InvalidOperation
-
     try:
         exact = Decimal(digits) == Decimal(repr(float(digits)))
     except InvalidOperation:
@@ -106,6 +99,4 @@ def _begins_like_json(text: str) -> bool:
     found = text.strip(" \t\r\n\ufeff")
     if found[:1] not in "+-.0123456789":
         return found[:1] in '{["' or found in _CONSTANTS
-    import re
-
     return found in _CONSTANTS or re.fullmatch(_NUMBER, found) is not None

@@ -7,16 +7,13 @@ import os
 import pickle
 import signal
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from agentbus.commands import _main, work
 from agentbus.commands._processes import Share
 from agentbus.workers.processes.child import die_with, set_apart
 from agentbus.workers.processes.report_pipe import ReportPipe
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 
 def work_on(job: Mapping[str, Any]) -> int:

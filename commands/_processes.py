@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import pickle
 import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _signals
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import word
+from agentbus.workers.processes.processes import Processes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from agentbus.commands._declare import Call
     from agentbus.workers.processes.processes import ProcessCrash
 
@@ -44,8 +43,6 @@ class Share:
 
 def keep(call: Call) -> tuple[int, Mapping[str, int]]:
     """Keep the processes of a call of `work` until they have ended; return the exit code and totals."""
-    from agentbus.workers.processes.processes import Processes
-
     args, settings = call.args, call.settings
     if (settings.url or "").startswith("memory:"):
         raise ConfigError(

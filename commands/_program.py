@@ -9,6 +9,8 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentbus.commands._payload import json_or_text
 from agentbus.core import envelope, lazy_orjson
@@ -17,11 +19,7 @@ from agentbus.core.errors import InvalidPayload
 from agentbus.core.process_guard import ProcessGuard
 from agentbus.queues.retry import Bury, Retry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, Protocol
-
     from agentbus.queues.delivery import Delivery
 
     class Watched(Protocol):

@@ -6,17 +6,18 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn
 
 from agentbus.commands._format import age, number
 from agentbus.commands._output import plain
 from agentbus.core.errors import AgentBusError
 from agentbus.core.settings import environment
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Self
-
     from agentbus.commands._declare import Call
 
 # A verb that ends sooner shows nothing; after that the figures are renewed as often.
@@ -32,9 +33,6 @@ class Line:
     """A line that is redrawn in place, and removed at the end of a `with` block."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        from rich.console import Console
-        from rich.progress import Progress, TextColumn
-
         self._drawn = Progress(
             TextColumn("{task.description}", markup=False),
             console=Console(stderr=True),

@@ -20,7 +20,7 @@ _CHILD = "from agentbus.commands import _reload; _reload.work({})"
 def run(path: str) -> int:
     """Run the command line without --reload as a child, again after each change, until a signal."""
     try:
-        from watchfiles import PythonFilter, watch
+        from watchfiles import PythonFilter, watch  # needs the extra `reload`
     except ImportError:
         raise UsageError(
             "--reload needs the package 'watchfiles'",

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from agentbus.commands import _events, _values
 from agentbus.commands._declare import Call
 from agentbus.commands._format import count
 from agentbus.core.errors import ConfigError, NotFound, Unhealthy, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
     from agentbus.events.schema_diff import SchemaChange
 
     Schemas = dict[tuple[str, str], Any]
@@ -25,7 +23,7 @@ def check(call: Call) -> int:
     module, path = _events.words(call, "MODULE FILE")
     accept: bool = call.args.accept
     _events.load(module)
-    from agentbus.events.schema_diff import differences
+    from agentbus.events.schema_diff import differences  # needs the extra `events`
 
     new = _registered()
     if not new:
@@ -58,7 +56,7 @@ def _tell(call: Call, change: SchemaChange) -> None:
 
 def _registered() -> Schemas:
     """Return the registered schemas as plain JSON."""
-    from agentbus.events.schemas import REGISTERED
+    from agentbus.events.schemas import REGISTERED  # needs the extra `events`
 
     try:
         return {
@@ -75,7 +73,7 @@ def _registered() -> Schemas:
 
 def _agreed(path: str, *, missing: bool) -> Schemas | None:
     """Return the schemas in a file; None if it is `missing` and may be."""
-    from agentbus.events import EventSchemas
+    from agentbus.events import EventSchemas  # needs the extra `events`
 
     try:
         with open(path, encoding="utf-8") as file:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeVar
-
-    T = TypeVar("T", bound=Callable[[int, object], object])
+T = TypeVar("T", bound=Callable[[int, object], object])
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 _FATAL = (signal.SIGTERM, signal.SIGHUP)

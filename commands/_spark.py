@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from agentbus.commands._declare import Param
 from agentbus.commands._output import ReaderGone
 from agentbus.core import settings
 from agentbus.core.errors import AgentBusError, ConfigError, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
     from pyspark.sql import SparkSession
 
     from agentbus.commands._declare import Call
@@ -55,7 +54,9 @@ def session(
     `rows` is how many it will work on, if that is known: a session for few is set up otherwise.
     """
     with extra():
-        from agentbus.pipeline.spark import errors, quiet, reach
+        from agentbus.pipeline.spark import errors, quiet, reach  # needs the extra `pipeline`
+
+        # Needs the extra `pipeline`.
         from agentbus.pipeline.spark.session import FEW_ROWS, is_local, session as open_session
     args = call.args
     if not args.verbose:

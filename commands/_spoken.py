@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 from agentbus.commands import _message
 from agentbus.coordination import frames, overhear
 from agentbus.core.stream import id_time, position
 from agentbus.core.timespec import preceding
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from agentbus.commands._declare import Call
 
 

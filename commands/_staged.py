@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from typing import TYPE_CHECKING
 
 from agentbus.coordination import leases
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.names import shell_word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
 

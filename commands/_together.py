@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.core.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._declare import Args, Verb
 

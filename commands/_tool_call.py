@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from agentbus.agents.tools import LONGEST_WAIT
+from agentbus.client.bus import Bus
 from agentbus.commands import _declare
 from agentbus.commands._declare import Args, Call
 from agentbus.commands._output import Out, plain
 from agentbus.core.errors import AgentBusError
 from agentbus.core.oplog import write
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, TypeVar
-
-    from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
     from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Link, Op, Step
 
-    T = TypeVar("T")
     Opened = tuple[Backend, Scope, Link]
+
+T = TypeVar("T")
 
 
 class Captured(Out):
@@ -61,8 +61,6 @@ class Links:
     def bus(self) -> Bus:
         """The bus of verbs that use one; threads may share it."""
         if self._bus is None:
-            from agentbus.client.bus import Bus
-
             self._bus = Bus(self.settings)
         return self._bus
 

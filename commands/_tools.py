@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.agents.tools import LONGEST_WAIT
+from agentbus.commands import _by_hand, _inbox, _spoken
+from agentbus.coordination import announce, frames, inbox, receipts, speak, tell as messages
+from agentbus.coordination.leases import shown
+from agentbus.core.clock import of_day
+from agentbus.core.errors import InvalidPayload, NotFound, TimedOut, UsageError
+from agentbus.core.escape import escaped
+from agentbus.core.names import word
+from agentbus.core.stream import position
+from agentbus.core.timespec import preceding
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
     from agentbus.commands._tool_call import ToolCall
     from agentbus.coordination.inbox import Page
 
@@ -20,9 +28,6 @@ _NEAR = 8
 
 def catch_up(call: ToolCall) -> None:
     """Print what is unread, what was spoken, who is there, and what is leased."""
-    from agentbus.commands import _inbox, _spoken
-    from agentbus.coordination import frames, inbox
-
     scope, given = call.enter(), call.given
     peek, topic, after = given.get("peek", False), given.get("topic"), given.get("after")
     topics = [] if topic is None else [topic]
@@ -62,19 +67,12 @@ def catch_up(call: ToolCall) -> None:
 
 def _before(ids: Sequence[str]) -> str:
     """Return the id right before the first of some messages to one agent."""
-    from agentbus.coordination import inbox
-    from agentbus.core.stream import position
-    from agentbus.core.timespec import preceding
-
     split = [inbox.split_id(one) for one in ids]
     first = min(position(entry_id) for entry_id, _ in split)
     return inbox.message_id(preceding(first), split[0][1])
 
 
 def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page | None:
-    from agentbus.coordination import inbox
-    from agentbus.core.errors import TimedOut
-
     op = inbox.pending(call.enter(), wait=wait, peek=peek, topic=topic, limit=_MESSAGES)
     try:
         return call.run(op, patience=wait)
@@ -84,10 +82,6 @@ def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page 
 
 def _nearby(call: ToolCall) -> None:
     """Print who is there, and which paths others lease."""
-    from agentbus.coordination.leases import shown
-    from agentbus.core.clock import of_day
-    from agentbus.core.names import word
-
     bus, own = call.bus, call.settings.agent
     found = [one for one in bus.present(limit=_NEAR + 1) if one.agent != own]
     here = [f"{word(one.agent)} {one.state or 'seen'}" for one in found[:_NEAR]]
@@ -105,11 +99,6 @@ def _nearby(call: ToolCall) -> None:
 
 def tell(call: ToolCall) -> None:
     """Send a message to agents, or speak to all."""
-    from agentbus.commands import _inbox
-    from agentbus.coordination import speak, tell as messages
-    from agentbus.core.errors import UsageError
-    from agentbus.core.names import word
-
     scope, given = call.enter(), call.given
     text, topic = given["text"], given.get("topic")
     if given.get("to"):
@@ -137,10 +126,6 @@ def tell(call: ToolCall) -> None:
 
 def ask(call: ToolCall) -> None:
     """Send an ask, or look at one again, and wait for its answer."""
-    from agentbus.commands import _inbox
-    from agentbus.coordination import receipts, tell as messages
-    from agentbus.core.errors import TimedOut, UsageError
-
     scope, given, known = call.enter(), call.given, call.given.get("id")
     if (known is None) != ("to" in given and "text" in given) or (known and len(given) > 2):
         raise UsageError(
@@ -166,8 +151,6 @@ def ask(call: ToolCall) -> None:
         return
     whole, _, _ = _inbox.show(call, [answer], now)
     if whole:
-        from agentbus.coordination import inbox
-
         call.after.append(lambda taken: taken and call.run(inbox.mark(scope, whole)))
 
 
@@ -190,8 +173,6 @@ def who(call: ToolCall) -> None:
 
 def lease(call: ToolCall) -> None:
     """Take, drop or list leases."""
-    from agentbus.core.errors import UsageError
-
     given = call.given
     paths, minutes, drop = given.get("paths", []), given.get("minutes"), given.get("give_up", False)
     if drop and (given.get("why") or minutes is not None):
@@ -207,10 +188,6 @@ def lease(call: ToolCall) -> None:
 
 def note(call: ToolCall) -> None:
     """Write a note, or read it by its key, or notes by their tags."""
-    from agentbus.core.errors import UsageError
-    from agentbus.core.escape import escaped
-    from agentbus.core.names import word
-
     given = call.given
     key, tags = given.get("key"), given.get("tags", [])
     if "text" in given:
@@ -236,15 +213,11 @@ def note(call: ToolCall) -> None:
 
 def flag(call: ToolCall) -> None:
     """Take, end or await a flag."""
-    from agentbus.core.errors import UsageError
-
     given, action = call.given, call.given["do"]
     if "note" in given and action not in ("done", "fail"):
         raise UsageError(f"{action} takes no note", hint="leave it out")
     name, wait, said = given["name"], call.wait(), given.get("note")
     if action == "take":
-        from agentbus.coordination import announce
-
         call.verb("announce", name=name, wait=wait)
         hold: Any = call.captured.records[0]
         if "renewed" not in hold:
@@ -266,8 +239,6 @@ def _unless_taken(call: ToolCall, undo: Callable[[], object]) -> None:
 
 def work(call: ToolCall) -> None:
     """Take a task by hand, settle it, or publish one."""
-    from agentbus.core.errors import NotFound, UsageError
-
     given, action = call.given, call.given["do"]
     place = "queue" if action in ("take", "put") else "id"
     other = "id" if place == "queue" else "queue"
@@ -284,8 +255,6 @@ def work(call: ToolCall) -> None:
         except NotFound as error:
             call.out.record({}, error.message)
             return
-        from agentbus.commands import _by_hand
-
         task: Any = call.captured.records[0]
         _unless_taken(call, lambda: _by_hand.give_back(call, task["task_id"], task["token"]))
     else:
@@ -294,8 +263,6 @@ def work(call: ToolCall) -> None:
 
 def _literal(text: str | None) -> str | None:
     """Return a text of a model, which names neither stdin nor a file."""
-    from agentbus.core.errors import InvalidPayload
-
     if text is not None and (text == "-" or text[:1] == "@"):
         raise InvalidPayload(
             f"the body begins with {text[0]!r}", hint="quote it as JSON, or put a word before it"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentbus.client.bus import Bus
 from agentbus.commands._format import count
 from agentbus.core import names
 from agentbus.core.names import word
-from agentbus.core.record import Record
 from agentbus.dashboard import person
 from agentbus.queues.ids import writable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter
@@ -23,7 +23,8 @@ _CONFIRM = 2.0
 _WHY = "from top"
 
 
-class Action(Record):
+@dataclass(frozen=True, slots=True)
+class Action:
     """An action to confirm: `do` is what it does, `act` does it and returns what was done.
 
     It is confirmed by the name `typed`, if there is one.
@@ -34,7 +35,8 @@ class Action(Record):
     typed: str = ""
 
 
-class Naming(Record):
+@dataclass(frozen=True, slots=True)
+class Naming:
     """An action that needs a name first: `named` returns it, or raises `AgentBusError`."""
 
     do: str
@@ -147,8 +149,6 @@ class Person:
     """The person at the keys, an agent `human:<name>`; by default the user of the system."""
 
     def __init__(self, settings: Settings, name: str | None) -> None:
-        from agentbus.client.bus import Bus
-
         self._settings = person.acting(settings, name)
         self._bus = Bus(self._settings)
 

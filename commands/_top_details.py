@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _format
 from agentbus.commands.task import described
 from agentbus.core.clock import rfc3339
 from agentbus.core.json_text import to_json
 from agentbus.core.names import word
-from agentbus.core.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.client.bus import Bus
     from agentbus.coordination.waiters import Waiter
     from agentbus.dashboard import Dashboard
@@ -26,7 +25,8 @@ _LISTED, _PAGES = 200, 20
 _TIMES = ("at", "timestamp", "seen", "since", "until")
 
 
-class DetailLine(Record):
+@dataclass(frozen=True, slots=True)
+class DetailLine:
     """A line of a detail, and what it opens."""
 
     text: str

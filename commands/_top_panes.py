@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _format, _message, _top_details as details
 from agentbus.commands._top_table import Column, sparkline
 from agentbus.coordination.leases import shown
 from agentbus.core.clock import of_day, rfc3339
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.commands._top_details import Detail
     from agentbus.coordination.presence import Presence
     from agentbus.dashboard import QueueRow, Snapshot, Totals

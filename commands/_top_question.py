@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from agentbus.commands import _top_actions as actions
 from agentbus.commands._top_actions import Action, Naming
 from agentbus.commands._top_details import OneLetter, QueueTasks
 from agentbus.core.errors import AgentBusError
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.commands._top_details import Detail
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from agentbus.commands._output import plain
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
 
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = 1

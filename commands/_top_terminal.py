@@ -10,16 +10,18 @@ import termios
 import threading
 import time
 import tty
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import ConsoleDimensions, Group
 
 from agentbus.commands import _format, _signals
+from agentbus.commands._top_details import DetailLine
 from agentbus.commands._top_keys import KeyReader
 from agentbus.commands._top_view import READ, View
 from agentbus.core.errors import AgentBusError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console
 
     from agentbus.client.bus import Bus
@@ -116,8 +118,6 @@ class Reader:
             self._view.done = f"{action.do}: {error.message}"
 
     def _lines(self, wanted: FrameRequest) -> object:
-        from agentbus.commands._top_details import DetailLine
-
         if wanted.detail is None:
             return []
         try:
@@ -138,8 +138,6 @@ def show(
     person: Person | None = None,
 ) -> None:
     """Show frames until `q` is pressed, or until a time of the monotonic clock; a person's keys act."""
-    from rich.console import Group
-
     view = View(every, writes=person is not None)
     live = _format.screen()
     console = live.console
@@ -201,8 +199,6 @@ def _pressed(typed: KeyReader, ready: list[int]) -> list[str] | None:
 
 def _fit(console: Console) -> tuple[int, int]:
     """Set the console to the size of the terminal, which may have changed: COLUMNS has that of before."""
-    from rich.console import ConsoleDimensions
-
     with contextlib.suppress(OSError):
         columns, lines = os.get_terminal_size(1)
         if columns and lines:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -13,11 +15,7 @@ from agentbus.commands._top_table import line, table, wrapped
 from agentbus.core.clock import rfc3339
 from agentbus.dashboard import RowRange
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
     from agentbus.commands._top_actions import Action
     from agentbus.commands._top_details import Detail, DetailLine
     from agentbus.commands._top_question import Question

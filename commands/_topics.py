@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from agentbus.commands._declare import GLOBAL
 from agentbus.core.errors import EXIT_CODES
-from agentbus.core.record import Record
 from agentbus.core.settings import VARIABLES
 
 _SETTINGS = {
@@ -28,7 +29,8 @@ _SETTINGS = {
 }
 
 
-class HelpTopic(Record):
+@dataclass(frozen=True, slots=True)
+class HelpTopic:
     """A page: its summary in the list of topics, paragraphs, rows of two columns, and paragraphs."""
 
     summary: str

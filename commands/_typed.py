@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _long_running, _processes, _working
+from agentbus.commands import _long_running, _processes, _reload, _working
 from agentbus.commands._format import count
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
+from agentbus.tasks.registry import Tasks
+from agentbus.workers.drain import buried_error
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.commands._declare import Call
     from agentbus.commands._processes import Share
-    from agentbus.tasks.registry import Tasks
 
 _INTERRUPTED = 130
 # Options that are declared with a task, or are for programs.
@@ -33,8 +32,6 @@ def run(call: Call) -> int:
                 hint="the tasks declare it" if option == "attempts" else "leave it out",
             )
     if args.reload:
-        from agentbus.commands import _reload
-
         return _reload.run(args.queue)
     share: Share | None = vars(args).get("share")
     worker = _tasks(args.queue).worker(
@@ -75,8 +72,6 @@ def run(call: Call) -> int:
     if signal.SIGINT in signals:
         return _INTERRUPTED
     if args.drain:
-        from agentbus.workers.drain import buried_error
-
         error = buried_error([(name, args.group, n) for name, n in worker.buried.items()])
         if error is not None and (share is None or share.number == 1):
             raise error
@@ -99,8 +94,6 @@ def _tell_totals(
 
 
 def _tasks(path: str) -> Tasks:
-    from agentbus.tasks.registry import Tasks
-
     found = _working.loaded(path, "tasks")
     if not isinstance(found, Tasks):
         raise UsageError(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.core.errors import AgentBusError
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from agentbus.core.errors import AgentBusError
 
 # What verbs and their actions do before they print, in one step. Others print first, or change nothing.
 _DONE = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentbus.admin.health import foreign_keys
+from agentbus.admin.projects import missing
 from agentbus.core.errors import AgentBusError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentbus.client.bus import Bus
     from agentbus.commands._declare import Call
     from agentbus.commands._output import Out
@@ -50,13 +52,9 @@ def empty(call: Call, found: Sequence[object]) -> None:
     """Report on stderr each record of the bus's own that another program wrote, if nothing was found."""
     if found:
         return
-    from agentbus.admin.health import foreign_keys
-
     for one in call.bus.runner.run(foreign_keys.examine(call.bus.scope), verb="health"):
         call.out.warn(one.text)
 
 
 def _missing(bus: Bus) -> NotFound:
-    from agentbus.admin.projects import missing
-
     return missing(bus.project, bus.projects())

@@ -7,19 +7,19 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _signals, _waiting
 from agentbus.commands._output import to_stderr
 from agentbus.commands.pause import named
 from agentbus.core.errors import TimedOut, UsageError
 from agentbus.core.names import word
+from agentbus.queues.notify import WEBHOOKS
+from agentbus.workers.webhooks import beside, handler
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
     from agentbus.commands._declare import Call
     from agentbus.commands._program import Program
     from agentbus.core.signals import Stoppable
@@ -86,9 +86,6 @@ def webhooks(
     """Send webhooks meanwhile, if they are enabled and this worker does not take them itself."""
     if not call.settings.webhooks:
         return contextlib.nullcontext()
-    from agentbus.queues.notify import WEBHOOKS
-    from agentbus.workers.webhooks import beside, handler
-
     if call.args.queue == WEBHOOKS:
         # A second worker would take its tasks. Without a secret, nothing is taken.
         handler(call.settings)

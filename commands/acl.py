@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from getpass import getpass
 
+from agentbus.admin.acl import rule
 from agentbus.commands import _together, _values
+from agentbus.commands._body import fetched
 from agentbus.commands._declare import Call, Param, Verb
+from agentbus.core.names import MAX_BODY_BYTES
 
 VERB = Verb(
     "acl",
@@ -38,8 +42,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the rule."""
-    from agentbus.admin.acl import rule
-
     args, bus = call.args, call.bus
     _together.check(VERB, args)
     # No connection is opened: the URL says whether the server is a cluster.
@@ -66,10 +68,5 @@ def run(call: Call) -> None:
 def _password() -> str:
     """Read a password from stdin, without echo on a terminal."""
     if os.isatty(0):
-        from getpass import getpass
-
         return getpass()
-    from agentbus.commands._body import fetched
-    from agentbus.core.names import MAX_BODY_BYTES
-
     return fetched("password", "-", MAX_BODY_BYTES, None).rstrip("\r\n")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agentbus.admin.pause import GRACE
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, seconds
@@ -13,7 +16,6 @@ from agentbus.core.errors import NotFound, TimedOut, UsageError
 from agentbus.core.names import word
 from agentbus.store.scope import CONFIRM
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.agents import Attendee
     from agentbus.commands._output import Out
@@ -84,8 +86,6 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
         wait = CONFIRM if args.wait is None else args.wait
         show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
-        from agentbus.admin.pause import GRACE
-
         wait = GRACE if args.wait is None else args.wait
         found = bus.delete(**subject, wait=wait)
         text = f"{named(kind, name)}: {len(found.gone)} gone"

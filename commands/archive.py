@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+from agentbus.admin.metrics_reader import server_time
 from agentbus.commands import _format, _signals, _spark, _together, _values
 from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
-from agentbus.core.errors import UsageError
+from agentbus.commands._progress import Countdown, Line, Ticker, wanted
+from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.core.signals import StopEvent
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
     from pyspark.sql import SparkSession
 
     from agentbus.pipeline.archives.archiver import Progress, Round
@@ -111,8 +111,8 @@ def _asked(call: Call) -> tuple[str, str]:
 
 
 def _archive(call: Call, path: str) -> None:
-    from agentbus.pipeline.archives.archiver import Archiver
-    from agentbus.pipeline.source.discovery import ALL
+    from agentbus.pipeline.archives.archiver import Archiver  # needs the extra `pipeline`
+    from agentbus.pipeline.source.discovery import ALL  # needs the extra `pipeline`
 
     args = call.args
     _may_begin(call, path)
@@ -161,10 +161,8 @@ def _archive(call: Call, path: str) -> None:
 
 def _may_begin(call: Call, path: str) -> None:
     """Check the path and the server before anything is written."""
-    from agentbus.admin.metrics_reader import server_time
-    from agentbus.core.errors import NotFound
-    from agentbus.pipeline.archives.reader import check
-    from agentbus.pipeline.source.range_reader import RangeReader
+    from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
+    from agentbus.pipeline.source.range_reader import RangeReader  # needs the extra `pipeline`
 
     with RangeReader(call.settings) as reader:
         with contextlib.suppress(NotFound):
@@ -225,8 +223,8 @@ def _stopping(stop: StopEvent) -> Iterator[None]:
 
 
 def _compact(call: Call, path: str) -> None:
-    from agentbus.pipeline.archives.compaction import compact, date
-    from agentbus.pipeline.archives.reader import check
+    from agentbus.pipeline.archives.compaction import compact, date  # needs the extra `pipeline`
+    from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
 
     args = call.args
     if args.before is not None:
@@ -265,10 +263,9 @@ def _compacted(done: Compacted, *, dry_run: bool) -> str:
 
 
 def _verify(call: Call, path: str) -> int:
-    from agentbus.admin.metrics_reader import server_time
-    from agentbus.pipeline.archives.reader import check
-    from agentbus.pipeline.archives.verify import verify
-    from agentbus.pipeline.source.range_reader import RangeReader
+    from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
+    from agentbus.pipeline.archives.verify import verify  # needs the extra `pipeline`
+    from agentbus.pipeline.source.range_reader import RangeReader  # needs the extra `pipeline`
 
     with RangeReader(call.settings) as reader:
         state = check(path, project=reader.scope.keys.project)
@@ -302,7 +299,7 @@ def _tell_differences(call: Call, found: Verified) -> None:
 
 
 def _status(call: Call, path: str) -> None:
-    from agentbus.pipeline.archives.verify import status
+    from agentbus.pipeline.archives.verify import status  # needs the extra `pipeline`
 
     found = status(call.settings, path)
     if call.out.json:
@@ -317,7 +314,7 @@ def _status(call: Call, path: str) -> None:
 
 
 def _release(call: Call, path: str) -> None:
-    from agentbus.pipeline.archives.archiver import release
+    from agentbus.pipeline.archives.archiver import release  # needs the extra `pipeline`
 
     streams = release(call.settings, path)
     call.out.record(
@@ -338,8 +335,6 @@ _ACTS = {
 @contextlib.contextmanager
 def _line(call: Call) -> Iterator[Any]:
     """Yield a function that shows the progress of a round on a terminal; None clears the line."""
-    from agentbus.commands._progress import Line, wanted
-
     if not wanted(call):
         yield lambda _progress: None
         return
@@ -355,7 +350,6 @@ def _compacting(
     call: Call, spark: SparkSession, rows: Callable[[], tuple[int, int]]
 ) -> contextlib.AbstractContextManager[object]:
     """Return what shows on a terminal how many rows are compacted, and of how many."""
-    from agentbus.commands._progress import Countdown, wanted
 
     def left() -> int:
         done, of = rows()
@@ -372,14 +366,12 @@ def _verifying(
     call: Call, spark: SparkSession, state: State
 ) -> contextlib.AbstractContextManager[object]:
     """Return what shows on a terminal how far Spark is."""
-    from agentbus.commands._progress import Ticker, wanted
-
     text = f"verify: {_n(state.rows)} rows in {_format.count(len(state.files), 'file')}"
     return Ticker(lambda: text + _at_work(spark)) if wanted(call) else contextlib.nullcontext()
 
 
 def _at_work(spark: SparkSession) -> str:
-    from agentbus.pipeline.spark.task_calls import at_work
+    from agentbus.pipeline.spark.task_calls import at_work  # needs the extra `pipeline`
 
     done, tasks = at_work(spark)
     return f", {done} of {tasks} tasks of Spark's" if tasks else ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
@@ -11,16 +14,13 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import shell_word, word
 from agentbus.queues.ids import taker
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeVar
-
     from agentbus.admin.stats import QueueStats, StreamInfo
     from agentbus.admin.survey import Group
     from agentbus.queues.state import Entry
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
 
 VERB = Verb(
     "bus",

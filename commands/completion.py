@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from click.shell_completion import get_completion_class
+
+from agentbus.commands._click import root
+from agentbus.commands._completion import VARIABLE
 from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
@@ -19,11 +23,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the script."""
-    from click.shell_completion import get_completion_class
-
-    from agentbus.commands._click import root
-    from agentbus.commands._completion import VARIABLE
-
     kind = get_completion_class(call.args.shell)
     assert kind is not None
     call.out.exactly(kind(root(), {}, "agentbus", VARIABLE).source().encode())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _long_running
 from agentbus.commands._declare import Call, Param, Verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.events import Consumer, Registration
 
 _COUNTS = ("handled", "duplicates", "parked", "failed", "unknown", "foreign")
@@ -41,15 +40,13 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Run the consumers until a signal comes, and return the exit code."""
-    from agentbus.commands import _long_running
-
     args = call.args
     chosen = _chosen(args.module, args.name)
     with _long_running.warned(call):
         ledger = _events.ledger(call) if args.once else _events.served(call, "consume")
         if ledger is None:
             return 0
-        from agentbus.events import Consumer
+        from agentbus.events import Consumer  # needs the extra `events`
 
         consumers = [Consumer(each, ledger, call.bus, lease=args.lease) for each in chosen]
         if not args.once:
@@ -97,7 +94,7 @@ def _show(call: Call, consumer: Consumer, counts: Counter[str]) -> None:
 
 def _chosen(module: str, name: str | None) -> list[Registration]:
     """Return the consumers that a module declares."""
-    from agentbus.events import declare
+    from agentbus.events import declare  # needs the extra `events`
 
     _events.load(module)
     return list(declare.chosen(declare.registered(), module, name).values())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
@@ -10,13 +12,10 @@ from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
+from agentbus.queues.dead_letters import is_to_be_replayed
 from agentbus.queues.ids import writable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
     from agentbus.client.queue import Queue
     from agentbus.commands._output import Out
     from agentbus.queues.dead_letters import Letter
@@ -107,8 +106,6 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
     else:
         found = queue.each_dead_letter(args.group, after=args.after, match=args.match)
         if args.action == "replay":
-            from agentbus.queues.dead_letters import is_to_be_replayed
-
             found = filter(is_to_be_replayed, found)
         elif args.action == "list" and not args.replayed:
             found = (one for one in found if one.replayed is None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from agentbus.agents.install import check, folder, installed, run as installation
+from agentbus.agents.install.place import Installation
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
-from agentbus.core.errors import Unhealthy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from agentbus.core.errors import AgentBusError, Unhealthy
 
 VERB = Verb(
     "doctor",
@@ -47,14 +47,8 @@ def _clients() -> Iterator[tuple[str, str, str, str | None]]:
 
     That endangers no data, so it is a warning.
     """
-    from agentbus.agents.install import installed
-
     if not installed.is_used():
         return
-    from agentbus.agents.install import check, folder, run as installation
-    from agentbus.agents.install.place import Installation
-    from agentbus.core.errors import AgentBusError
-
     try:
         place = Installation(folder.program())
         clients = installation.recorded(place)

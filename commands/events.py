@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _format, _together, _values
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from agentbus import events
+from agentbus.commands import _events, _format, _schemas, _together, _values
 from agentbus.commands._bare import actions, no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, body, whole
+from agentbus.commands._demo import demo as send_demo
 from agentbus.commands._events import words
 from agentbus.commands._format import age, count
 from agentbus.core import lazy_orjson
@@ -12,11 +18,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.names import MAX_BODY_BYTES, word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, NoReturn
-
     from agentbus.events import LeaseStanding, Parked
 
 # JSON is often smaller in UTF-8 and without blanks; `send_event` checks the exact limit.
@@ -113,7 +115,7 @@ def _send(call: Call) -> None:
     stream, kind, given = words(call, "STREAM TYPE PAYLOAD")
     payload = _object("payload", body("payload", given, None, _READ))
     metadata = None if args.metadata is None else _object("metadata", args.metadata)
-    from agentbus.events import send_event
+    from agentbus.events import send_event  # needs the extra `events`
 
     ledger = _events.ledger(call)
     with ledger.committing("an event was sent") as connection:
@@ -123,7 +125,6 @@ def _send(call: Call) -> None:
 
 def _object(what: str, text: str) -> dict[str, Any]:
     """Read a JSON object with the exact values of its numbers."""
-    import json
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is not JSON")
@@ -156,7 +157,7 @@ _STATUS: dict[str, Callable[[LeaseStanding], str]] = {
 
 def _status(call: Call) -> None:
     words(call, "")
-    from agentbus.events import standing
+    from agentbus.events import standing  # needs the extra `events`
 
     found = [lease for one in standing(_events.ledger(call)) for lease in one.roles]
     if call.args.name is not None:
@@ -179,8 +180,6 @@ def _parked(call: Call) -> None:
         raise UsageError(
             f"{doing} needs the id of a parked event", hint="see 'agentbus events parked list'"
         )
-    from agentbus import events
-
     ledger = _events.ledger(call)
     if doing in ("list", "show"):
         found = events.parked(
@@ -245,7 +244,7 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
 
 def _register(call: Call) -> None:
     stream, name = words(call, "STREAM NAME")
-    from agentbus.events import register_consumer
+    from agentbus.events import register_consumer  # needs the extra `events`
 
     new = register_consumer(_events.ledger(call), stream, name, past=call.args.past)
     fields: dict[str, object] = {"stream": stream, "consumer": name, "new": new}
@@ -255,8 +254,8 @@ def _register(call: Call) -> None:
 def _forget(call: Call) -> None:
     """Delete a consumer or reader that will not run again."""
     stream, name = words(call, "STREAM NAME")
-    from agentbus.events import forget_consumer, forget_reader
-    from agentbus.events.leases import READER
+    from agentbus.events import forget_consumer, forget_reader  # needs the extra `events`
+    from agentbus.events.leases import READER  # needs the extra `events`
 
     if name.startswith(READER):
         forget_reader(call.bus, stream, name)
@@ -272,7 +271,7 @@ def _forget(call: Call) -> None:
 
 def _skip(call: Call) -> None:
     stream, name = words(call, "STREAM NAME")
-    from agentbus.events import skip_events
+    from agentbus.events import skip_events  # needs the extra `events`
 
     done = skip_events(_events.ledger(call), call.bus, stream, name, to=call.args.to)
     fields = {"stream": stream, "consumer": name, **_values.fields(done)}
@@ -285,15 +284,11 @@ def _skip(call: Call) -> None:
 
 
 def _check(call: Call) -> int:
-    from agentbus.commands import _schemas
-
     return _schemas.check(call)
 
 
 def _demo(call: Call) -> None:
-    from agentbus.commands import _demo
-
-    _demo.demo(call)
+    send_demo(call)
 
 
 _ACTIONS: dict[str, Callable[[Call], int | None]] = {

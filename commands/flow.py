@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _format, _together
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
+from agentbus.tasks.flows import Flows
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from agentbus.tasks import Flows, FlowState, FlowTaskState
+    from agentbus.tasks import FlowState, FlowTaskState
 
 VERB = Verb(
     "flow",
@@ -72,8 +72,6 @@ def run(call: Call) -> None:
     if (args.flow is None) is not (args.action == "list"):
         what = "nothing" if args.action == "list" else "the id of a flow"
         raise UsageError(f"flow {args.action} takes {what}", hint="see 'agentbus help flow'")
-    from agentbus.tasks.flows import Flows
-
     flows: Flows[Any] = Flows(call.bus)
     if args.action == "list":
         _format.show(call.out, flows.list(), _COLUMNS, _fields, left=2)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-from agentbus.commands import _format, _together, _values, _views
+from rich.text import Text
+
+from agentbus.admin.health import Health, HealthFinding
+from agentbus.commands import _format, _signals, _together, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._output import plain
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import BackendUnavailable, Unhealthy
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from agentbus.admin.health import Health, HealthFinding
 VERB = Verb(
     "health",
     "Check queues, workers, events and the server against thresholds.",
@@ -44,8 +44,6 @@ def run(call: Call) -> int:
     """Print the findings, once or repeatedly."""
     args = call.args
     if args.watch:
-        from agentbus.commands import _signals
-
         with _signals.unwound():
             return _watch(call)
     _together.check(VERB, args)
@@ -93,8 +91,6 @@ def _look(call: Call) -> Health:
     try:
         return call.bus.health()
     except BackendUnavailable as error:
-        from agentbus.admin.health import Health, HealthFinding
-
         remedy = error.shell_hint or "start it, or check the network"
         away = HealthFinding(
             *("unreachable", "server", "critical", None, None, error.message, remedy)
@@ -116,8 +112,6 @@ class _Changes:
 
     def show(self, health: Health) -> None:
         """Print what has changed since the last check."""
-        from agentbus.admin.health import HealthFinding
-
         now = {(one.check, one.subject): one for one in health.findings}
         before = self._before or {}
         # While the server is unreachable, nothing is known to be healthy again.
@@ -151,10 +145,6 @@ class _Screen:
         self._live = _format.screen()
 
     def show(self, health: Health) -> None:
-        from rich.text import Text
-
-        from agentbus.commands._output import plain
-
         if not self._live.is_started:
             self._live.start()
         lines = [f"{rfc3339(time.time())} {_summary(self._project, health)}", ""]

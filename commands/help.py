@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from agentbus.commands._click import help_text
 from agentbus.commands._declare import VERBS, Call, Param, Verb
+from agentbus.commands._nearest import meant
+from agentbus.commands._topics import TOPICS, page
 from agentbus.core.errors import UsageError
 
 VERB = Verb(
@@ -23,17 +26,12 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the help."""
-    from agentbus.commands._click import help_text
-    from agentbus.commands._topics import TOPICS, page
-
     subject = call.args.subject
     if subject in TOPICS:
         text = page(TOPICS[subject])
     elif subject is None or subject in VERBS:
         text = help_text(subject)
     else:
-        from agentbus.commands._nearest import meant
-
         raise UsageError(
             f"there is no verb or topic {subject!a}{meant(subject, (*VERBS, *TOPICS))}",
             hint="see 'agentbus help'",

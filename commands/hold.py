@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _signals, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._group import CommandGroup
 from agentbus.coordination.hold import BlockFailed
 from agentbus.core.errors import NotHolder, UsageError
 from agentbus.core.settings import environment
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from agentbus.commands._group import CommandGroup
     from agentbus.store.steps import Link, Step
 
 VERB = Verb(
@@ -59,8 +57,6 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Hold the flag, run the command, and return its exit code."""
-    from agentbus.commands._group import CommandGroup
-
     args = call.args
     if not args.command:
         raise UsageError("the command is missing", hint="write it after --, as in 'hold x -- make'")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+from agentbus.agents import hook
 from agentbus.commands._declare import Param, Verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
 
@@ -30,8 +31,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Answer the event."""
-    from agentbus.agents import hook
-
     code = hook.run(call.args.client, call.args.event, call.args.flags, tools=call.args.tools)
     if code:
         # As an answer to the client: the 2 of a wrong command line becomes 0.

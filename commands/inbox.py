@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _inbox
+from agentbus.commands import _inbox, _session, _spoken, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.coordination import frames, inbox
 
@@ -41,14 +41,10 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the messages, then mark as read what was printed in full."""
-    from agentbus.commands import _together
-
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()
     if scope.peers and not args.peek:
-        from agentbus.commands import _session
-
         _session.warn(call)
     again = args.thread is not None and args.wait is None
     page = call.run(
@@ -82,8 +78,6 @@ def run(call: Call) -> None:
         with_what = "'agentbus inbox'" if goes_on else f"a larger {option}"
         call.out.warn(f"there are more; print them with {with_what}")
     if args.all:
-        from agentbus.commands import _spoken
-
         most = max(0, args.max - shown)
         finish = _spoken.show(call, most=most, room=room, first=not shown, peek=args.peek)
         finish(True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from agentbus.agents.install import check, folder, run as installation
+from agentbus.agents.install.place import Installation
 from agentbus.commands import _together
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import AgentBusError, NotFound, Unhealthy
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from agentbus.agents.install.check import InstallFinding
-    from agentbus.agents.install.place import Installation
     from agentbus.agents.install.run import StepOutcome
 
 # As agents.install.run has them, which takes longer to import.
@@ -77,25 +80,16 @@ def run(call: Call) -> int:
 
 def at_work(*, changes: bool) -> AbstractContextManager[None]:
     """Keep other processes from installing anything while this one does."""
-    from contextlib import nullcontext
-
-    from agentbus.agents.install import folder
-
     return folder.alone() if changes else nullcontext()
 
 
 def _run(call: Call) -> int:
-    from agentbus.agents.install import folder, run as installation
-    from agentbus.agents.install.place import Installation
-
     args = call.args
     place = Installation(folder.program(), args.scope)
     named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
     if args.uninstall:
         return take_out(call, place, named)
     if args.check:
-        from agentbus.agents.install import check
-
         clients = named or installation.recorded(place) or _found(place)
         return _print_findings(call, check.check(place, clients))
     clients = named or _found(place)
@@ -113,8 +107,6 @@ def _run(call: Call) -> int:
 
 def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
     """Take it out of the named clients, by default of those in which it is installed."""
-    from agentbus.agents.install import run as installation
-
     clients = named or installation.recorded(place)
     if not clients and not call.out.json:
         call.out.record({}, "nothing is installed")
@@ -124,8 +116,6 @@ def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
 
 def _found(place: Installation) -> list[str]:
     """Return the clients that are on the PATH, of those that know the scope."""
-    from agentbus.agents.install import run as installation
-
     found = installation.found()
     if place.scope == "project":
         found = [client for client in found if client in ("claude", "opencode", "cursor")]

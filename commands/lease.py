@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _together
+from agentbus.commands import _session, _staged, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.coordination import leases
 from agentbus.coordination.leases import quoted, shown
@@ -71,8 +71,6 @@ def run(call: Call) -> None:
         )
         taken = call.run(op, patience=args.wait or 0.0)
         if scope.peers:
-            from agentbus.commands import _session
-
             _session.warn(call)
         for lease in taken.displaced:
             out.warn(f"{word(lease.agent)} has lost the lease of {shown(lease.pattern)}")
@@ -95,8 +93,6 @@ def _check(call: Call) -> None:
     if args.staged and args.paths:
         raise UsageError("paths and --staged were given", hint="give one of them")
     if args.staged:
-        from agentbus.commands import _staged
-
         _staged.check(call)
         return
     for path, lease in call.run(leases.check_paths(call.enter(), args.paths)).items():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _format, _together
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
+from agentbus.tasks.limits import Limits
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.queues.limits import QueueLimit
 
     Row = tuple[str, QueueLimit]
@@ -79,8 +79,6 @@ def run(call: Call) -> None:
     if (args.queue is None) is not (args.action == "list"):
         what = "nothing" if args.action == "list" else "the name of a queue"
         raise UsageError(f"limit {args.action} takes {what}", hint="see 'agentbus help limit'")
-    from agentbus.tasks.limits import Limits
-
     limits: Any = Limits(call.bus)
     if args.action == "list":
         found = [*limits.list().items()]

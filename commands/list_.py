@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agentbus.admin import project
 from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
 from agentbus.commands._format import count
@@ -10,7 +13,6 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiter
 
@@ -52,8 +54,6 @@ def run(call: Call) -> None:
     if args.flags:
         _flags(call)
     elif args.agents:
-        from agentbus.admin import project
-
         most = _AGENTS if args.max is None else args.max
         _views.empty(call, agents := bus.agents(limit=most))
         for seen in agents:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
+from typing import TYPE_CHECKING, Any
 
 from agentbus.agents.mcp import SESSION, Server, ToolResult
+from agentbus.commands import _tool_call, _tools
 from agentbus.commands._declare import Call, Verb
-from agentbus.core import client_session
+from agentbus.commands._errors import unexpected
+from agentbus.commands._tool_call import Links
+from agentbus.core import agent_name, client_session
+from agentbus.core.errors import AgentBusError
 from agentbus.core.json_text import from_json
-from agentbus.core.settings import resolve, variable
+from agentbus.core.settings import environment, resolve, state_directory, variable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from agentbus.commands._tool_call import Links, ToolCall
-    from agentbus.core.errors import AgentBusError
+    from agentbus.commands._tool_call import ToolCall
 
 VERB = Verb(
     "mcp",
@@ -72,11 +73,6 @@ class _Tools:
         wanted: Callable[[], bool],
     ) -> ToolResult:
         """Perform a tool, unless its result is no longer `wanted`; errors become its result."""
-        # Imported by the first call: a client that asks for the list waits for none of it.
-        from agentbus.commands import _tool_call, _tools
-        from agentbus.commands._errors import unexpected
-        from agentbus.core.errors import AgentBusError
-
         tool = None
         try:
             tool = _tool_call.ToolCall(self._of(meta), given, wanted)
@@ -93,9 +89,6 @@ class _Tools:
 
     def _of(self, meta: Mapping[str, Any]) -> Links:
         """Return the connections of the agent for which a client calls."""
-        from agentbus.commands._tool_call import Links
-        from agentbus.core import agent_name
-
         agent, peers = self._settings.agent, self._settings.peers
         if agent_name.identity(self._settings.sources["agent"], peers) != "given":
             # A process of several sessions started the server: then each call names its own. Else the
@@ -109,9 +102,6 @@ class _Tools:
 
 
 def _default() -> tuple[str, str]:
-    from agentbus.core import agent_name
-    from agentbus.core.settings import environment, state_directory
-
     agent, _, peers = agent_name.default(environment(), state_directory())
     return agent, peers
 

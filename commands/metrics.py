@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _format, _together, _values, _views
+import copy
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from agentbus.client.bus import Bus
+from agentbus.commands import _format, _signals, _together, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.admin.metrics_reader import Metrics, Sample
 
 # Prometheus gives up an unanswered scrape after about this time, in seconds.
@@ -128,12 +130,7 @@ def _print_raw(call: Call) -> None:
 
 def _serve(call: Call) -> None:
     """Serve Prometheus until a signal arrives."""
-    import copy
-    import threading
-
-    from agentbus.admin.prometheus import serve
-    from agentbus.client.bus import Bus
-    from agentbus.commands import _signals
+    from agentbus.admin.prometheus import serve  # needs the extra `prometheus`
 
     settings = copy.copy(call.settings)
     settings.deadline = min(settings.deadline, _PATIENCE)

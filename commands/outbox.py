@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _events, _format, _together
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from agentbus.commands import _events, _format, _long_running, _together
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._format import age, count
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.events import LeaseStanding, Ledger, Relay, Standing
 
 _STREAMS: dict[str, Callable[[Standing], str]] = {
@@ -98,14 +98,12 @@ def _init(call: Call, ledger: Ledger) -> None:
 
 
 def _relay(call: Call) -> None:
-    from agentbus.commands import _long_running
-
     once = call.args.once
     with _long_running.warned(call):
         ledger = _events.ledger(call) if once else _events.served(call, "relay")
         if ledger is None:
             return
-        from agentbus.events import Relay
+        from agentbus.events import Relay  # needs the extra `events`
 
         relay = Relay(ledger, call.bus, lease=call.args.lease, cleanup=_events.cleanup(call))
         if once:
@@ -120,7 +118,7 @@ def _relay(call: Call) -> None:
 
 def _once(call: Call, relay: Relay) -> None:
     """Publish until nothing waits; warn about streams that other relays have."""
-    from agentbus.events import standing
+    from agentbus.events import standing  # needs the extra `events`
 
     published = 0
     try:
@@ -145,7 +143,7 @@ def _once(call: Call, relay: Relay) -> None:
 
 
 def _status(call: Call, ledger: Ledger) -> None:
-    from agentbus.events import standing
+    from agentbus.events import standing  # needs the extra `events`
 
     found = standing(ledger)
     _format.show(call.out, found, _STREAMS, left=1)

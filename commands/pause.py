@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.errors import TimedOut
 from agentbus.core.names import word
 from agentbus.store.scope import CONFIRM
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.pause import Order
     from agentbus.commands._output import Out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.agents import prime
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import UsageError
 
@@ -19,8 +20,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the page."""
-    from agentbus.agents import prime
-
     most = call.args.max_chars
     if most < prime.LEAST:
         raise UsageError(f"--max-chars is {most}", hint=f"give at least {prime.LEAST}")

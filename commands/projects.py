@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from agentbus.admin.metrics_reader import server_time
 from agentbus.commands import _format, _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.clock import rfc3339
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.admin.projects import Project
 
 VERB = Verb(
@@ -25,8 +26,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the projects, and report what was left out."""
-    from agentbus.admin.metrics_reader import server_time
-
     bus = call.bus
     found, now = bus.projects(), bus.runner.run(server_time(bus.scope), verb="projects")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 from agentbus.commands import _envelope, _payload, _together, _values
 from agentbus.commands._declare import Args, Call, Param, Verb, body, seconds, whole
 from agentbus.commands._output import ReaderGone
@@ -10,11 +14,7 @@ from agentbus.core.errors import AgentBusError, InvalidPayload, UsageError
 from agentbus.queues import publish
 from agentbus.queues.task import UNTIL_DONE, Task
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
     from agentbus.client.queue import Queue
 
 _PIECE = 65536
@@ -207,8 +207,6 @@ def _payload_of(call: Call, number: int, line: bytes) -> Any:
 
 def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
     """Yield stdin's lines that are not blank, with their numbers; None after each chunk."""
-    import os
-
     number, rest = 0, b""
     while piece := os.read(0, _PIECE):
         *lines, rest = (rest + piece).split(b"\n")

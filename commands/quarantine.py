@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.events import Quarantined
 
 _COLUMNS: dict[str, Callable[[Quarantined], str]] = {
@@ -61,14 +61,14 @@ def run(call: Call) -> None:
             f"the consumer to release is {'given twice' if args.all else 'missing'}",
             hint="name it, or give --all",
         )
-    from agentbus.events import release_consumer
+    from agentbus.events import release_consumer  # needs the extra `events`
 
     for name in release_consumer(call.bus, args.name):
         call.out.record({"consumer": name}, f"{word(name)} released")
 
 
 def _list(call: Call) -> None:
-    from agentbus.events import quarantined
+    from agentbus.events import quarantined  # needs the extra `events`
 
     found = quarantined(call.bus)
     _views.empty(call, found)

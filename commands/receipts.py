@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _inbox
+from agentbus.commands import _inbox, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.coordination import receipts
 from agentbus.core.errors import UsageError
@@ -30,8 +30,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the receipts of a message."""
-    from agentbus.commands import _together
-
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()

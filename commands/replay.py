@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _spark, _values
+from agentbus.commands import _format, _progress, _spark, _values
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._format import age, count
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.pipeline.replays.record import Source
     from agentbus.pipeline.replays.replay import ReplayResult
 
@@ -75,7 +74,7 @@ _COLUMNS: dict[str, Callable[[Source], str]] = {
 def run(call: Call) -> None:
     """Replay with a progress line, and print the result."""
     with _spark.extra():
-        from agentbus.pipeline.replays.replay import replay
+        from agentbus.pipeline.replays.replay import replay  # needs the extra `pipeline`
     args = call.args
     with contextlib.ExitStack() as stack:
 
@@ -110,8 +109,7 @@ def run(call: Call) -> None:
 
 
 def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> None:
-    from agentbus.commands import _progress
-    from agentbus.pipeline.replays.record import progress
+    from agentbus.pipeline.replays.record import progress  # needs the extra `pipeline`
 
     if not _progress.wanted(call):
         return
@@ -131,15 +129,11 @@ def _show(call: Call, done: ReplayResult) -> None:
         call.out.record(_values.fields(done) | {"seconds": round(done.seconds, 3)}, "")
         return
     if done.dry_run:
-        from agentbus.commands import _format
-
         _format.show(call.out, done.streams, _COLUMNS, left=2)
     call.out.record({}, _said(done))
 
 
 def _said(done: ReplayResult) -> str:
-    from agentbus.commands._format import age, count
-
     if done.dry_run:
         text = f"replay {done.id}: {count(done.rows, 'row')} would be published"
         return text + (f", {done.skipped} of them are" if done.skipped else "")

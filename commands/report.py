@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import importlib
+import io
 import os
+import pathlib
 import time
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _progress, _spark, _together
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
     from agentbus.commands._output import Out
     from agentbus.pipeline.reports.running import Filled, Outcome, ReportStep
 
@@ -58,12 +60,12 @@ _WIDEST = 256
 def run(call: Call) -> None:
     """Compute the report and write it."""
     args, out = call.args, call.out
-    from agentbus.pipeline import reports
+    from agentbus.pipeline import reports  # needs the extra `pipeline`
 
     names = reports.chosen(args.name)
     project, entries = _check(call, names)
     with _spark.extra():
-        from agentbus.pipeline.reports import running
+        from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
         if args.html:
             # Before Spark has worked for minutes: the extra may be missing what writes the page.
@@ -81,8 +83,6 @@ def run(call: Call) -> None:
         many = f"{found.summary.lost:,} entries were" if found.summary.lost > 1 else "1 entry was"
         out.warn(f"{many} gone before they could be archived; the figures lack them")
     if args.html:
-        import pathlib
-
         title = f"{args.name} of {args.path}" if args.name != reports.ALL else str(args.path)
         text = page.render(found, source=title, project=project)
         page.write(text, pathlib.Path(args.html))
@@ -98,8 +98,8 @@ def run(call: Call) -> None:
 
 
 def _report(call: Call, names: Sequence[str], entries: int, steps: _Steps) -> Outcome:
-    from agentbus.pipeline.archives.reader import read
-    from agentbus.pipeline.reports import running
+    from agentbus.pipeline.archives.reader import read  # needs the extra `pipeline`
+    from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
     args = call.args
     steps.say("starting Spark")
@@ -124,8 +124,9 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
         raise UsageError("--html, --csv and --json exclude each other", hint="choose one")
     if not args.live:
         with _spark.extra():
+            # Needs the extra `pipeline`.
             from agentbus.pipeline.archives.reader import between, check
-            from agentbus.pipeline.reports import running
+            from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
         running.check(names, args.table, alone=args.csv)
         span = between(args.since, args.until)
@@ -141,8 +142,6 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
 
 def _live(call: Call, spark: Any, steps: _Steps) -> None:
     """Show one report as it changes, until interrupted."""
-    import importlib
-
     live = importlib.import_module("agentbus.pipeline.reports.live")
 
     def tell(table: Filled) -> None:
@@ -182,9 +181,6 @@ def _cell(value: Any) -> Any:
 
 
 def _csv(out: Out, found: Outcome) -> None:
-    import csv
-    import io
-
     for table in _tables(found):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -194,7 +190,7 @@ def _csv(out: Out, found: Outcome) -> None:
 
 
 def _text(out: Out, found: Outcome, project: str, top: int) -> None:
-    from agentbus.pipeline.reports import wording
+    from agentbus.pipeline.reports import wording  # needs the extra `pipeline`
 
     out.record({}, f"project {project}")
     span = found.summary.span
@@ -215,7 +211,7 @@ def _text(out: Out, found: Outcome, project: str, top: int) -> None:
 
 def _table(out: Out, table: Filled, top: int) -> None:
     """Write the first rows aligned: figures to the right."""
-    from agentbus.pipeline.reports import wording
+    from agentbus.pipeline.reports import wording  # needs the extra `pipeline`
 
     rows = table.rows[:top]
     cells = [

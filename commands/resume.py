@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentbus.admin.pause import PROJECT
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands.pause import show_resumed
 
@@ -19,8 +20,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Resume the queue, or the project."""
-    from agentbus.admin.pause import PROJECT
-
     queue = call.args.queue
     kind = PROJECT if queue is None else "queue"
     show_resumed(call.out, kind, queue, had=call.bus.resume(queue=queue))

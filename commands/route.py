@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _values
+from typing import TYPE_CHECKING
+
+from agentbus.commands import _long_running, _values
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._format import count
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import InvalidPayload
+from agentbus.routing import Router, load
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.routing import Rules
 
@@ -51,11 +53,7 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Route tasks until a signal arrives; or check the rules, or explain a task."""
-    from agentbus.commands import _long_running
-
     args = call.args
-    from agentbus.routing import Router, load
-
     rules = load(args.rules)
     for warning in rules.warnings:
         call.out.warn(warning)

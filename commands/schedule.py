@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _envelope, _format, _payload, _together, _views
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agentbus.commands import _envelope, _format, _long_running, _payload, _together, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.queues.task import UNTIL_DONE
+from agentbus.tasks import Scheduler, Schedules
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from agentbus.tasks import Schedules, ScheduleState, Tick
+    from agentbus.tasks import ScheduleState, Tick
 
 _TIMES = ("--every", "--cron", "--timezone", "--missed")
 _TASK = ("--key", "--unique", "--reply-to", "--webhook", "--notify", "--ordering-key", "--text")
@@ -145,8 +147,6 @@ def run(call: Call) -> None:
     if args.action == "run":
         _run(call)
         return
-    from agentbus.tasks import Schedules
-
     schedules: Schedules = Schedules(call.bus)
     if args.action == "add":
         _add(call, schedules)
@@ -206,9 +206,6 @@ def _add(call: Call, schedules: Schedules) -> None:
 
 
 def _run(call: Call) -> None:
-    from agentbus.commands import _long_running
-    from agentbus.tasks import Scheduler
-
     def handled(tick: Tick) -> None:
         due = rfc3339(tick.due, milliseconds=True)
         fields = {"schedule": tick.schedule, "due": due, "task_id": tick.task_id}
@@ -233,8 +230,6 @@ def _show(call: Call, one: ScheduleState) -> None:
     if call.out.json:
         call.out.record({**_fields(one), "upcoming": upcoming}, "")
         return
-    import orjson
-
     rows: dict[str, object] = {
         "schedule": word(one.name),
         "queue": word(one.queue),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from agentbus.commands import _format, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Verb
+from agentbus.store import functions, resp
+from agentbus.store.embedded import control
 
 VERB = Verb(
     "server",
@@ -29,8 +31,6 @@ _NOT_RUNNING = 5
 
 def run(call: Call) -> int:
     """Run the action and print the server's state."""
-    from agentbus.store.embedded import control
-
     action = call.args.action
     if action == "load":
         _load(call)
@@ -64,8 +64,6 @@ def run(call: Call) -> int:
 
 def _load(call: Call) -> None:
     """Load the functions, and print their library."""
-    from agentbus.store import functions, resp
-
     loaded = call.bus.runner.run(functions.load(), verb="server")
     number = len(resp.digests())
     fields = {"library": functions.library(), "functions": number, "loaded": loaded}

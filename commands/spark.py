@@ -22,11 +22,11 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Make the file of classes if it is asked for, and show what Spark runs on."""
     with _spark.extra():
-        from agentbus.pipeline.spark import classes, home, java
+        from agentbus.pipeline.spark import classes, home, java  # needs the extra `pipeline`
     found = java.find()
     file = classes.path(found)
     if call.args.prepare and not file.exists():
-        from agentbus.pipeline.spark.prepare import prepare
+        from agentbus.pipeline.spark.prepare import prepare  # needs the extra `pipeline`
 
         prepare(found)
     size = file.stat().st_size if file.exists() else 0

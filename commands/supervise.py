@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from typing import TYPE_CHECKING
 
-from agentbus.commands import _events
+from agentbus.commands import _events, _long_running, _spark
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import NotFound, UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.events import Happening, SupervisedJob
 
@@ -74,8 +75,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Supervise until a signal comes."""
-    from agentbus.commands import _long_running
-
     args = call.args
     if args.module is None and not args.relay and args.archive is None:
         raise UsageError(
@@ -87,7 +86,7 @@ def run(call: Call) -> None:
         raise UsageError("--poll-interval is 0", hint="give a longer time, as in 1s")
     jobs = [] if args.archive is None else [_archiver(call)]
     ledger = _events.ledger(call)
-    from agentbus.events import Supervisor
+    from agentbus.events import Supervisor  # needs the extra `events`
 
     supervisor = Supervisor(
         args.module,
@@ -115,15 +114,11 @@ def run(call: Call) -> None:
 
 def _archiver(call: Call) -> SupervisedJob:
     """Return the archiver's job, once its path is known to be no other project's."""
-    import contextlib
-
-    from agentbus.commands import _spark
-    from agentbus.core.errors import NotFound
-    from agentbus.events import SupervisedJob
+    from agentbus.events import SupervisedJob  # needs the extra `events`
 
     args = call.args
     with _spark.extra():
-        from agentbus.pipeline.archives.reader import check
+        from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
 
         with contextlib.suppress(NotFound):
             check(args.archive, project=call.bus.runner.scope.keys.project)

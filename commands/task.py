@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _envelope, _format, _together, _values
+from typing import TYPE_CHECKING, Any
+
+from agentbus.commands import _by_hand, _envelope, _format, _together, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core import lazy_orjson
@@ -11,10 +13,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 from agentbus.queues.ids import taker
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.queues.attempts import Attempt
     from agentbus.queues.task_state import TaskState
 
@@ -108,8 +107,6 @@ def run(call: Call) -> None:
     if action not in BY_HAND:
         {"show": _show, "set": _set, "cancel": _cancel}[action](call)
         return
-    from agentbus.commands import _by_hand
-
     by_name = {"take": _by_hand.take, "renew": _by_hand.renew}
     by_name.get(action, _by_hand.settle)(call)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _inbox
+from agentbus.commands import _inbox, _session, _together
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.coordination import tell
 from agentbus.core.errors import UsageError
@@ -42,8 +42,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Send the message, print its ids, and wait if asked to."""
-    from agentbus.commands import _together
-
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()
@@ -66,8 +64,6 @@ def run(call: Call) -> None:
         )
     )
     if scope.peers:
-        from agentbus.commands import _session
-
         _session.warn(call)
     for one in sent:
         _inbox.sent(call, one, now)

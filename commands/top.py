@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _together, _values, _views
+from agentbus.commands import _together, _top_actions, _top_terminal, _values, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._top_panes import PANES
+from agentbus.commands._top_view import View
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
+from agentbus.dashboard import Dashboard, RowRange
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.dashboard import Snapshot
 
 _LEAST = 0.2
@@ -59,8 +61,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Show frames."""
-    from agentbus.dashboard import Dashboard, RowRange
-
     args, out = call.args, call.out
     _together.check(VERB, args)
     shown = out.is_terminal() and not out.json
@@ -82,8 +82,6 @@ def run(call: Call) -> None:
     elif args.once:
         _print(call, found)
     else:
-        from agentbus.commands import _top_actions, _top_terminal
-
         person = _top_actions.Person(call.settings, args.person) if args.write else None
         try:
             _top_terminal.show(call.bus, dashboard, found, args.every, until, person)
@@ -94,11 +92,6 @@ def run(call: Call) -> None:
 
 def _print(call: Call, found: Snapshot) -> None:
     """Print every pane of one frame, one after the other."""
-    import shutil
-
-    from agentbus.commands._top_panes import PANES
-    from agentbus.commands._top_view import View
-
     width = shutil.get_terminal_size((120, 24)).columns
     view = View(1.0)
     view.rows_shown = _LISTED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from agentbus.agents.install import folder
+from agentbus.agents.install.place import Installation
 from agentbus.commands._declare import Call, Verb
 from agentbus.commands.install import CLIENT, DRY_RUN, GIT, SCOPE, at_work, take_out
 
@@ -23,9 +25,6 @@ VERB = Verb(
 
 def run(call: Call) -> int:
     """Take it out again."""
-    from agentbus.agents.install import folder
-    from agentbus.agents.install.place import Installation
-
     args = call.args
     named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
     with at_work(changes=not args.dry_run):

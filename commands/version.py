@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Verb
+from agentbus.core.version import __version__
 
 VERB = Verb(
     "version",
@@ -15,6 +16,4 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print it."""
-    from agentbus.core.version import __version__
-
     call.out.record({"version": __version__}, f"agentbus {__version__}")

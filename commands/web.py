@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
+import secrets
+import socket
+import webbrowser
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
-from agentbus.commands import _views
+from agentbus.client.aio import AsyncBus
+from agentbus.commands import _signals, _together, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.core.errors import ConfigError, Refused, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
 
 _LOOPBACK = "127.0.0.1"
 # A server that does not answer is reported to the browsers after this many seconds.
@@ -57,8 +61,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Serve the pages until a signal arrives."""
-    from agentbus.commands import _together
-
     _together.check(VERB, call.args)
     try:
         import agentbus.dashboard.web.serve  # noqa: F401
@@ -67,9 +69,6 @@ def run(call: Call) -> None:
             f"web needs {error.name}, which is not installed: it comes with an extra",
             hint="pip install 'agentbus-toolkit[web]'",
         ) from None
-    import asyncio
-    import secrets
-
     args = call.args
     if args.reports is not None and not os.path.isdir(args.reports):
         raise UsageError(
@@ -94,8 +93,6 @@ def run(call: Call) -> None:
             call.out.warn(f"token, for more browsers: {token}")
         _views.warn_if_empty(call.out, call.bus)
         if args.open:
-            import webbrowser
-
             webbrowser.open(url)
         asyncio.run(_serve(call, listening, token, code, public))
     finally:
@@ -110,15 +107,9 @@ async def _serve(
     public: tuple[str, str, str] | None,
 ) -> None:
     """Serve until a signal, or until the timeout."""
-    import asyncio
-    import copy
-    import socket
-
-    from agentbus.client.aio import AsyncBus
-    from agentbus.commands import _signals
-    from agentbus.dashboard.web import application
-    from agentbus.dashboard.web.guard import LOOPBACK
-    from agentbus.dashboard.web.serve import serve
+    from agentbus.dashboard.web import application  # needs the extra `web`
+    from agentbus.dashboard.web.guard import LOOPBACK  # needs the extra `web`
+    from agentbus.dashboard.web.serve import serve  # needs the extra `web`
 
     args, loop, ended = call.args, asyncio.get_running_loop(), asyncio.Event()
     settings = copy.copy(call.settings)
@@ -146,8 +137,6 @@ async def _serve(
 
 def _listen(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises `Refused` if the port is in use."""
-    import socket
-
     try:
         (family, kind, proto, _, address), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -172,17 +161,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _shown(host: str, listening: socket.socket) -> str:
     """Return the host of the address to open: of all addresses of a machine, its name."""
-    import socket
-    from ipaddress import ip_address
-
     if ip_address(listening.getsockname()[0].partition("%")[0]).is_unspecified:
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
 
 
 def _is_loopback(listening: socket.socket) -> bool:
-    from ipaddress import ip_address
-
     return ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -210,8 +194,6 @@ def _public(url: str | None) -> tuple[str, str, str] | None:
     """Return the host, the origin and the path of the address that a proxy shows."""
     if url is None:
         return None
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(url)
         named = parts.hostname or ""

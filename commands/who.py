@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.coordination import presence
 from agentbus.core.clock import rfc3339
 from agentbus.core.names import word
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.coordination.presence import Presence
 
@@ -34,8 +35,6 @@ _PLAIN = "._@~:-/*?+#"
 
 def run(call: Call) -> None:
     """Print the agents, one a line."""
-    from agentbus.coordination import presence
-
     args, bus, out = call.args, call.bus, call.out
     if args.doing is not None:
         bus.here(doing=args.doing)

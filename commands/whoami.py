@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
+from agentbus.core import agent_name
 from agentbus.core.names import word
+from agentbus.core.settings import socket_path
+from agentbus.store.scope import client_session
+from agentbus.store.url import read
 
 VERB = Verb(
     "whoami",
@@ -19,11 +23,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the settings."""
-    from agentbus.core import agent_name
-    from agentbus.core.settings import socket_path
-    from agentbus.store.scope import client_session
-    from agentbus.store.url import read
-
     found = call.settings
     embedded = found.url is None
     url = f"unix://{socket_path()}" if found.url is None else read(found.url).masked()

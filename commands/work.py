@@ -6,25 +6,26 @@ import contextlib
 import os
 import shutil
 import signal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _together, _working
+from agentbus.commands import _long_running, _processes, _progress, _together, _typed, _working
+from agentbus.commands._batch_handling import BatchHandling
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._format import count
 from agentbus.commands._handling import Handling
 from agentbus.commands._output import ReaderGone
+from agentbus.commands._program import Program
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.names import word
 from agentbus.core.settings import environment
+from agentbus.workers.drain import buried_error
+from agentbus.workers.match import matches
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
     from agentbus.commands._declare import Args
     from agentbus.commands._processes import Share
-    from agentbus.commands._program import Program
     from agentbus.workers.match import MatchWorker
     from agentbus.workers.worker import Worker
 
@@ -184,8 +185,6 @@ def run(call: Call) -> int:
         if args.handler is not None:
             raise UsageError("there are both a program and a handler", hint="give one of them")
         if ":" in args.queue:
-            from agentbus.commands import _typed
-
             return _typed.run(call)
         raise UsageError(
             "there is nothing to run",
@@ -214,8 +213,6 @@ def run(call: Call) -> int:
         _working.tell_of_pauses(call, lambda queue: _is_mine(call.args, queue))
     else:
         share.ready()
-    from agentbus.commands import _long_running
-
     with (
         contextlib.nullcontext() if program is None else contextlib.closing(program),
         _long_running.failures_logged(call),
@@ -237,8 +234,6 @@ def run(call: Call) -> int:
     if signal.SIGINT in signals:
         return _INTERRUPTED
     if args.drain:
-        from agentbus.workers.drain import buried_error
-
         error = buried_error([(worker.queue, worker.group, getattr(worker, "buried", 0))])
         if error is not None and (share is None or share.number == 1):
             raise error
@@ -251,15 +246,11 @@ def run(call: Call) -> int:
 def _handling(call: Call, program: Program) -> Handling:
     if call.args.batch is None:
         return Handling(call, program)
-    from agentbus.commands._batch_handling import BatchHandling
-
     return BatchHandling(call, program)
 
 
 def _kept(call: Call) -> int:
     """Run several processes until they have ended, and return the exit code."""
-    from agentbus.commands import _processes
-
     args = call.args
     _working.tell_of_pauses(call, lambda queue: _is_mine(args, queue))
     code, totals = _processes.keep(call)
@@ -304,8 +295,6 @@ def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
 @contextlib.contextmanager
 def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) -> Iterator[None]:
     """Show the progress of a drain on the terminal."""
-    from agentbus.commands import _progress
-
     args = call.args
     if not args.drain or "share" in vars(args) or not _progress.wanted(call):
         yield
@@ -326,14 +315,10 @@ def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) 
 
 
 def _is_mine(args: Args, queue: str) -> bool:
-    from agentbus.workers.match import matches
-
     return matches(args.queue, queue) if args.match else queue == args.queue
 
 
 def _program(call: Call) -> Program:
-    from agentbus.commands._program import Program
-
     args, settings = call.args, call.settings
     name = args.command[0]
     if not name or shutil.which(name) is None:

@@ -16,8 +16,8 @@ from hypothesis import given, strategies as st
 import agentbus
 from agentbus.coordination import sessions
 from agentbus.core import agent_name, client_session, names
+from agentbus.core.client_session import WORDS
 from agentbus.core.names import SESSION_VARIABLES
-from agentbus.core.words import WORDS
 from agentbus.store.sessions import records
 from agentbus.store.steps import Command, one_step
 from tests.servers import Shell, program

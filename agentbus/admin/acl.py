@@ -6,12 +6,13 @@ that this package sends: one test collects them from the source, another runs ev
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from agentbus.core.errors import InvalidName, InvalidPayload, UsageError
 from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_NAME_BYTES, project as checked_project
-from agentbus.core.record import Record
 
 # Scripts run with the permissions of their caller, so their commands are on these lists, too.
 READS = frozenset(
@@ -76,7 +77,8 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 _SHORTEST_PASSWORD = 16
 
 
-class AccessRule(Record):
+@dataclass(frozen=True, slots=True)
+class AccessRule:
     """The permissions of a user: `words` are the arguments of Redis's `ACL SETUSER`, in order.
 
     They contain a digest of the password (`#…`), never the password.
@@ -172,8 +174,6 @@ def _user(name: str) -> str:
 
 
 def _digest(password: str) -> str:
-    import hashlib
-
     if len(password) < _SHORTEST_PASSWORD or not password.isprintable():
         raise InvalidPayload(
             f"the password has fewer than {_SHORTEST_PASSWORD} characters, or unprintable ones",

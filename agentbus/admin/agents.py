@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
 from agentbus.admin import project, stats
 from agentbus.admin.metrics_reader import server_time
 from agentbus.coordination.announce import split
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues import by_hand
 from agentbus.store.scan import scan
 from agentbus.store.steps import Command
 from agentbus.workers import registry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from agentbus.admin.project import AgentActivity
     from agentbus.queues.by_hand import HeldTask
     from agentbus.store.scope import Scope
@@ -29,7 +29,8 @@ _AT_ONCE = 500
 _STATES = ("working", "paused", "stopping")
 
 
-class Attendee(Record):
+@dataclass(frozen=True, slots=True)
+class Attendee:
     """An agent that has `workers`, has used the channel, or holds a flag or a task.
 
     `state` is `working`, `paused` or `stopping` if one of its workers is, `dead` if all of them are, None
@@ -69,7 +70,7 @@ def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
     lags = yield from stats.lags(scope, {(one.queue, one.group) for one in workers})
     by_agent: dict[str, list[Registered]] = {}
     for one in workers:
-        found = one.__replace__(lag=lags.get((one.queue, one.group)))
+        found = replace(one, lag=lags.get((one.queue, one.group)))
         by_agent.setdefault(one.agent_id, []).append(found)
     held: dict[str, list[str]] = {}
     for flag, agent in (flags or {}).items():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused
 from agentbus.core.keys import pause_field
 from agentbus.core.names import escape
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.dependencies import routed_to
 from agentbus.queues.dependents import passed_on
@@ -15,11 +18,7 @@ from agentbus.store.scan import key_bytes, members, scan
 from agentbus.store.steps import Script
 from agentbus.workers import registry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -34,7 +33,8 @@ _KINDS = frozenset(
 )
 
 
-class Deleted(Record):
+@dataclass(frozen=True, slots=True)
+class Deleted:
     """What was deleted: a queue, or one `group` of it, with its unfinished tasks and dead letters.
 
     `workers` are the live workers that it had. They go on, and create their group again.

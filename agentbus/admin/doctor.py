@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from agentbus.admin import letter_counts, server_health, stats
 from agentbus.admin.health import holds
@@ -14,7 +16,6 @@ from agentbus.coordination import lease_step, leases
 from agentbus.core import installation
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.core.readable import count
-from agentbus.core.record import Record
 from agentbus.core.shell_command import command, typed
 from agentbus.core.stream import is_number
 from agentbus.queues.ids import taker
@@ -25,7 +26,6 @@ from agentbus.store.steps import Batch, Command, Crowded, Denied, LinkDown, Serv
 from agentbus.store.url import read
 from agentbus.workers.registry import in_batches
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.server_health import ServerCheck
     from agentbus.core.settings import Settings
@@ -47,7 +47,8 @@ _QUEUES = 3_000
 _MANY_LEASES = lease_step.MOST_LEASES * 4 // 5
 
 
-class Finding(Record):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """The result of one check: `status` is ok, warning or failed; `remedy` says what to do."""
 
     check: str
@@ -177,7 +178,7 @@ def _disk(scope: Scope) -> Op[Finding]:
     if isinstance(wrote, ServerReply):
         return Finding("disk", "failed", f"the server refuses a write ({wrote})", EMBEDDED_ADVICE)
     checked = _found(found)
-    return checked.__replace__(found=f"{checked.found}; a write reached it in {took:.2f} ms")
+    return replace(checked, found=f"{checked.found}; a write reached it in {took:.2f} ms")
 
 
 def _identity(settings: Settings) -> Finding:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core import names, validate
 from agentbus.core.errors import UsageError
@@ -13,7 +16,6 @@ from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.state import Entry
 from agentbus.store.steps import Batch, Command
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
@@ -83,7 +85,7 @@ def inspect(
     entries = sorted([*entries, *kept], key=lambda one: one.published)
     entries = entries[:count] if last is None else entries[max(0, len(entries) - count) :]
     # What was delayed or routed keeps its first id: its outcome is not recorded under its entry's.
-    return [one.__replace__(id=str(one.envelope.get("id") or one.id)) for one in entries]
+    return [replace(one, id=str(one.envelope.get("id") or one.id)) for one in entries]
 
 
 def _moved(scope: Scope, queue: str, group: str, letters_of: str) -> Op[list[Entry]]:

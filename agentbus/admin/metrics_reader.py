@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import lazy_orjson, names
-from agentbus.core.record import Record
+from agentbus.core.errors import EpochMismatch
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
 from agentbus.queues.ids import PRIORITIES, missing
@@ -11,11 +15,7 @@ from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Emit, Wait, one_step
 from agentbus.workers.metrics import BOUND, Durations, Histogram
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
@@ -30,7 +30,8 @@ _OWN = frozenset(
 )
 
 
-class Sample(Record):
+@dataclass(frozen=True, slots=True)
+class Sample:
     """One entry of the metrics stream: the counts of a worker from `start` to `end`.
 
     `kind` is `work`, or `refusal` for refused tasks. `ran` and `waited` are histogram buckets. Times are
@@ -52,7 +53,8 @@ class Sample(Record):
     waited_ms: float
 
 
-class Metrics(Record):
+@dataclass(frozen=True, slots=True)
+class Metrics:
     """The metrics of a queue's group over the last `seconds`.
 
     `rate` is the number of tasks done per second, `attempts` the mean number of runs of a task done or
@@ -152,8 +154,6 @@ def _still_there(scope: Scope, after: str) -> Op[None]:
     """Raise `EpochMismatch` if the stream ends before an entry that was read."""
     newest = yield Command("XREVRANGE", scope.keys.metrics, "+", "-", "COUNT", 1)
     if not newest or position(text(newest[0][0])) < position(after):
-        from agentbus.core.errors import EpochMismatch
-
         raise EpochMismatch(
             f"the metrics were read up to {after}, and now end before: the server went back in time",
             hint="follow them again from now on",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from agentbus.core import names, validate
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import ASIDE, PRIORITIES, missing, suffix
@@ -18,10 +20,7 @@ from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step
 from agentbus.workers.registry import MOST, in_batches, parsed, ring, withdraw, workers
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
@@ -33,7 +32,8 @@ _SOON, _LATER = 0.01, 0.1
 _AT_ONCE = 500
 
 
-class Order(Record):
+@dataclass(frozen=True, slots=True)
+class Order:
     """A pause order; `kind` is queue, agent or worker, or project, which has no `name`.
 
     In the result of `pause`, `confirmed` are the workers that are paused, and `unconfirmed` the live ones
@@ -49,7 +49,8 @@ class Order(Record):
     unconfirmed: tuple[str, ...] = ()
 
 
-class Dismissal(Record):
+@dataclass(frozen=True, slots=True)
+class Dismissal:
     """The result of `delete`: the workers that have left, and those that still run.
 
     `handed_over` counts the tasks of dead workers that are due for others.
@@ -104,8 +105,8 @@ def pause(
     still = {worker for worker, one in waiting.items() if one.state != "working" and one.alive}
     open_ = {worker for worker, one in waiting.items() if one.alive} - still
     confirmed, unconfirmed, _ = yield from _until(scope, open_, (b"paused", b"stopping"), wait)
-    return order.__replace__(
-        confirmed=tuple(sorted(still | confirmed)), unconfirmed=tuple(sorted(unconfirmed))
+    return replace(
+        order, confirmed=tuple(sorted(still | confirmed)), unconfirmed=tuple(sorted(unconfirmed))
     )
 
 

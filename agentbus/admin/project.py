@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from agentbus.core import validate
 from agentbus.core.keys import cursor_field
-from agentbus.core.record import Record
 from agentbus.core.stream import score, text
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import key_bytes, scan
 from agentbus.store.steps import Batch, Command, floor, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -22,7 +23,8 @@ _AT_ONCE = 500
 _UNLINKED = 100
 
 
-class AgentActivity(Record):
+@dataclass(frozen=True, slots=True)
+class AgentActivity:
     """An agent that has used the bus, with its last activity (unix time) and its cursor `heard`.
 
     `unheard` counts the messages after the cursor, None if that is unknown.
@@ -34,7 +36,8 @@ class AgentActivity(Record):
     unheard: int | None
 
 
-class Topic(Record):
+@dataclass(frozen=True, slots=True)
+class Topic:
     """A topic, with the unix time of its last message."""
 
     topic: str

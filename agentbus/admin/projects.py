@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.admin.project import MANY_KEYS
 from agentbus.core import names
 from agentbus.core.errors import InvalidName, NotFound
 from agentbus.core.keys import Keys
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
+from agentbus.core.validate import closest
 from agentbus.store.scan import scan
 from agentbus.store.steps import Batch, Command, ServerReply, floor
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -30,7 +30,8 @@ _AT_ONCE = 100
 _YEAR_9999 = 253_000_000_000
 
 
-class Project(Record):
+@dataclass(frozen=True, slots=True)
+class Project:
     """A project on the server; what this user of the server may not read is None.
 
     `queues` counts those that AgentBus has published to. `last_activity` is in unix seconds: when an agent
@@ -43,7 +44,8 @@ class Project(Record):
     last_activity: float | None
 
 
-class Projects(Record):
+@dataclass(frozen=True, slots=True)
+class Projects:
     """The projects that were found on a server, most recently active first.
 
     `left_out` is about how many keys were not examined since the server has too many. On a cluster
@@ -90,8 +92,6 @@ def exists(scope: Scope) -> Op[bool]:
 
 def missing(project: str, found: Projects) -> NotFound:
     """Return the error for a project that does not exist, which names the nearest of those that do."""
-    from agentbus.core.validate import closest
-
     near = closest(project, [one.project for one in found.projects])
     advice = f"the nearest there: {near}" if near else "the server has no project"
     return NotFound(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import pause, stats
 from agentbus.admin.health import events
@@ -37,11 +39,7 @@ except ImportError as missing:
         hint="pip install 'agentbus-toolkit[prometheus]'",
     ) from missing
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.admin.pause import Order
     from agentbus.admin.stats import QueueStats
     from agentbus.queues.runner import BlockingBus

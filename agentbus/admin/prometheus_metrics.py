@@ -5,10 +5,11 @@ Names and units follow Prometheus's conventions: base units, `_seconds`, `_total
 
 from __future__ import annotations
 
-from agentbus.core.record import Record
+from dataclasses import dataclass
 
 
-class Family(Record):
+@dataclass(frozen=True, slots=True)
+class Family:
     """One metric: its `kind` is gauge, counter or histogram; a counter's name ends in `_total`."""
 
     name: str

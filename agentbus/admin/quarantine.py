@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from agentbus.core.stream import text
 from agentbus.store.steps import Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from agentbus.core.record import Record
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core.stream import is_number, text
+from agentbus.store.embedded import disk as embedded_disk
 from agentbus.store.steps import Batch, Command
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.admin.health.thresholds import Levels
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -27,7 +27,8 @@ _LEVELS = {
 }
 
 
-class ServerCheck(Record):
+@dataclass(frozen=True, slots=True)
+class ServerCheck:
     """The result of one check: `severity` is warning, critical, or None if nothing is wrong.
 
     `remedy` says what to do; `figure` and `threshold` are set if something was measured.
@@ -41,7 +42,8 @@ class ServerCheck(Record):
     threshold: float | None = None
 
 
-class ServerInfo(Record):
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
     """A server's INFO as `named` fields, and two of its settings, None if they are unknown.
 
     If INFO is refused, `named` is empty and `refusal` is the error. `saves` is the setting `save`, `fsync`
@@ -101,13 +103,11 @@ def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
 
 def disk(*, sync: bool = True) -> ServerCheck:
     """Check the disk of the embedded server by a write; without `sync` it need not reach the disk."""
-    from agentbus.store.embedded import disk
-
-    found = disk.examine(sync=sync)
+    found = embedded_disk.examine(sync=sync)
     if found.error is not None:
-        return ServerCheck("disk", "critical", found.error, disk.REMEDY)
-    free = f"{disk.size(found.free)} free at {found.directory}"
-    if found.free < disk.LITTLE:
+        return ServerCheck("disk", "critical", found.error, embedded_disk.REMEDY)
+    free = f"{embedded_disk.size(found.free)} free at {found.directory}"
+    if found.free < embedded_disk.LITTLE:
         return ServerCheck("disk", "warning", free, f"free some: {_FULL}")
     return ServerCheck("disk", None, free)
 

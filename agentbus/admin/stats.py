@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.admin import letter_counts
 from agentbus.admin.metrics_reader import Metrics, Sample, recent, summed
 from agentbus.admin.project import MANY_KEYS
 from agentbus.admin.survey import live, surveyed
 from agentbus.core import names, validate
 from agentbus.core.names import unescape
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
 from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.store.failures import or_empty
@@ -18,11 +21,7 @@ from agentbus.workers import registry
 from agentbus.workers.metrics import Durations
 from agentbus.workers.registry import in_batches
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.admin.survey import Group, Survey
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -42,7 +41,8 @@ _IDLE = (0.0, None, None, None)
 _NOTES = ("refused_told", "refused_at")
 
 
-class QueueStats(Record):
+@dataclass(frozen=True, slots=True)
+class QueueStats:
     """The statistics of a queue for one group (None if it has no group yet).
 
     As in `Group`; `delayed` counts the tasks that are not due yet, `dependent` those that wait for other
@@ -73,7 +73,8 @@ class QueueStats(Record):
     worked: Mapping[str, int]
 
 
-class StreamInfo(Record):
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
     """A stream of the project: its kind, its length, its first and last id, and their ages in seconds."""
 
     key: str

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, STREAMS
 from agentbus.store.steps import Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
@@ -26,7 +24,8 @@ _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 HEARD = 60.0
 
 
-class GroupConsumer(Record):
+@dataclass(frozen=True, slots=True)
+class GroupConsumer:
     """A consumer of a group: its pending tasks, and the seconds since its last request."""
 
     name: str
@@ -34,7 +33,8 @@ class GroupConsumer(Record):
     idle: float
 
 
-class Group(Record):
+@dataclass(frozen=True, slots=True)
+class Group:
     """The state of a consumer group of a queue; ages are in seconds, by the server's clock.
 
     `backlog` counts the tasks not delivered yet (a lower bound unless `exact`), `pending` those that

@@ -6,12 +6,10 @@ that another agent wrote.
 
 from __future__ import annotations
 
-from agentbus.core.names import is_plain
+from collections.abc import Sequence
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from agentbus.core.names import is_plain
 
 READ = "Read: agentbus inbox (or the tool catch_up)."
 WAS_AWAY = "AgentBus: the bus could not be reached for a while; it is back."

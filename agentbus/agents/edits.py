@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agentbus.agents.bell import checked
+from agentbus.coordination import leases
 from agentbus.coordination.lease_step import taking
 from agentbus.coordination.paths import MOST_PATTERNS, patterns
+from agentbus.core import names
+from agentbus.core.clock import of_day
+from agentbus.core.errors import UsageError
 from agentbus.core.names import is_plain
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.agents.event import Event
     from agentbus.core.errors import LeaseHeld
@@ -46,18 +52,11 @@ def _lease(event: Event, wanted: list[str]) -> str | None:
     if reply[0] in (b"taken", b"full"):
         # Where there is no room for another lease, nothing says that somebody else edits there.
         return None
-    from agentbus.coordination import leases
-
     return refusal(leases.held(wanted, int(reply[3]), reply[4:]))
 
 
 def refusal(held: LeaseHeld) -> str:
     """Return why an edit is refused, on one line, and what to do: never to take the lease by force."""
-    from agentbus.agents.bell import checked
-    from agentbus.coordination import leases
-    from agentbus.core import names
-    from agentbus.core.clock import of_day
-
     why = f'"{leases.quoted(_cut(held.why, _WHY))}", ' if held.why else ""
     known = held.agent == checked(held.agent)
     who = held.agent if known else names.word(_cut(held.agent, _WHY))
@@ -74,8 +73,6 @@ def _patterns(event: Event, path: str) -> list[str]:
     try:
         return patterns([path], by_worktree=event.scope.leases_by_worktree, literal=True)
     except Exception as error:
-        from agentbus.core.errors import UsageError
-
         if isinstance(error, (UsageError, ValueError)):
             return []
         raise

@@ -10,16 +10,13 @@ from __future__ import annotations
 import _thread
 import math
 import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from agentbus.agents import stdio
 from agentbus.agents.tools import INSTRUCTIONS, TOOLS
 from agentbus.core.json_text import from_json, to_json
 from agentbus.core.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
 
 _SESSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _REQUESTS = ("2026-07-28",)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.agents.bell import age, checked, waiting
 from agentbus.core.clock import of_day
+from agentbus.core.escape import escaped
 from agentbus.core.names import is_plain, word
 from agentbus.core.stream import text
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -181,7 +181,5 @@ def _title(title: str, quotes: bool) -> str:
 
 def _cut(said: str) -> str:
     """Return a text of another agent on one line, without double quotes, and shortened."""
-    from agentbus.core.escape import escaped
-
     shown = escaped(said.replace('"', "'"))
     return shown if len(shown) <= _LETTERS else shown[: _LETTERS - 1] + "…"

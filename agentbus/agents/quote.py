@@ -5,13 +5,14 @@ Clients show it above the level of a tool, where nothing else that another agent
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.agents.bell import checked
 from agentbus.coordination.frames import Frames, header
 from agentbus.coordination.inbox import InboxMessage, as_message
 from agentbus.core.names import is_plain
 from agentbus.store.steps import Command, LinkDown, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.agents.event import Event
 

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from agentbus.core import client_session
+from agentbus.agents import prime, tasks
+from agentbus.coordination import leases, presence, sessions
+from agentbus.coordination.paths import of_files
+from agentbus.coordination.sessions import lives
+from agentbus.core import client_session, repository
+from agentbus.core.names import shell_word
 from agentbus.core.settings import (
     VARIABLES,
     repository as repository_here,
@@ -13,11 +21,7 @@ from agentbus.core.settings import (
 )
 from agentbus.store.steps import Both, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.agents.event import Event
     from agentbus.store.steps import Script
 
@@ -33,8 +37,6 @@ def announce(event: Event) -> None:
     path = variable("CLAUDE_ENV_FILE")
     if path is None or any(map(variable, VARIABLES["agent"])):
         return
-    from agentbus.core.names import shell_word
-
     line = f"export AGENTBUS_AGENT={shell_word(agent)}\n".encode()
     try:
         with open(path, "ab+") as file:
@@ -56,10 +58,6 @@ def _write(folder: str, event: Event, agent: str) -> None:
 
 def begin(event: Event) -> object:
     """Record the session and its presence, and return the page that its agent reads first."""
-    from agentbus.agents import prime
-    from agentbus.coordination import sessions
-    from agentbus.core import repository
-
     scope = event.scope
     root, _ = repository_here()
     pid = client_session.client_process()
@@ -88,22 +86,16 @@ def begin(event: Event) -> object:
 
 def _is_other(pid: int | None, process: bytes, host: bytes, silent: bytes) -> bool:
     """Tell whether the session that has the name already is one of another client, which lives."""
-    from agentbus.coordination.sessions import lives
-
     here = host.decode("utf-8", "replace") == os.uname().nodename
     return not (here and process == str(pid).encode()) and lives(host, process, silent)
 
 
 def end(event: Event) -> None:
     """Record that the agent is gone, and end its leases; give back the tasks that it holds by hand."""
-    from agentbus.coordination import leases, presence
-
     scope = event.scope
     here = _first(presence.here(scope, state="gone", place={}))
     _together(event, [here, _first(leases.drop(scope))])
     if os.path.isdir(os.path.join(state_directory(), "taken")):
-        from agentbus.agents import tasks
-
         tasks.give_back(event)
 
 
@@ -120,13 +112,9 @@ def tidy(event: Event, pairs: Sequence[bytes]) -> None:
     changed = None if root is None else _changed(root)
     if changed is None:
         return
-    from agentbus.coordination.paths import of_files
-
     still = of_files(changed, by_worktree=event.scope.leases_by_worktree)
     over = [(pattern, token) for pattern, token in held.items() if not _among(pattern, still)]
     if over:
-        from agentbus.coordination import leases
-
         ended = [leases.Lease(pattern, "", None, 0.0, 0.0, int(token)) for pattern, token in over]
         event.execute(_first(leases.end(event.scope, ended)))
 
@@ -143,8 +131,6 @@ def _changed(root: str) -> list[str] | None:
 
     Of a submodule, or another repository within this one, git names only the directory.
     """
-    import subprocess
-
     command = ["git", "-C", root, "--no-optional-locks", "status", "--porcelain", "-z", "-uall"]
     try:
         done = subprocess.run(

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
+from agentbus.client import task_tokens
+from agentbus.client.bus import Bus
+from agentbus.core.errors import AgentBusError
+from agentbus.queues.by_hand import VISIBILITY
+
 if TYPE_CHECKING:
     from agentbus.agents.event import Event
     from agentbus.client.task_tokens import TaskToken
@@ -10,10 +16,6 @@ if TYPE_CHECKING:
 
 def renew(event: Event) -> float:
     """Hold the tasks of the event's session for another visibility, and return the shortest, in seconds."""
-    from agentbus.client.bus import Bus
-    from agentbus.core.errors import AgentBusError
-    from agentbus.queues.by_hand import VISIBILITY
-
     kept = _kept(event)
     if not kept:
         return VISIBILITY
@@ -29,10 +31,6 @@ def renew(event: Event) -> float:
 
 def give_back(event: Event) -> None:
     """Let others have the tasks that the event's session holds."""
-    from agentbus.client import task_tokens
-    from agentbus.client.bus import Bus
-    from agentbus.core.errors import AgentBusError
-
     kept = _kept(event)
     if not kept:
         return
@@ -52,7 +50,5 @@ def give_back(event: Event) -> None:
 
 
 def _kept(event: Event) -> list[TaskToken]:
-    from agentbus.client import task_tokens
-
     event.settings.deadline = 2.0
     return task_tokens.all_kept(event.scope.keys.project, event.scope.agent)

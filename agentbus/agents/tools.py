@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from collections.abc import Mapping
+from typing import Any
 
 INSTRUCTIONS = (
     "AgentBus connects the coding agents of this repository. Call catch_up first, and when a hook says"

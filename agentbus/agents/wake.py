@@ -10,17 +10,16 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from agentbus.agents import bell
 from agentbus.core import client_session
 from agentbus.core.settings_check import make_private
 from agentbus.store.driver import run
 from agentbus.store.steps import Denied, LinkDown, Pause, ServerReply, Wait, is_passing
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.agents.event import Event
     from agentbus.store.steps import Op
 
@@ -64,8 +63,6 @@ def _wait(event: Event) -> str | None:
         os.close(held)
     if reply is None:
         return None
-    from agentbus.agents import bell
-
     return bell.wake(reply)
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from agentbus.admin import doctor, project
+from agentbus.client import preload  # noqa: F401
 from agentbus.client.inbox_verbs import InboxVerbs
 from agentbus.client.lease_verbs import LeaseVerbs
 from agentbus.client.presence_verbs import PresenceVerbs
@@ -9,20 +15,17 @@ from agentbus.client.queue_verbs import QueueVerbs
 from agentbus.client.stats_verbs import StatsVerbs
 from agentbus.client.subscriptions import Subscriptions
 from agentbus.client.worker_verbs import WorkerVerbs
+from agentbus.coordination import flags, notes, overhear, speak, wait, waiters
+from agentbus.coordination.hold import Holding
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.runner import Runner
+from agentbus.store import scan
 from agentbus.store.verb import Blocking, Emits, Patient, stream_verb, verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from types import EllipsisType
-    from typing import Any, Self, TypeVar
-
     from agentbus.admin.doctor import Finding
     from agentbus.admin.project import AgentActivity, Topic
     from agentbus.coordination.flags import FlagState, Hold
-    from agentbus.coordination.hold import Holding
     from agentbus.coordination.message import Message
     from agentbus.coordination.notes import Note
     from agentbus.coordination.wait import Completion
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.store.verb import Awaiting, PerBus
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
 
 _FOR_EVER = float("inf")
 _READ_AT_ONCE = 100
@@ -68,8 +72,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         A retry after a lost reply is recognized by the server, so the message is stored once. Raises
         `InvalidPayload`, `InvalidName`, `OutcomeUnknown`.
         """
-        from agentbus.coordination import speak
-
         return speak.speak(self.scope, text, topic)
 
     @stream_verb
@@ -101,8 +103,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         at the agent's cursor for all topics, and what is skipped appears as one message with the event
         `skipped`, after whose id the skipped ones follow.
         """
-        from agentbus.coordination import overhear
-
         topics = [topic] if isinstance(topic, str) else () if topic is None else topic
         if limit is ...:
             # The default limit is for reading a backlog, not for following.
@@ -132,15 +132,11 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
         With `if_absent` it raises `NoteExists` if the key is in use.
         """
-        from agentbus.coordination import notes
-
         return notes.jot(self.scope, key, value, tags, if_absent=if_absent)
 
     @verb
     def recall(self, key: str) -> Op[Note]:
         """Return the note with this key. Raises `NotFound`."""
-        from agentbus.coordination import notes
-
         return notes.recall(self.scope, key)
 
     @verb
@@ -155,23 +151,17 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
         Without tags it returns the newest of all notes. The newest note comes first.
         """
-        from agentbus.coordination import notes
-
         return notes.notes(self.scope, tags, every=all, latest=latest)
 
     @verb
     def list_(self, *, tag: str | Sequence[str] | None = None, latest: int = 50) -> Op[list[Note]]:
         """Return the `latest` newest notes, or those with a tag (any of several), without values."""
-        from agentbus.coordination import notes
-
         tags = (tag,) if isinstance(tag, str) else () if tag is None else tag
         return notes.notes(self.scope, tags, latest=latest, values=False)
 
     @verb
     def forget(self, key: str) -> Op[None]:
         """Delete a note and its tag entries, atomically. Raises `NotFound`."""
-        from agentbus.coordination import notes
-
         return notes.forget(self.scope, key)
 
     # -- flags --
@@ -195,8 +185,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         `renew=False`, every hold excludes the caller, even one of this agent. Raises `FlagHeld`, and
         `NotHolder` if the hold with the token has ended.
         """
-        from agentbus.coordination import flags
-
         op: Op[Any] = flags.announce(
             self.scope,
             flag,
@@ -218,8 +206,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         A flag without a holder can be satisfied too. With `token`, only the hold with this fencing token is
         ended; with `force`, another agent's. Raises `NotHolder`.
         """
-        from agentbus.coordination import flags
-
         return flags.end(self.scope, flag, "satisfied", force=force, note=note, token=token)
 
     @verb
@@ -231,8 +217,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         Their `await_` raises `FlagFailed` with the note. The next `announce` or `satisfy` clears the
         failure. The other parameters are as in `satisfy`. Raises `NotHolder`.
         """
-        from agentbus.coordination import flags
-
         return flags.end(self.scope, flag, "failed", force=force, note=note, token=token)
 
     @verb
@@ -241,8 +225,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
         `token` and `force` are as in `satisfy`. Raises `NotHolder`.
         """
-        from agentbus.coordination import flags
-
         return flags.end(self.scope, flag, "released", force=force, token=token)
 
     @verb
@@ -263,8 +245,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         agent gets it. Raises `TimedOut`, and `FlagFailed` as soon as a flag fails (with `any`, when all
         have failed), unless `until` is another state or `ignore_failures` is given.
         """
-        from agentbus.coordination import wait
-
         op = wait.await_(
             self.scope,
             flags,
@@ -280,8 +260,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     @verb
     def flags(self, *, limit: int | None = None) -> Op[list[FlagState]]:
         """Return every flag that is held, satisfied or failed, by name; at most the first `limit`."""
-        from agentbus.coordination import flags
-
         return flags.states(self.scope, limit)
 
     @verb
@@ -290,8 +268,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
         A waiter that was killed is listed for up to 30 seconds.
         """
-        from agentbus.coordination import waiters
-
         return waiters.waiters(self.scope)
 
     def hold(
@@ -310,8 +286,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         `on_failure="release"`. Raises `FlagHeld` on entry, and `NotHolder` at the end if the hold was lost
         during the block.
         """
-        from agentbus.coordination.hold import Holding
-
         return Holding(self, flag, ttl=ttl, wait=wait, on_failure=on_failure)
 
     # -- the project --
@@ -319,29 +293,21 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     @verb
     def agents(self, *, limit: int | None = None) -> Op[list[AgentActivity]]:
         """Return the agents, or the first `limit`, last seen first, with their unread messages."""
-        from agentbus.admin import project
-
         return project.agents(self.scope, limit)
 
     @verb
     def topics(self) -> Op[list[Topic]]:
         """Return the topics of the channel's messages, most recently used first."""
-        from agentbus.admin import project
-
         return project.topics(self.scope)
 
     @verb
     def queues(self) -> Op[list[str]]:
         """Return the names of the project's queues."""
-        from agentbus.store import scan
-
         return scan.queues(self.scope)
 
     @verb
     def doctor(self) -> Op[list[Finding]]:
         """Check the server and the project, and return the findings with remedies."""
-        from agentbus.admin import doctor
-
         return doctor.diagnose(self.scope, self.settings, self.backend.name)
 
     @verb
@@ -350,8 +316,6 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
         With `dry_run` it only counts them. Not atomic.
         """
-        from agentbus.admin import project
-
         return project.clear(self.scope, dry_run=dry_run)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agentbus.coordination import inbox, receipts, tell
 from agentbus.store.verb import Emits, Patient, stream_verb, verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.receipts import Receipt
     from agentbus.coordination.tell import Sent
@@ -44,8 +45,6 @@ class InboxVerbs:
         that is not this agent's, `LeaseHeld` for one that overlaps another which this agent would keep,
         and `TimedOut` with how far the message got.
         """
-        from agentbus.coordination import receipts
-
         op = receipts.told(
             self.scope,
             [to],
@@ -73,8 +72,6 @@ class InboxVerbs:
 
         Returns one value for each agent, in order. The rest is as in `tell`.
         """
-        from agentbus.coordination import tell
-
         return tell.tell(self.scope, to, text, topic=topic, thread=thread, urgent=urgent)
 
     @verb
@@ -84,8 +81,6 @@ class InboxVerbs:
         A message has one answer: a second call sends nothing and returns the first answer, `repeated`. What
         was answered counts as read. Raises `NotFound` if this agent's inbox has no such message.
         """
-        from agentbus.coordination import tell
-
         return tell.reply(self.scope, id, text)
 
     @stream_verb
@@ -106,8 +101,6 @@ class InboxVerbs:
         `thread` is the id of a message: its thread from there on, with what was read before, unless `wait`
         is given. `wait` is how many seconds to wait if there is no message; it raises `TimedOut`.
         """
-        from agentbus.coordination import inbox
-
         op = inbox.inbox(
             self.scope,
             topic=topic,
@@ -128,8 +121,6 @@ class InboxVerbs:
         `wait` is how many seconds to wait until it is answered, or with `until="read"` until it is read.
         Raises `NotFound`, and `TimedOut`.
         """
-        from agentbus.coordination import receipts
-
         return Patient(receipts.receipt(self.scope, id, wait=wait, until=until), wait or 0.0)
 
     @verb
@@ -138,6 +129,4 @@ class InboxVerbs:
 
         Which agents are present, `present` says. Raises `NotFound`.
         """
-        from agentbus.coordination import receipts
-
         return receipts.heard_by(self.scope, id)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
+from agentbus.coordination import leases, leasing
+from agentbus.coordination.semaphore import Semaphore
 from agentbus.store.verb import verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Self
-
     from agentbus.coordination.leases import Lease
     from agentbus.coordination.leasing import Leasing
-    from agentbus.coordination.semaphore import Semaphore
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -26,8 +26,6 @@ class LeaseVerbs:
         `with bus.semaphore("gpu", 2).held(wait=60):` holds one during the block. The place of a process
         that died is free `ttl` seconds after its last renewal. Raises `UsageError`.
         """
-        from agentbus.coordination.semaphore import Semaphore
-
         return Semaphore(self, name, holders, ttl)
 
     def lease(
@@ -47,8 +45,6 @@ class LeaseVerbs:
         its end. On an `AsyncBus`, `await` it or use `async with`. Raises `LeaseHeld`, `LeasesFull` beyond
         500 leases in a project, and `UsageError` for a path outside the repository.
         """
-        from agentbus.coordination import leases, leasing
-
         once = self.scope.once()
         op = leases.take(self.scope, paths, why=why, ttl=ttl, wait=wait, force=force, once=once)
         return leasing.Leasing(self, op, once, ttl=ttl, wait=wait)
@@ -56,8 +52,6 @@ class LeaseVerbs:
     @verb
     def leases(self) -> Op[list[Lease]]:
         """Return the leases in force, by pattern and agent."""
-        from agentbus.coordination import leases
-
         return leases.leases(self.scope)
 
     @verb
@@ -66,8 +60,6 @@ class LeaseVerbs:
 
         Of several it is another agent's before this agent's own.
         """
-        from agentbus.coordination import leases
-
         return leases.holder_of(self.scope, path)
 
     @verb
@@ -76,8 +68,6 @@ class LeaseVerbs:
 
         Otherwise it returns, for the pattern of each path, this agent's lease that overlaps it, or None.
         """
-        from agentbus.coordination import leases
-
         return leases.check_paths(self.scope, paths)
 
     @verb
@@ -87,6 +77,4 @@ class LeaseVerbs:
         With `force`, other agents' leases of the same patterns end, too. What can be ended is, also if it
         raises `NotHolder` because another agent holds the rest, or `NotFound` because nobody does.
         """
-        from agentbus.coordination import leases
-
         return leases.drop(self.scope, paths, force=force)

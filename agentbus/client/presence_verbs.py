@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agentbus.coordination import presence
 from agentbus.store.verb import verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.coordination.presence import Presence
     from agentbus.store.scope import Scope
@@ -24,8 +26,6 @@ class PresenceVerbs:
         `active`. An empty `doing` removes the last one. The record is kept for 24 hours. Raises
         `UsageError`, and `InvalidPayload` for a `doing` of more than 200 characters.
         """
-        from agentbus.coordination import presence
-
         return presence.here(self.scope, doing=doing, state=state)
 
     @verb
@@ -35,6 +35,4 @@ class PresenceVerbs:
         These are the agents that recorded their presence within 24 hours and are not `gone`, and those that
         used the channel within an hour; with `all`, every known agent. Not atomic beyond 100 agents.
         """
-        from agentbus.coordination import presence
-
         return presence.present(self.scope, every=all, limit=limit)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+
+from agentbus.admin import entries, pause, stats
+from agentbus.admin.delete import delete
 from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.queues import ids, publish
+from agentbus.queues import dependencies, ids, publish, rerun, results
 from agentbus.queues.bound import trims
+from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
+from agentbus.workers.fetch import fetch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any, ClassVar, Unpack
-
     from agentbus.admin.delete import Deleted
     from agentbus.admin.pause import Order
     from agentbus.admin.survey import Group
     from agentbus.core.envelope import Envelope
-    from agentbus.queues.dead_letters import DeadLetters, Letter
+    from agentbus.queues.dead_letters import Letter
     from agentbus.queues.delivery import AsyncDelivery, Delivery
     from agentbus.queues.publish import BatchOptions
     from agentbus.queues.rerun import Replayed
@@ -27,9 +30,6 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.store.verb import PerBus
-else:
-    # The class that stands in for `Generic` ignores it.
-    Any = None
 
 
 class Queue(OnBus[BusT_co]):
@@ -94,8 +94,6 @@ class Queue(OnBus[BusT_co]):
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
         if after is not None and (others := ids.several(after)):
-            from agentbus.queues import dependencies
-
             after_op = dependencies.publish(
                 self._scope,
                 self.name,
@@ -181,8 +179,6 @@ class Queue(OnBus[BusT_co]):
         `group` selects the consumer group whose result is read: by default `default`, or the only group
         that there is. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
         """
-        from agentbus.queues import results
-
         op = results.result(self._scope, task_id, wait, group, self._bus.runner.policies)
         return Patient(op, wait or 0.0)
 
@@ -209,8 +205,6 @@ class Queue(OnBus[BusT_co]):
         it may end the process. A group that is new starts at the queue's oldest task, with `start="tail"`
         after the newest; an existing one continues.
         """
-        from agentbus.workers.fetch import fetch
-
         op: Op[Any] = fetch(
             self._bus.runner,
             self.name,
@@ -237,8 +231,6 @@ class Queue(OnBus[BusT_co]):
         `start` and `until` are task ids, times such as `2024-01-20T15:30:00Z`, durations such as `30m`
         (ago), or unix times in seconds. Pending tasks are not affected. Raises `NotFound`.
         """
-        from agentbus.queues import rerun
-
         names.name("group", group)
         return rerun.replay_from(
             self._scope, self.name, group, start, until, dry_run=dry_run, limit=limit
@@ -308,15 +300,11 @@ class Queue(OnBus[BusT_co]):
 
         Raises `NotFound`.
         """
-        from agentbus.admin import stats
-
         return stats.groups(self._scope, self.name, letters_of=self._letters)
 
     @verb
     def remaining(self, group: str = "default") -> Op[int]:
         """Return how many tasks a group has yet to finish, including those that are not due yet."""
-        from agentbus.admin import stats
-
         return stats.left(self._scope, self.name, names.name("group", group))
 
     @verb
@@ -334,8 +322,6 @@ class Queue(OnBus[BusT_co]):
         (a task id, an RFC 3339 time, or `30m` ago) those from there on; with `last` the newest ones. Raises
         `NotFound`, `UsageError`.
         """
-        from agentbus.admin import entries
-
         policies = self._bus.runner.policies
         return entries.inspect(self._scope, self.name, group, last, start, limit, policies)
 
@@ -348,8 +334,6 @@ class Queue(OnBus[BusT_co]):
         as long as they are kept. Live workers create their group again, which gets every task that is still
         there. Raises `Refused`, `NotFound`.
         """
-        from agentbus.admin.delete import delete
-
         letters_of = self._bus.runner.policies.letters_of
         return delete(self._scope, self.name, group, force=force, letters_of=letters_of)
 
@@ -359,23 +343,17 @@ class Queue(OnBus[BusT_co]):
 
         Waits up to `wait` seconds for the workers to confirm, as `bus.pause` does.
         """
-        from agentbus.admin import pause
-
         op = pause.pause(self._scope, "queue", self.name, why, wait=wait)
         return Patient(op, wait)
 
     @verb
     def resume(self) -> Op[bool]:
         """Resume this queue, and return whether it was paused."""
-        from agentbus.admin import pause
-
         return pause.resume(self._scope, "queue", self.name)
 
     @verb
     def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
-        from agentbus.admin import pause
-
         return pause.order_of(self._scope, "queue", self.name)
 
     def _batched(self, on_full: str | None, envelope: Envelope) -> BatchOptions:
@@ -390,8 +368,6 @@ class Queue(OnBus[BusT_co]):
         }
 
     def _dead(self, group: str) -> DeadLetters:
-        from agentbus.queues.dead_letters import DeadLetters
-
         group = names.name("group", group)
         return DeadLetters(self._scope, self.name, group, letters_of=self._letters)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from agentbus.client.queue import AsyncQueue, Queue
+from agentbus.queues import amend, ask, cancel, janitor, publish, results, task_state
+from agentbus.queues.ask import result_of
 from agentbus.store.verb import Awaiting, Patient, verb
+from agentbus.workers import by_hand
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Self, Unpack
-
-    from agentbus.client.queue import Queue
     from agentbus.core.envelope import Envelope
     from agentbus.core.settings import Settings
     from agentbus.queues.ask import Answer
@@ -38,8 +40,6 @@ class QueueVerbs:
 
         `bound` is the number of unfinished tasks that each priority holds; by default the policy's.
         """
-        from agentbus.client.queue import AsyncQueue, Queue
-
         kind: type[Queue[Any]] = AsyncQueue if isinstance(self, Awaiting) else Queue
         return kind(self, name, bound=bound)
 
@@ -65,8 +65,6 @@ class QueueVerbs:
         that of `Queue.publish`, without `key` and `reply_to`. Raises `TaskFailed` if the task is buried,
         `TimedOut`, `QueueFull`.
         """
-        from agentbus.queues.ask import result_of
-
         op = self._asked(queue, payload, timeout, envelope)
         return Patient(result_of(op), timeout or _FOR_EVER)
 
@@ -85,8 +83,6 @@ class QueueVerbs:
     def _asked(
         self, queue: str, payload: object, timeout: float | None, envelope: Envelope
     ) -> Op[Answer]:
-        from agentbus.queues import ask, publish
-
         policy = self.policy(queue)
         op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, policy)
         return publish.confirmed(op, self.runner, policy, None, None)
@@ -100,8 +96,6 @@ class QueueVerbs:
         `group` selects the consumer group whose result is read: by default `default`, or the only group
         that there is. Raises `TaskBuried`, `NotFound`, `TimedOut`.
         """
-        from agentbus.queues import results
-
         op = results.result(self.scope, task_id, wait, group, self.runner.policies)
         return Patient(op, wait or 0.0)
 
@@ -112,8 +106,6 @@ class QueueVerbs:
         `group` selects the consumer group: by default `default`, or the only group that there is. Raises
         `NotFound` for a task that is unknown, or ended and is no longer recorded.
         """
-        from agentbus.queues import task_state
-
         return task_state.task(self.scope, task_id, group, self.runner.policies)
 
     @verb
@@ -125,8 +117,6 @@ class QueueVerbs:
         call changes nothing. `result` and `ask` raise `TaskCancelled`. Raises `NotFound`, and `Refused` for
         a task that has ended.
         """
-        from agentbus.queues import cancel
-
         return cancel.cancel(self.scope, task_id, self.runner.policies)
 
     @verb
@@ -145,8 +135,6 @@ class QueueVerbs:
         in unix seconds; `now` makes it due at once, or when the tasks that it waits for are done. Atomic.
         Raises `NotFound`, and `Refused` for a task in another state.
         """
-        from agentbus.queues import amend
-
         policies = self.runner.policies
         return amend.amend(
             self.scope, task_id, priority=priority, at=at, now=now, group=group, policies=policies
@@ -168,8 +156,6 @@ class QueueVerbs:
         up to `wait` seconds for a task. Raises `NotFound` if none is ready, or there is no such queue, and
         `TimedOut` after `wait`.
         """
-        from agentbus.workers import by_hand
-
         op: Op[Any] = by_hand.take(
             self.runner, queue, group=group, wait=wait, visibility=visibility
         )
@@ -194,8 +180,6 @@ class QueueVerbs:
         needs it. Idempotent: a second call with the same token and outcome changes nothing, for 24 hours.
         Raises `StaleToken` if the task is not held with this token any more.
         """
-        from agentbus.workers import by_hand
-
         return by_hand.settle(
             self.runner,
             task_id,
@@ -220,8 +204,6 @@ class QueueVerbs:
 
         Raises `StaleToken` if it is not held with this token any more, and `Refused` if it was cancelled.
         """
-        from agentbus.workers import by_hand
-
         return by_hand.renew(self.runner, task_id, token, visibility, group=group)
 
     @verb
@@ -231,6 +213,4 @@ class QueueVerbs:
         Returns what was removed from each queue, or with `dry_run` what would be. Workers do this
         periodically. Raises `NotFound`.
         """
-        from agentbus.queues import janitor
-
         return janitor.tidy(self.scope, queue, self.runner.policies, dry_run=dry_run)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agentbus.admin import health, metrics_reader, projects, stats
 from agentbus.store.verb import Emits, stream_verb, verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.health import Health
     from agentbus.admin.metrics_reader import Metrics, Sample
@@ -33,8 +35,6 @@ class StatsVerbs:
         With `limit` those of at most so many queues, the first by name. Each queue is read atomically, all
         of them together are not. Raises `NotFound`.
         """
-        from agentbus.admin import stats
-
         letters_of = self.runner.policies.letters_of
         return stats.stats(self.scope, queue, letters_of=letters_of, most=limit)
 
@@ -45,8 +45,6 @@ class StatsVerbs:
         `since` is a duration before now (`30s`, `5m`, `2h`), an RFC 3339 time, or an entry's id. Raises
         `NotFound` for a queue that does not exist.
         """
-        from agentbus.admin import metrics_reader
-
         return metrics_reader.metrics(self.scope, since, queue)
 
     @stream_verb
@@ -57,16 +55,12 @@ class StatsVerbs:
 
         Raises `NotFound` for a queue that does not exist, unless it is to wait.
         """
-        from agentbus.admin import metrics_reader
-
         op = metrics_reader.each(self.scope, since, queue, follow=follow)
         return Emits(op, float("inf") if follow else 0.0)
 
     @verb
     def streams(self, *, limit: int | None = None) -> Op[list[StreamInfo]]:
         """Return the project's streams: the channel, queues, dead letters, metrics; at most `limit`."""
-        from agentbus.admin import stats
-
         return stats.streams(self.scope, limit)
 
     @verb
@@ -75,8 +69,6 @@ class StatsVerbs:
 
         Raises `ConfigError`.
         """
-        from agentbus.admin import health
-
         return health.examine(self.scope, self.settings)
 
     @verb
@@ -86,13 +78,9 @@ class StatsVerbs:
         On a server with more than a million keys some may be missing; the result says how many keys were
         left out.
         """
-        from agentbus.admin import projects
-
         return projects.listed(self.scope, one_shard=self.backend.wraps)
 
     @verb
     def exists(self) -> Op[bool]:
         """Return whether the server has any key of this project."""
-        from agentbus.admin import projects
-
         return projects.exists(self.scope)

@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from agentbus.store.verb import Generic
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-TYPE_CHECKING = False
+from agentbus.core.errors import UsageError
+from agentbus.core.signals import stopped_by_signals
+from agentbus.workers.async_worker import AsyncMatchWorker, AsyncWorker
+from agentbus.workers.drain import buried_error
+from agentbus.workers.match import MatchWorker
+from agentbus.workers.worker import Worker
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, TypedDict, TypeVar, Unpack, overload
-
     from agentbus.queues.retry import Backoff
-    from agentbus.workers.async_worker import AsyncMatchWorker, AsyncWorker
-    from agentbus.workers.match import MatchWorker
     from agentbus.workers.middleware import Middleware
-    from agentbus.workers.worker import Worker
 
-    Handler = TypeVar("Handler", bound=Callable[..., Any])
-    AnyWorker = TypeVar("AnyWorker", Worker, AsyncWorker)
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+AnyWorker = TypeVar("AnyWorker", Worker, AsyncWorker)
 
-    class WorkerOptions(TypedDict, total=False):
-        """The keywords of `subscribe`."""
 
-        group: str
-        concurrency: int
-        batch: bool
-        attempts: int | None
-        visibility: float | None
-        drain: bool
-        drain_timeout: float | None
-        backoff: Backoff | Mapping[str, Backoff] | None
-        count: int | None
-        prefetch: int | None
-        start: str
-        middleware: Sequence[Middleware]
+class WorkerOptions(TypedDict, total=False):
+    """The keywords of `subscribe`."""
 
-else:
-    AnyWorker = None
+    group: str
+    concurrency: int
+    batch: bool
+    attempts: int | None
+    visibility: float | None
+    drain: bool
+    drain_timeout: float | None
+    backoff: Backoff | Mapping[str, Backoff] | None
+    count: int | None
+    prefetch: int | None
+    start: str
+    middleware: Sequence[Middleware]
 
 
 # How often the main thread wakes up to handle signals, in seconds.
@@ -85,8 +86,6 @@ class _Subscribing(Generic[AnyWorker]):
 
     def _workers(self, drain: bool, drain_timeout: float | None) -> list[AnyWorker]:
         if not self._registered:
-            from agentbus.core.errors import UsageError
-
             raise UsageError(
                 "no handler is registered", hint="register one: @bus.subscribe('mail')"
             )
@@ -104,8 +103,6 @@ class Subscriptions(_Subscribing["Worker"]):
     """The subscriptions of a blocking bus."""
 
     def _worker(self, queue: str, handler: Callable[..., Any], options: WorkerOptions) -> Worker:
-        from agentbus.workers.worker import Worker
-
         bus: Any = self
         return Worker(bus.runner, queue, handler, **options)
 
@@ -119,8 +116,6 @@ class Subscriptions(_Subscribing["Worker"]):
         seconds. The handler gets the queue as `delivery.queue`. `MatchWorker` describes the options. Raises
         `UsageError`.
         """
-        from agentbus.workers.match import MatchWorker
-
         bus: Any = self
         return MatchWorker(bus.runner, pattern, handler, **options)
 
@@ -143,8 +138,6 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
     def _worker(
         self, queue: str, handler: Callable[..., Any], options: WorkerOptions
     ) -> AsyncWorker:
-        from agentbus.workers.async_worker import AsyncWorker
-
         bus: Any = self
         return AsyncWorker(bus.runner, queue, handler, **options)
 
@@ -155,8 +148,6 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
 
         As `Bus.subscribe_many`, with a worker whose `run` is awaited.
         """
-        from agentbus.workers.async_worker import AsyncMatchWorker
-
         bus: Any = self
         return AsyncMatchWorker(bus.runner, pattern, handler, **options)
 
@@ -174,10 +165,6 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
 
 
 def _run(workers: Sequence[Worker]) -> int:
-    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-
-    from agentbus.core.signals import stopped_by_signals
-
     def stop() -> None:
         for worker in workers:
             worker.stop()
@@ -198,10 +185,6 @@ def _run(workers: Sequence[Worker]) -> int:
 
 
 async def _arun(workers: Sequence[AsyncWorker]) -> int:
-    import asyncio
-
-    from agentbus.core.signals import stopped_by_signals
-
     def stop() -> None:
         for worker in workers:
             worker.stop()
@@ -218,8 +201,6 @@ async def _arun(workers: Sequence[AsyncWorker]) -> int:
 
 
 def _none_buried(workers: Sequence[Worker] | Sequence[AsyncWorker]) -> None:
-    from agentbus.workers.drain import buried_error
-
     error = buried_error((one.queue, one.group, one.buried) for one in workers)
     if error is not None:
         raise error

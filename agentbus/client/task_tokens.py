@@ -7,25 +7,23 @@ import os
 import secrets
 import stat
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from agentbus.core import lazy_orjson, renewal
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.settings import state_directory
 from agentbus.core.settings_check import make_private
 from agentbus.queues import by_hand
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 _LARGEST = 8_192
 # A visibility is at most seven days; a file that is older is of a task that was lost long ago.
 _KEPT = 8 * 86_400
 
 
-class TaskToken(Record):
+@dataclass(frozen=True, slots=True)
+class TaskToken:
     """The token of a task that an agent has taken by hand."""
 
     project: str

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from agentbus.store.verb import Patient, verb
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
+from agentbus.admin import agents, pause
+from agentbus.store.verb import Patient, verb
+from agentbus.workers import registry
+
 if TYPE_CHECKING:
     from agentbus.admin.agents import Attendee
     from agentbus.admin.pause import Dismissal, Order
@@ -24,8 +27,6 @@ class WorkerVerbs:
     @verb
     def workers(self) -> Op[list[Registered]]:
         """Return the running workers, and those whose heartbeat stopped within the last hour."""
-        from agentbus.workers import registry
-
         return registry.workers(self.scope)
 
     @verb
@@ -35,8 +36,6 @@ class WorkerVerbs:
         Agents without a worker or a flag that were last seen more than an hour ago are left out, unless
         `all` is true.
         """
-        from agentbus.admin import agents
-
         return agents.who(self.scope, every=all)
 
     @verb
@@ -55,8 +54,6 @@ class WorkerVerbs:
         all are `confirmed`, no task published later runs. The order stays in force after the wait and also
         applies to workers that start later. Raises `NotFound`.
         """
-        from agentbus.admin import pause
-
         kind, name = pause.subject(queue, agent, worker)
         return Patient(pause.pause(self.scope, kind, name, why, wait=wait), wait)
 
@@ -68,8 +65,6 @@ class WorkerVerbs:
         `wait` seconds for every live worker to confirm; once all are `confirmed`, no task starts. The order
         stays in force after the wait and also applies to workers that start later.
         """
-        from agentbus.admin import pause
-
         return Patient(pause.pause(self.scope, pause.PROJECT, None, why, wait=wait), wait)
 
     @verb
@@ -80,15 +75,11 @@ class WorkerVerbs:
 
         Other orders stay in force: a worker takes tasks only if none applies to it. Raises `NotFound`.
         """
-        from agentbus.admin import pause
-
         return pause.resume(self.scope, *pause.resumed(queue, agent, worker))
 
     @verb
     def paused(self) -> Op[list[Order]]:
         """Return the pause orders in force."""
-        from agentbus.admin import pause
-
         return pause.orders(self.scope)
 
     @verb
@@ -100,8 +91,6 @@ class WorkerVerbs:
         Waits up to `wait` seconds for them to end. The tasks of a dead worker become due at once for other
         workers. Raises `NotFound`.
         """
-        from agentbus.admin import pause
-
         kind, name = pause.subject(None, agent, worker)
         policies = self.runner.policies
         return Patient(

@@ -6,18 +6,18 @@ Each hold has a fencing token, and each change is a notice on the channel.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
 from agentbus.coordination import announce as holds
+from agentbus.core import validate
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.store.scan import key_bytes, scan
 from agentbus.store.steps import Script
 from agentbus.store.verb import BusT_co, OnBus, verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Once, Op
     from agentbus.store.verb import Awaiting, PerBus
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _PAGE = 100
 
 
-class Hold(Record, OnBus[BusT_co]):
+@dataclass(frozen=True, slots=True)
+class Hold(OnBus[BusT_co]):
     """An agent's hold of a flag; `token` is a fencing token that only grows, of up to 64 bits.
 
     `ttl` is in seconds, None for a hold that does not expire. `renewed` is true if this agent already held
@@ -40,7 +41,7 @@ class Hold(Record, OnBus[BusT_co]):
     ttl: float | None
     token: int
     renewed: bool = False
-    _bus: Any = None
+    _bus: Any = field(default=None, repr=False, compare=False)
 
     @verb
     def renew(self, ttl: float | None = None) -> Op[PerBus[Hold, Hold[Awaiting]]]:
@@ -55,7 +56,8 @@ class Hold(Record, OnBus[BusT_co]):
         return self._bus._run(name, op)
 
 
-class FlagState(Record):
+@dataclass(frozen=True, slots=True)
+class FlagState:
     """The state of a flag: held by `agent_id` since `timestamp`, satisfied, failed, or free."""
 
     flag: str
@@ -130,8 +132,6 @@ def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
     A page of flags is read in one atomic step.
     """
     if limit is not None:
-        from agentbus.core import validate
-
         validate.number_of("limit", limit, "flags")
     known = yield from named(scope, "flag", "done", "failed")
     states: list[FlagState] = []

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+from agentbus.coordination import announce, flags
 from agentbus.coordination.undo import SHORTLY, undo
 from agentbus.coordination.upkeep import Upkeep
 from agentbus.core.errors import AgentBusError, UsageError
-from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic, Patient
+from agentbus.store.verb import Awaiting, Blocking, BusT_co, Patient
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Any
-
     from agentbus.coordination.flags import Hold
     from agentbus.store.steps import Once, Op
 
@@ -76,9 +77,6 @@ class Holding(Generic[BusT_co]):
             self._failed(failure, error)
 
     async def __aenter__(self: Holding[Awaiting]) -> Hold[Awaiting]:
-        # Loaded here, because the blocking half does not need it.
-        import asyncio
-
         once = self._bus.scope.once()
         try:
             self._hold = await self._bus._run("announce", self._taking(once))
@@ -103,8 +101,6 @@ class Holding(Generic[BusT_co]):
             self._failed(failure, error)
 
     def _taking(self, once: Once) -> Patient[Hold[Any]]:
-        from agentbus.coordination import flags
-
         op = flags.announce(
             self._bus.scope,
             self._flag,
@@ -117,8 +113,6 @@ class Holding(Generic[BusT_co]):
         return Patient(op, self._wait or 0.0)
 
     def _undoing(self, once: Once) -> Op[None]:
-        from agentbus.coordination import announce
-
         scope = self._bus.scope
 
         def release(reply: list[bytes]) -> Op[object]:

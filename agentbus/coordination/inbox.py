@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import names
-from agentbus.core.record import Record
+from agentbus.core.errors import NotFound, TimedOut, UsageError
 from agentbus.core.stream import fields, id_time, position, text
+from agentbus.core.timespec import following
 from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.steps import Command, Emit, Script, Stopped, Wait
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from agentbus.core.errors import NotFound, UsageError
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -28,7 +29,8 @@ _RECHECK = 30.0
 _ID_DIGITS = 20
 
 
-class InboxMessage(Record):
+@dataclass(frozen=True, slots=True)
+class InboxMessage:
     """A message to one agent, `to`; its id is `<entry id>@<agent>`, `timestamp` unix seconds.
 
     `thread` is the id of the message that began the thread, for that message its own; `reply_to` the id of
@@ -51,7 +53,8 @@ class InboxMessage(Record):
     file: str | None = None
 
 
-class Page(Record):
+@dataclass(frozen=True, slots=True)
+class Page:
     """Messages of one read: urgent ones first, and what the server knew then.
 
     `unread` counts all unread messages; `tail` is the inbox's last id; `now` is the server's time.
@@ -120,8 +123,6 @@ def read(
     """
     agent, start = scope.agent, "-" if again else ""
     if after is not None:
-        from agentbus.core.timespec import following
-
         start = following(position(_own(scope, after)))
     if thread is not None:
         thread, begins = yield from _thread_of(scope, thread)
@@ -184,8 +185,6 @@ def pending(
             return page
         left = until - scope.monotonic()
         if left <= 0:
-            from agentbus.core.errors import TimedOut
-
             raise TimedOut(
                 f"no message for {names.word(scope.agent)} came in {wait:g} s",
                 hint="wait again, or go on and look later",
@@ -297,8 +296,6 @@ def _list(value: str) -> tuple[str, ...]:
     """Return the texts of a JSON list; another program may have written anything."""
     if not value:
         return ()
-    import json
-
     try:
         found = json.loads(value)
     except ValueError:
@@ -327,13 +324,9 @@ def no_message(known: str) -> NotFound:
 
 def mistake(message: str, *, hint: str) -> UsageError:
     """Return the error for a wrong call."""
-    from agentbus.core.errors import UsageError
-
     return UsageError(message, hint=hint)
 
 
 def not_found(message: str, *, hint: str, shell_hint: str) -> NotFound:
     """Return the error for something that does not exist."""
-    from agentbus.core.errors import NotFound
-
     return NotFound(message, hint=hint, shell_hint=shell_hint)

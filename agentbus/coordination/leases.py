@@ -6,21 +6,21 @@ none. Nothing of it appears on the channel. All times are the server's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.coordination.lease_step import MOST_LEASES, taking
 from agentbus.coordination.paths import MOST_PATTERNS, of_files, patterns
 from agentbus.core import names
 from agentbus.core.clock import of_day
 from agentbus.core.errors import LeaseHeld, LeasesFull, NotFound, NotHolder, UsageError
-from agentbus.core.record import Record
+from agentbus.core.escape import escaped
 from agentbus.core.stream import text
 from agentbus.core.validate import is_seconds
 from agentbus.store.steps import Script, Wait
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
     from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Once, Op
@@ -35,7 +35,8 @@ _LONGEST_TTL = 366 * 86_400.0
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-@~/*?[]+=%")
 
 
-class Lease(Record):
+@dataclass(frozen=True, slots=True)
+class Lease:
     """The right of an agent to edit the paths that match a pattern, from `since` to `until` (unix times).
 
     `token` is a fencing token that only grows, of up to 64 bits; a renewal keeps it. `auto` is true for a
@@ -57,7 +58,8 @@ class Lease(Record):
         return f"leased by {names.word(self.agent)} until {of_day(self.until)} ({why}{shown(self.pattern)})"
 
 
-class Leased(Record):
+@dataclass(frozen=True, slots=True)
+class Leased:
     """What `take` has done: the leases in the order of the patterns, and those taken from other agents."""
 
     leases: tuple[Lease, ...]
@@ -327,8 +329,6 @@ def shown(pattern: str) -> str:
 
 def quoted(why: str) -> str:
     """Return a reason for text: on one line, without double quotes."""
-    from agentbus.core.escape import escaped
-
     return escaped(why.replace('"', "'"))
 
 

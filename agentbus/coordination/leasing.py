@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
 from agentbus.coordination import leases
 from agentbus.coordination.undo import SHORTLY, undo
 from agentbus.coordination.upkeep import Upkeep
 from agentbus.core.errors import AgentBusError
 from agentbus.store.verb import Awaiting, Blocking, BusT_co, OnBus, Patient, verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import TracebackType
-    from typing import Any, Self
-
     from agentbus.coordination.leases import Lease, Leased
     from agentbus.store.steps import Once, Op
 
@@ -106,8 +106,6 @@ class Leasing(OnBus[BusT_co]):
             _failed(failure, error)
 
     def __await__(self: Leasing[Awaiting]) -> Generator[Any, Any, Leasing[Awaiting]]:
-        import asyncio
-
         if self._taken is None:
             try:
                 yield from self._taking.__await__()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from agentbus.core.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 
-class Message(Record):
+@dataclass(frozen=True, slots=True)
+class Message:
     """One entry of the channel.
 
     `timestamp` is unix seconds of the server's clock. In a notice of the bus, `event` is its kind and

@@ -6,14 +6,11 @@ In a pattern `*` and `?` stand for characters within a segment, and `**` for any
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from unicodedata import normalize
 
+from agentbus.core.errors import UsageError
 from agentbus.core.settings import repository
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from agentbus.core.errors import UsageError
 
 MOST_PATTERNS = 64
 _MOST_SEGMENTS = 16
@@ -109,8 +106,6 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
     """Return the pattern of a path relative to the root, behind a first segment if one is given."""
     text = path.translate(_SIGNS) if literal else path
     if not text.isascii():
-        from unicodedata import normalize
-
         # A name may be composed in two ways, and need not be UTF-8.
         text = normalize("NFC", _bytes(text).decode("utf-8", "replace"))
     if not text.isprintable():
@@ -166,6 +161,4 @@ def _below(path: str, root: str) -> str | None:
 
 
 def _mistake(message: str, *, hint: str) -> UsageError:
-    from agentbus.core.errors import UsageError
-
     return UsageError(message, hint=hint)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agentbus.core import names, repository
-from agentbus.core.record import Record
+from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.running import runs
 from agentbus.core.settings import repository as repository_here
 from agentbus.core.stream import fields, is_number, score, text
@@ -13,11 +16,7 @@ from agentbus.store.failures import or_empty
 from agentbus.store.scope import client_session
 from agentbus.store.steps import Batch, Command, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from agentbus.core.errors import UsageError
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -33,7 +32,8 @@ AT_ONCE = 100
 _LONGEST = 500
 
 
-class Presence(Record):
+@dataclass(frozen=True, slots=True)
+class Presence:
     """The presence of an agent: its `state`, and when it was last `seen` (unix time).
 
     `state` is `active`, `idle`, `waiting` or `gone`, and None for an agent that only used the channel;
@@ -227,8 +227,6 @@ def _checked(doing: str) -> str:
     if doing:
         names.body("description", doing)
         if len(doing) > LONGEST_DOING:
-            from agentbus.core.errors import InvalidPayload
-
             raise InvalidPayload(
                 f"the description has {len(doing)} characters; the limit is {LONGEST_DOING}",
                 hint="say in one line what you do",
@@ -237,6 +235,4 @@ def _checked(doing: str) -> str:
 
 
 def _mistake(message: str, *, hint: str) -> UsageError:
-    from agentbus.core.errors import UsageError
-
     return UsageError(message, hint=hint)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
 from agentbus.coordination import inbox, tell
+from agentbus.coordination.presence import present_now
 from agentbus.core import names
-from agentbus.core.record import Record
+from agentbus.core.errors import NotFound, TimedOut, UsageError
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.store.steps import Batch, Command, Script, Wait
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.tell import Sent
     from agentbus.store.scope import Scope
@@ -31,7 +32,8 @@ _AT_ONCE = 50
 _RECORDS = 200
 
 
-class Receipt(Record):
+@dataclass(frozen=True, slots=True)
+class Receipt:
     """How far a message to an agent got: `state` is `sent`, `notified`, `read` or `answered`.
 
     `sent`, `notified` and `read` are unix times, None for what has not happened or has no known time;
@@ -122,8 +124,6 @@ def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
 def check_until(until: str) -> None:
     """Raise `UsageError` for what cannot be waited for."""
     if until not in UNTIL:
-        from agentbus.core.errors import UsageError
-
         raise UsageError(f"{until!r} cannot be waited for", hint=f"use one of {', '.join(UNTIL)}")
 
 
@@ -159,7 +159,7 @@ def told(
     answered = yield from answer(scope, found)
     if answered is not None:
         yield from inbox.mark(scope, [answered.id])
-    return sent.__replace__(answer=answered)
+    return replace(sent, answer=answered)
 
 
 def answer(scope: Scope, found: Receipt) -> Op[InboxMessage | None]:
@@ -212,8 +212,6 @@ def _when(past: str, entry_id: str) -> float | None:
 
 
 def _late(found: Receipt, until: str, wait: float | None) -> Exception:
-    from agentbus.core.errors import TimedOut
-
     who = names.word(found.to)
     if found.state == "read":
         far = f"{who} has read it"
@@ -241,16 +239,12 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
 
 def heard_by_now(scope: Scope, entry_id: str) -> Op[tuple[float, list[Receipt]]]:
     """Return the server's time, and what `heard_by` returns."""
-    from agentbus.coordination.presence import present_now
-
     keys = scope.keys
     if not inbox.is_entry_id(entry_id):
         # Its error says what an id is.
         inbox.split_id(entry_id)
     page = yield Command("XRANGE", keys.channel, entry_id, entry_id)
     if not page:
-        from agentbus.core.errors import NotFound
-
         raise NotFound(
             f"the channel has no message {entry_id}",
             hint="the oldest messages are trimmed; ids of messages to agents end with @ and the agent",

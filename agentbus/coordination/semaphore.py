@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic
+
 from agentbus.coordination.undo import SHORTLY
 from agentbus.coordination.upkeep import Upkeep
 from agentbus.core import names, validate
 from agentbus.core.errors import AgentBusError, NotHolder, SemaphoreFull, UsageError
 from agentbus.core.stream import text
 from agentbus.store.steps import LinkDown, Script, ServerReply, Wait
-from agentbus.store.verb import Awaiting, Blocking, BusT_co, Generic, OnBus, Patient, verb
+from agentbus.store.verb import Awaiting, Blocking, BusT_co, OnBus, Patient, verb
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -162,8 +162,6 @@ class HeldSemaphore(Generic[BusT_co]):
             _failed(failure, error)
 
     async def __aenter__(self: HeldSemaphore[Awaiting]) -> str:
-        import asyncio
-
         on, self._token = self._semaphore, self._semaphore._scope.token()
         try:
             await on._run("acquire", self._acquiring())

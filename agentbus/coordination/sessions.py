@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from agentbus.core import client_session, names
 from agentbus.core.names import escape
 from agentbus.core.stream import text
 from agentbus.store.steps import Batch, Command, Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
 from agentbus.coordination.inbox import (
     MOST_UNREAD,
     as_message,
@@ -12,17 +18,15 @@ from agentbus.coordination.inbox import (
     not_found,
     split_id,
 )
+from agentbus.coordination.leases import not_own
+from agentbus.coordination.paths import patterns
 from agentbus.core import names
-from agentbus.core.record import Record
+from agentbus.core.errors import InboxFull, NoSuchAgent, TooManyMessages
 from agentbus.core.stream import is_number, score, text
 from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.steps import Command, Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
@@ -34,7 +38,8 @@ _EXCHANGED_IN = 60
 _COMPARED = 1_000
 
 
-class Sent(Record):
+@dataclass(frozen=True, slots=True)
+class Sent:
     """A message that was sent to one agent, and what was known of that agent.
 
     `state` is the agent's presence (`active`, `idle`, `waiting`, `gone`) or None, `seen` the unix time of
@@ -110,8 +115,6 @@ def tell_now(
     words += ["file", file] if file else []
     patterns = _patterns(scope, agents, give) if give else []
     if patterns:
-        import json
-
         words += ["gives", json.dumps(patterns, ensure_ascii=False)]
     return (yield from _send(scope, agents, words, urgent=urgent, gives=patterns))
 
@@ -180,8 +183,6 @@ def _send(
         known = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
         raise _nobody([text(name) for name in reply[1:]], [text(name) for name in known], agent)
     if outcome == "unleased":
-        from agentbus.coordination.leases import not_own
-
         raise not_own(scope, gives[int(reply[1]) - 1], reply[2])
     raise _refused(outcome, text(reply[1]), int(reply[2]))
 
@@ -208,8 +209,6 @@ def _sent(agent: str, found: list[Any], before: bool) -> Sent:
 
 
 def _patterns(scope: Scope, agents: Sequence[str], give: Sequence[str]) -> list[str]:
-    from agentbus.coordination.paths import patterns
-
     if isinstance(give, str):
         raise mistake("the paths to give are one text", hint="give a list of paths")
     if len(agents) > 1:
@@ -226,10 +225,6 @@ def _kept(agent: str) -> str:
 
 
 def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
-    from difflib import get_close_matches
-
-    from agentbus.core.errors import NoSuchAgent
-
     others = [name for name in known if name != agent]
     near: dict[str, None] = {}
     for name in unknown:
@@ -249,8 +244,6 @@ def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
 
 
 def _refused(outcome: str, agent: str, number: int) -> AgentBusError:
-    from agentbus.core.errors import InboxFull, TooManyMessages
-
     who = names.word(agent)
     if outcome == "full":
         return InboxFull(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core.errors import AgentBusError
 from agentbus.store.steps import LinkDown, Script, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Once, Op
 

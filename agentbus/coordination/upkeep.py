@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from agentbus.core.errors import AgentBusError, NotHolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
-    from typing import Any
 
 
 class Upkeep:
@@ -36,15 +33,10 @@ class Upkeep:
 
     def astart(self) -> None:
         """Start a task, which awaits `renew`."""
-        # Loaded here, because the blocking half does not need it.
-        import asyncio
-
         self._task = asyncio.ensure_future(self._akeep())
 
     async def astop(self) -> None:
         """Cancel the task, and wait for it."""
-        import asyncio
-
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -60,8 +52,6 @@ class Upkeep:
                 continue
 
     async def _akeep(self) -> None:
-        import asyncio
-
         while True:
             await asyncio.sleep(self._seconds)
             try:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar, TypeVarTuple
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
 
-    T = TypeVar("T")
-    Given = TypeVarTuple("Given")
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 _MOST = 1000
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
 from agentbus.core import yaml_reader
 from agentbus.core.errors import ConfigError
 from agentbus.core.validate import Map, Problems, nearest, shown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # To read a mebibyte of YAML takes seconds, of each verb.
 MAX_BYTES = 64 * 1024

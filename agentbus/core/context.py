@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Protocol
 
     class Origin(Protocol):
         """The origin of a published task: a delivery."""

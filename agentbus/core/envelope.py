@@ -8,14 +8,13 @@ program: its fields are the payload.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import InvalidPayload
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, TypedDict
 
     class Envelope(TypedDict, total=False):
         """The fields of a `Task` that a publisher sets by keyword."""

@@ -5,6 +5,8 @@ Loaded only for text that is not plain ASCII, and for names that need quotes.
 
 from __future__ import annotations
 
+from unicodedata import category
+
 _JOINER = "\u200d"
 _SELECTORS = "\ufe0e\ufe0f"
 _KEYCAP = "\u20e3"
@@ -57,8 +59,6 @@ def _belongs(text: str, at: int) -> bool:
 
 
 def _is_sign(character: str) -> bool:
-    from unicodedata import category
-
     return bool(character) and is_shown(character) and category(character) in ("So", "Sk", "Sm")
 
 

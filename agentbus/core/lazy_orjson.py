@@ -6,15 +6,15 @@ take their places.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from sys import modules
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
 
 from agentbus.core.json_text import as_orjson, compact
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Protocol
-
     Default = Callable[[object], object]
 
     class Dumps(Protocol):
@@ -40,8 +40,6 @@ def _encode(value: object, default: Default | None = None, option: int | None = 
         found = compact(value)
         if found is not None:
             return found
-    import orjson
-
     dumps = orjson.dumps
     return orjson.dumps(value, default, option)
 
@@ -56,8 +54,6 @@ def _decode(data: bytes | str, /) -> Any:
         except ValueError:
             # It is not JSON, and `orjson` says why; or only `orjson` can read it.
             pass
-    import orjson
-
     loads = orjson.loads
     return orjson.loads(data)
 

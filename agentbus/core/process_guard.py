@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Sequence
-    from typing import Any
+from collections.abc import Sequence
+from typing import Any
 
 # Reads lines until its stdin is closed: `+` and a process id, or all ids. Then it kills each, with the
 # process group that it leads. A line that was cut off changes nothing.
@@ -34,8 +31,6 @@ class ProcessGuard:
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a program that leads its process group, and guard it from before it runs."""
-        import subprocess
-
         with self._lock:
             self._ensure()
             try:
@@ -71,8 +66,6 @@ class ProcessGuard:
 
     def _ensure(self) -> None:
         """Start the shell, also in place of one that somebody killed."""
-        import subprocess
-
         if self._shell is not None:
             if self._shell.poll() is None:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 # Seconds: at most this often hooks look whether there are such tasks, which takes longer than a stat.
 LONGEST = 300.0
@@ -20,16 +21,12 @@ def is_due(state: str, agent: str) -> bool:
         due = os.stat(mark(state, agent)).st_mtime
     except OSError:
         return True
-    import time
-
     # A clock that was set back must not keep hooks off for long.
     return not 0 < due - time.time() <= LONGEST
 
 
 def schedule(state: str, agent: str, visibility: float) -> None:
     """Set the time, for tasks of which the shortest has this visibility; at once if it cannot be kept."""
-    import time
-
     due = time.time() + min(LONGEST, visibility / 3)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Mapping
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, InvalidName, UsageError
 from agentbus.core.validate import Located, Problems
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _LARGEST_BODY = 64 * 1024 * 1024
 ON = ("1", "true", "yes", "on")

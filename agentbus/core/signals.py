@@ -6,21 +6,20 @@ import contextlib
 import functools
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-    class Stoppable(Protocol):
-        """What can be stopped, from a signal handler, too."""
+class Stoppable(Protocol):
+    """An object that can be stopped, also from a signal handler."""
 
-        def stop(self) -> None: ...
+    def stop(self) -> None: ...
 
-    S = TypeVar("S", bound=Stoppable)
-    P = ParamSpec("P")
-    T = TypeVar("T")
+
+S = TypeVar("S", bound=Stoppable)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # What these signals do in a program that has not decided otherwise.
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

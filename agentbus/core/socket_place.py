@@ -7,8 +7,10 @@ is written into the server's directory, because not every process of a user has 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import tempfile
 
 from agentbus.core.settings_check import own_directory
 
@@ -45,8 +47,6 @@ def make(place: str, runtime: str | None) -> str:
         # Taken since it was looked for, or made by a process of this user.
         folder = find(place, runtime)
     if folder is None:
-        import tempfile
-
         folder = tempfile.mkdtemp(prefix=f"agentbus-{os.getuid()}-", dir=_SHARED)
     own_directory(folder)
     record = os.path.join(place, _RECORD)
@@ -60,8 +60,6 @@ def make(place: str, runtime: str | None) -> str:
 
 def usual(place: str, runtime: str | None) -> list[str]:
     """Return the names that follow from the server's directory, the preferred one first."""
-    import hashlib
-
     name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
     found = []
     if runtime is not None and os.path.isabs(runtime) and _is_private(runtime):

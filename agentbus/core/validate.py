@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TypeGuard
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
-from agentbus.core.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import TypeGuard
+from agentbus.core.timespec import duration
 
 # A larger one is not exact in a script, and none has so many.
 _MOST = 2**53
@@ -73,7 +72,8 @@ class List(list[object]):
         self.lines: list[int] = []
 
 
-class Problem(Record):
+@dataclass(frozen=True, slots=True)
+class Problem:
     """One mistake: its line (from 1, or 0 if there are no lines), what is wrong, and what to do."""
 
     line: int
@@ -222,8 +222,6 @@ class Located:
         """Return the value as a number; a time may also be a duration. Adds no problem."""
         value = self.value
         if isinstance(value, str) and time:
-            from agentbus.core.timespec import duration
-
             value = duration(value)
         fits = isinstance(value, (int, float)) and not isinstance(value, bool)
         return value if fits and least <= value <= most else None  # type: ignore[operator,return-value]
@@ -261,8 +259,6 @@ def shown(value: object) -> str:
 
 def nearest(value: object, known: Iterable[str], add: str = "") -> str:
     """Return the remedy for a word that is not among the known ones, to which it might be added."""
-    from difflib import get_close_matches
-
     words = list(known)
     close = get_close_matches(str(value), words, n=1)
     if close:
@@ -272,8 +268,6 @@ def nearest(value: object, known: Iterable[str], add: str = "") -> str:
 
 def closest(value: str, known: Iterable[str]) -> str:
     """Return the three other known words most like this one, even if they are not much like it."""
-    from difflib import get_close_matches
-
     others = [word for word in known if word != value]
     return _listed(get_close_matches(value, others, n=3, cutoff=0.0))
 

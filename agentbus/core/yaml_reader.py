@@ -6,15 +6,14 @@ sixteen, but a name that looks like a number is still a name. A config file has 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NoReturn
+
 import yaml
 from yaml.reader import Reader
 
 from agentbus.core.validate import List, Located, Map, Plain, shown
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
     from agentbus.core.validate import Problems
 
 # Rules need five, a config four.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentbus.core.errors import ConfigError
 from agentbus.dashboard.agent_pages import AgentDetail, AgentPage, AgentRow
 from agentbus.dashboard.channel_pages import ChannelPage
 from agentbus.dashboard.check_list import HealthCheck, HealthChecks
@@ -103,10 +104,8 @@ def app(
     the pages that `agentbus report --html` has written into it are listed and shown. Raises `ConfigError`
     without the extra `web`, and for a token of less than 16 characters.
     """
-    from agentbus.core.errors import ConfigError
-
     try:
-        from agentbus.dashboard.web import application
+        from agentbus.dashboard.web import application  # needs the extra `web`
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the dashboard needs {error.name}, which is not installed: it comes with an extra",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import project
@@ -10,7 +11,6 @@ from agentbus.coordination import leases, presence, waiters
 from agentbus.coordination.presence import Presence
 from agentbus.core import names
 from agentbus.core.errors import NotFound
-from agentbus.core.record import Record
 from agentbus.dashboard import channel_pages
 from agentbus.dashboard.parts import Part, Parts
 from agentbus.queues import by_hand
@@ -39,7 +39,8 @@ _STATES = (*names.STATES[:-1], None, names.STATES[-1])
 _ENTRIES = 50
 
 
-class AgentRow(Record):
+@dataclass(frozen=True, slots=True)
+class AgentRow:
     """An agent in a list: its presence, the tasks that it holds by hand, and its workers.
 
     `workers` counts the live ones, and `running` the tasks that they run.
@@ -51,7 +52,8 @@ class AgentRow(Record):
     running: int
 
 
-class AgentPage(Record):
+@dataclass(frozen=True, slots=True)
+class AgentPage:
     """Agents of a project: the rows that were asked for, how many match, and how many of them by state.
 
     The state of an agent that only used the channel is `none`.
@@ -62,7 +64,8 @@ class AgentPage(Record):
     states: dict[str, int]
 
 
-class AgentDetail(Record):
+@dataclass(frozen=True, slots=True)
+class AgentDetail:
     """One agent: its presence, and what it holds, reads, sends and says.
 
     `activity` has its position in the channel, None if it never used the channel. `flags` are those that

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import inbox
 from agentbus.coordination.overhear import claimed, heard, written
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.dashboard.matching import FOLDED, backwards
 from agentbus.store.steps import Command
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
-class ChannelPage(Record):
+@dataclass(frozen=True, slots=True)
+class ChannelPage:
     """Messages of the channel, newest first; before `older` there are more, if it is not None.
 
     A text of more than 4,000 bytes is cut; `cut` has the size of each such one in bytes, by message.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentbus.admin import server_health, stats
 from agentbus.admin.health import events, thresholds
 from agentbus.admin.health.thresholds import CRITICAL, WARNING
 from agentbus.core import names
-from agentbus.core.record import Record
 from agentbus.dashboard import ranking
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _OFF, _PASSED = "off", "ok"
 
 
-class HealthCheck(Record):
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
     """A health check: `state` is `ok`, `warning`, `critical`, or `off` if the config turned it off.
 
     A figure above `warning` or `critical` is a finding, in `unit`; a limit may be None, and both are for
@@ -40,7 +41,8 @@ class HealthCheck(Record):
     findings: tuple[HealthFinding, ...]
 
 
-class HealthChecks(Record):
+@dataclass(frozen=True, slots=True)
+class HealthChecks:
     """The checks, those with findings first, and the result of `health`."""
 
     checks: tuple[HealthCheck, ...]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import inbox, receipts
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.dashboard.matching import FOLDED, backwards, newest
 from agentbus.dashboard.parts import Parts
@@ -28,7 +28,8 @@ _THREAD, _SCRIPTS = 200, 10
 _BACK = 3_600_000
 
 
-class DirectMessage(Record):
+@dataclass(frozen=True, slots=True)
+class DirectMessage:
     """A message to one agent, and how far it got; a text of more than 4,000 bytes is cut, of `size`."""
 
     message: InboxMessage
@@ -41,7 +42,8 @@ class DirectMessage(Record):
         return self.size > FOLDED
 
 
-class _Found(Record):
+@dataclass(frozen=True, slots=True)
+class _Found:
     """A message that was found, cut, and the size of its text."""
 
     message: InboxMessage
@@ -186,7 +188,7 @@ def _place(known: str) -> tuple[str, str] | None:
 def _cut(one: InboxMessage) -> _Found:
     whole = one.text.encode("utf-8", "surrogatepass")
     short = whole[:FOLDED].decode("utf-8", "ignore")
-    return _Found(one if len(whole) <= FOLDED else one.__replace__(text=short), len(whole))
+    return _Found(one if len(whole) <= FOLDED else replace(one, text=short), len(whole))
 
 
 def _pair(one: InboxMessage) -> tuple[str, str]:

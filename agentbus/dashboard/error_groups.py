@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, position, text
 from agentbus.core.timespec import stream_id
 from agentbus.dashboard.letter_boxes import ErrorCount, ErrorSum, boxes, counted, keys_of, purged_of
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 READ, _AT_ONCE, _BOXES = 20_000, 500, 100
 
 
-class ErrorGroup(Record):
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
     """The dead letters with one error: the first line of it, and where they are, most letters first.
 
     `replayed` of the `letters` were replayed. `newest` and `oldest` are the unix times at which letters
@@ -46,7 +47,8 @@ class ErrorGroup(Record):
     places: tuple[ErrorCount, ...]
 
 
-class ErrorReport(Record):
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
     """The groups of dead letters, most letters first, among the `read` newest letters.
 
     `complete` says whether these are all. `errors` is the number of groups, also of those left out.
@@ -60,14 +62,16 @@ class ErrorReport(Record):
     complete: bool
 
 
-class LetterPage(Record):
+@dataclass(frozen=True, slots=True)
+class LetterPage:
     """Dead letters with one error, or with any; `after` continues behind them, None at the end."""
 
     letters: tuple[Letter, ...]
     after: str | None
 
 
-class ReplayPage(Record):
+@dataclass(frozen=True, slots=True)
+class ReplayPage:
     """What a call has replayed: the ids of the new tasks.
 
     `skipped` letters hold no task, or were replayed before. `after` continues, None at the end.
@@ -78,7 +82,8 @@ class ReplayPage(Record):
     after: str | None
 
 
-class PurgePage(Record):
+@dataclass(frozen=True, slots=True)
+class PurgePage:
     """How many letters a call has purged; `after` continues, None at the end."""
 
     purged: int

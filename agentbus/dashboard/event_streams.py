@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentbus.admin.health import events
 from agentbus.core.names import unescape
-from agentbus.core.record import Record
 from agentbus.core.stream import fields, id_time, text
 from agentbus.dashboard.figures import EventReport
 from agentbus.store.scan import key_bytes, scan
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _MOST = 500
 
 
-class EventStream(Record):
+@dataclass(frozen=True, slots=True)
+class EventStream:
     """A stream of events: its published `events` that are kept, and the unix time of the `last` one.
 
     `relay` is the last report of its relay, whose lag is that of the outbox; `consumers` are those of its
@@ -36,7 +37,8 @@ class EventStream(Record):
     readers: dict[str, str]
 
 
-class QuarantinedConsumer(Record):
+@dataclass(frozen=True, slots=True)
+class QuarantinedConsumer:
     """A consumer in quarantine: since when (RFC 3339), the reason, and its last error; '' if unknown."""
 
     consumer: str
@@ -46,7 +48,8 @@ class QuarantinedConsumer(Record):
     error: str
 
 
-class EventOverview(Record):
+@dataclass(frozen=True, slots=True)
+class EventOverview:
     """The streams of events by name, and the consumers in quarantine."""
 
     streams: tuple[EventStream, ...]

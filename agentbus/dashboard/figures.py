@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from agentbus.core.record import Record
 
 if TYPE_CHECKING:
     from agentbus.admin.health import Health
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 POINT, POINTS = 20.0, 30
 
 
-class RowRange(Record):
+@dataclass(frozen=True, slots=True)
+class RowRange:
     """Which rows of a list to read: those whose name contains `match`, `limit` of them from `offset` on.
 
     `match` is plain text, and upper and lower case are the same.
@@ -32,7 +32,8 @@ class RowRange(Record):
     limit: int = 50
 
 
-class QueueRow(Record):
+@dataclass(frozen=True, slots=True)
+class QueueRow:
     """A queue for one group, as `QueueStats`, with what a view adds.
 
     `trouble` is `no worker` (tasks are due and no worker is live), `late` (its lag or its oldest task
@@ -48,7 +49,8 @@ class QueueRow(Record):
     points: tuple[float, ...]
 
 
-class QueueDetail(Record):
+@dataclass(frozen=True, slots=True)
+class QueueDetail:
     """One queue: a row for each group, the groups with their consumers, and the registered workers."""
 
     queue: str
@@ -57,7 +59,8 @@ class QueueDetail(Record):
     workers: tuple[Registered, ...]
 
 
-class EventReport(Record):
+@dataclass(frozen=True, slots=True)
+class EventReport:
     """The last report of a relay (`role` is `relay`) or a consumer of an event stream, `age` seconds ago.
 
     `lag_events` and `lag_ms` are None if it has reported none.
@@ -70,7 +73,8 @@ class EventReport(Record):
     lag_ms: int | None
 
 
-class Totals(Record):
+@dataclass(frozen=True, slots=True)
+class Totals:
     """The sums over the whole project.
 
     Of tasks: `backlog` is not delivered yet, `held` is delivered and not finished (those that wait for
@@ -99,7 +103,8 @@ class Totals(Record):
     quarantined: int
 
 
-class Snapshot(Record):
+@dataclass(frozen=True, slots=True)
+class Snapshot:
     """A project at one moment, `at` by the server's clock; reading it took `took` seconds.
 
     Each list is the part that was asked for, and `matching` is how many rows match, by list. `queues` are

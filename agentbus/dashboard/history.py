@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import operator
 from array import array
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentbus.admin.metrics_reader import recent
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time
 from agentbus.workers.metrics import BOUNDS, Histogram
 
@@ -30,7 +30,8 @@ _WAITED = _RAN + 2 + len(BOUNDS)
 _SUMS = _WAITED + 2 + len(BOUNDS)
 
 
-class HistoryPoint(Record):
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
     """A minute from the unix time `at` on: tasks `done`, runs `failed` and tasks `dead`, per second.
 
     `running` are the durations of handlers, `waiting` the times from publication to start; None if there
@@ -45,7 +46,8 @@ class HistoryPoint(Record):
     waiting: Durations | None
 
 
-class History(Record):
+@dataclass(frozen=True, slots=True)
+class History:
     """The last 60 minutes of the project, a queue or a group, oldest first; the last one is not over.
 
     `since` is the unix time of the oldest sample that was read, None without any; earlier points are 0.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.dashboard import ranking
 from agentbus.dashboard.stream_walk import READ_BYTES, SCRIPTS
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 50
 
 
-class LetterBox(Record):
+@dataclass(frozen=True, slots=True)
+class LetterBox:
     """A stream of dead letters: the name that it is stored under, and its group."""
 
     name: str
@@ -35,7 +36,8 @@ class LetterBox(Record):
         return DeadLetters(scope, queue, self.group, letters_of=self.name)
 
 
-class ErrorCount(Record):
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
     """How many letters of a queue and a group have one error, and how many of them were replayed.
 
     `newest` and `oldest` are ids of letters.

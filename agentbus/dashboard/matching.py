@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core.record import Record
 from agentbus.core.stream import fields, position, text
 from agentbus.store.steps import Script
 
@@ -20,7 +20,8 @@ FOLDED = 4_000
 _EXAMINED, _STREAMS = 1_000, 100
 
 
-class StreamEntry(Record):
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
     """An entry of the `number`th stream: its id, its fields, and the bytes of its longest value, uncut."""
 
     number: int

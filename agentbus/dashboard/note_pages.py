@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import notes
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.dashboard.matching import FOLDED
 from agentbus.dashboard.parts import Part
@@ -25,7 +25,8 @@ _MOST, _TAGS = 100_000, 1_000
 _PAGE = 50
 
 
-class NotePage(Record):
+@dataclass(frozen=True, slots=True)
+class NotePage:
     """Notes, newest first: the rows that were asked for, and how many match.
 
     A value of more than 4,000 bytes is cut; `cut` has the size of each such one in bytes, by key. `tags`

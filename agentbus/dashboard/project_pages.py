@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import health, quarantine
@@ -10,7 +11,6 @@ from agentbus.coordination import flags, leases, waiters
 from agentbus.coordination.flags import FlagState
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.dashboard import channel_pages, check_list, direct_messages, event_streams
 from agentbus.dashboard.agent_pages import ORDERS, AgentList
 from agentbus.dashboard.direct_messages import DirectMessages
@@ -48,7 +48,8 @@ _FLAG_STATES = ("held", "satisfied", "failed")
 _AGENT_STATES = (*names.STATES, "none")
 
 
-class FlagPage(Record):
+@dataclass(frozen=True, slots=True)
+class FlagPage:
     """Flags, awaited and held ones first, and leases: the rows that were asked for, and how many match.
 
     `waiters` are all who wait for a flag; a free flag is listed if it is awaited. `states` counts the flags

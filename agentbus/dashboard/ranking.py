@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import letter_counts
 from agentbus.admin.metrics_reader import server_time
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
 from agentbus.queues.ids import STREAMS
 from agentbus.store.steps import Batch, Script
@@ -36,7 +36,8 @@ _STREAMS = ("normal", *(one for one in STREAMS if one != "normal"))
 TROUBLES = ("no worker", "late", "dead letters")
 
 
-class GroupSummary(Record):
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
     """The summary of a group of a queue (None if it has no group).
 
     `oldest` is when the oldest task that is not delivered was published (unix time).
@@ -54,7 +55,8 @@ class GroupSummary(Record):
         return self.backlog + self.held
 
 
-class QueueSummary(Record):
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
     """The summary of a queue."""
 
     queue: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.metrics_reader import server_time
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, text
 from agentbus.dashboard.matching import backwards
 from agentbus.store.failures import or_empty
@@ -23,7 +23,8 @@ _OVERLAP = 5.0
 _WANTED = {"kind": "refusal", "queue": "~leases"}
 
 
-class Refusals(Record):
+@dataclass(frozen=True, slots=True)
+class Refusals:
     """How many leases were refused since a unix time, and in each of the last 24 hours, oldest first.
 
     `since` is a day ago, or later if the metrics stream begins later; the last hour is not complete.

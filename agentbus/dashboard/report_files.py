@@ -6,11 +6,11 @@ import base64
 import hashlib
 import os
 import stat
+from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError, NotFound
-from agentbus.core.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,8 @@ SUFFIX = ".html"
 _MOST, LARGEST = 1_000, 2_000_000
 
 
-class ReportFile(Record):
+@dataclass(frozen=True, slots=True)
+class ReportFile:
     """A page in the directory of reports: its name, its size in bytes, and when it was written."""
 
     name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from agentbus.core.names import escape, unescape
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.core.timespec import stream_id
 from agentbus.store.steps import Script
@@ -25,7 +25,8 @@ _ENTRIES, _STREAMS = 1000, 100
 SCRIPTS = 100
 
 
-class Mark(Record):
+@dataclass(frozen=True, slots=True)
+class Mark:
     """How far a walk has come: the stream, and the last entry that was read of it, '' at its start."""
 
     place: Place = ("", "")
@@ -45,7 +46,8 @@ class Mark(Record):
         return cls((unescape(parts[0]), unescape(parts[1])), parts[2])
 
 
-class WalkQuery(Record):
+@dataclass(frozen=True, slots=True)
+class WalkQuery:
     """What a walk looks for, as in the script `seek`: how to match, the texts, and the fields to return.
 
     `until` is the newest entry that it reads, '' for any, `queues` are the values of the field `queue` that

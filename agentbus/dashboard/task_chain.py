@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson
 from agentbus.core.envelope import trail_of
 from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TaskCancelled, UsageError
-from agentbus.core.record import Record
 from agentbus.dashboard.letter_boxes import first_line
 from agentbus.dashboard.stream_walk import Mark, WalkQuery, walk
 from agentbus.queues import results, task_state
@@ -29,7 +29,8 @@ NODES, LOOKED_AT = 24, 4000
 _FIELDS = ("id", "meta", MOVED_FROM)
 
 
-class ChainTask(Record):
+@dataclass(frozen=True, slots=True)
+class ChainTask:
     """A task of a chain: its state, and the first line of its error.
 
     `state` is as in `TaskState`, `gone` if it has ended and is no longer recorded, or `unknown` if the id
@@ -44,7 +45,8 @@ class ChainTask(Record):
     published: float | None
 
 
-class ChainLink(Record):
+@dataclass(frozen=True, slots=True)
+class ChainLink:
     """Two tasks of a chain, by their ids, the earlier first.
 
     `kind` is `caused` (`to` was published by the handler of `start`), `before` (`to` waits for `start`), or
@@ -56,7 +58,8 @@ class ChainLink(Record):
     kind: str
 
 
-class Chain(Record):
+@dataclass(frozen=True, slots=True)
+class Chain:
     """The tasks around a task, the oldest first.
 
     `complete` is false if there are more than it shows, or if the search for caused tasks, which looks at
@@ -68,7 +71,8 @@ class Chain(Record):
     complete: bool
 
 
-class TaskReport(Record):
+@dataclass(frozen=True, slots=True)
+class TaskReport:
     """One task: its state, its result, and its dead letter.
 
     `groups` are all groups of its queue. `has_result` says whether a result is recorded: `result` may be

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import state as states
@@ -26,7 +26,8 @@ STATES = ("waiting", "pending", "retrying", "delayed", "dependent")
 _LOOKED_AT = 2000
 
 
-class TaskPage(Record):
+@dataclass(frozen=True, slots=True)
+class TaskPage:
     """Tasks of a queue in one state; `after` continues behind them, None at the end."""
 
     entries: tuple[Entry, ...]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.stats import is_text
 from agentbus.core import lazy_orjson, names
 from agentbus.core.envelope import INBOX, WORK_ITEM
 from agentbus.core.errors import InvalidName, NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text as decoded
 from agentbus.core.timespec import stream_id
 from agentbus.dashboard import ranking
@@ -42,7 +42,8 @@ _FIELDS = (
 _VALUES = ("key", "ordering_key", "correlation_id", "causation_id", WORK_ITEM, INBOX)
 
 
-class TaskHit(Record):
+@dataclass(frozen=True, slots=True)
+class TaskHit:
     """A task that a search has found.
 
     `by` is what matched: `id`, `key`, `ordering key`, `correlation id`, `causation id`, `error`, or the
@@ -59,7 +60,8 @@ class TaskHit(Record):
     at: float | None
 
 
-class SearchPage(Record):
+@dataclass(frozen=True, slots=True)
+class SearchPage:
     """What a search has found, among the `read` tasks and dead letters that it has looked at.
 
     `after` continues the search, None if everything was searched.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentbus.admin import stats
-from agentbus.core.record import Record
 from agentbus.dashboard.parts import Part
 from agentbus.workers import registry
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 STATES = ("working", "paused", "stopping", "dead")
 
 
-class WorkerPage(Record):
+@dataclass(frozen=True, slots=True)
+class WorkerPage:
     """Registered workers by queue: the rows that were asked for, and how many match.
 
     `states` counts those that match by state: `working`, `paused`, `stopping`, or `dead`, which have
@@ -57,7 +58,7 @@ class WorkersRead:
             found = [one for one in found if state_of(one) == state]
         shown = found[max(0, wanted.offset) :][: max(0, wanted.limit)]
         lags = yield from stats.lags(self._scope, {(one.queue, one.group) for one in shown})
-        rows = (one.__replace__(lag=lags.get((one.queue, one.group))) for one in shown)
+        rows = (replace(one, lag=lags.get((one.queue, one.group))) for one in shown)
         return WorkerPage(tuple(rows), len(found), counts)
 
 

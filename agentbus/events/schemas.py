@@ -93,8 +93,8 @@ def _first(error: ValueError) -> str:
 
 def _json_schema(event_type: str, schema: dict[str, Any]) -> Check:
     try:
-        import jsonschema
-        import referencing
+        import jsonschema  # needs the extra `events`
+        import referencing  # needs the extra `events`
     except ImportError as error:
         raise ConfigError(
             "a JSON Schema needs jsonschema, which is not installed: it comes with an extra",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.core.errors import Refused, UsageError
 from agentbus.queues import retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
@@ -12,7 +14,6 @@ from agentbus.queues.results import Address
 from agentbus.queues.scheduling import due
 from agentbus.store.steps import Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
     from agentbus.queues.task_state import TaskState

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.validate import is_seconds
 from agentbus.queues import publish
@@ -16,11 +18,7 @@ from agentbus.queues.results import cancelled
 from agentbus.queues.task import Task
 from agentbus.store.steps import Command, Pause, Wait
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from agentbus.queues.policy import Policy
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -36,7 +34,8 @@ _TURN, _SHORTEST_TURN, _LONGEST_TURN = 1e-7, 0.0001, 1.0
 _inboxes: weakref.WeakKeyDictionary[Scope, _Inbox] = weakref.WeakKeyDictionary()
 
 
-class Answer(Record):
+@dataclass(frozen=True, slots=True)
+class Answer:
     """The result of a task published by `ask`, and the task's id."""
 
     id: str

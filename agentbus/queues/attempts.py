@@ -6,14 +6,12 @@ cost every task: the task's state shows it. Of a task that failed once, the newe
 
 from __future__ import annotations
 
-from agentbus.core import lazy_orjson
-from agentbus.core.record import Record
-from agentbus.core.stream import is_number, text
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from agentbus.core import lazy_orjson
+from agentbus.core.stream import is_number, text
 
 # Seconds for which the record of a task's attempts is kept after the last one.
 RUNS_KEPT = 86_400
@@ -21,7 +19,8 @@ _LONGEST_ERROR = 500
 _CANCELLED = "it was cancelled"
 
 
-class Attempt(Record):
+@dataclass(frozen=True, slots=True)
+class Attempt:
     """One attempt at a task; times are unix times, `waited` and `took` in seconds.
 
     `outcome` is `running`, `done`, `failed` (to be tried again), `retried` (as its handler asked),

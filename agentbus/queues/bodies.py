@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from agentbus.core import lazy_orjson
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from agentbus.core import lazy_orjson
 
 # How many words of a body come before the fields and values of its entry.
 DELAYED, DEPENDENT = 2, 5

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentbus.core import names
 from agentbus.core.errors import Refused, StaleToken, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
 from agentbus.queues.ids import BY_HAND, STREAMS, task_id
@@ -32,7 +32,8 @@ _MOST, _AT_ONCE = 10_000, 250
 _CANCELLED = b""
 
 
-class HeldTask(Record):
+@dataclass(frozen=True, slots=True)
+class HeldTask:
     """A task that the agent `agent_id` holds by hand until the unix time `until`.
 
     After that, any consumer of the group may take it.
@@ -44,8 +45,8 @@ class HeldTask(Record):
     group: str
     until: float
     token: int
-    _priority: str
-    _entry: str
+    _priority: str = field(repr=False, compare=False)
+    _entry: str = field(repr=False, compare=False)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -58,7 +59,8 @@ class HeldTask(Record):
         return HeldTask(*named, until, self.token, *self.place)
 
 
-class SettledTask(Record):
+@dataclass(frozen=True, slots=True)
+class SettledTask:
     """A task that was settled by hand.
 
     `state` is `done`, `retrying` (until the unix time `due`), `buried`, or `cancelled`, if it had been

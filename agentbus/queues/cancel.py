@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentbus.core import envelope
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues import attempts, bodies, retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _HELD = "held "
 
 
-class Cancelled(Record):
+@dataclass(frozen=True, slots=True)
+class Cancelled:
     """A cancelled task. `state` is `cancelled`, or `stopping` while the `workers` that hold it may run it.
 
     A worker that holds it stops it within about a second, unless it ends before or cannot be interrupted.

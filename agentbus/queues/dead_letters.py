@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope, lazy_orjson, names, validate
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues.ids import MOVED_FROM, PRIORITIES, task_id, writable
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Emit, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -27,7 +26,8 @@ _LOOKED_AT = 2_000
 _REWRITTEN, _REWRITTEN_BYTES = 1000, 4 * 1024 * 1024
 
 
-class Letter(Record):
+@dataclass(frozen=True, slots=True)
+class Letter:
     """A dead letter: the whole task, its error, and its origin.
 
     `payload` is None if the task was trimmed or malformed; `replayed` is the id of the task that a replay

@@ -15,6 +15,7 @@ from agentbus.queues.durable_steps import DurableSteps
 from agentbus.queues.progress import progress_of
 from agentbus.queues.results import of_tasks
 from agentbus.queues.retry import Retry, pause
+from agentbus.queues.task import Task
 from agentbus.store.verb import Awaiting, Blocking, verb
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
-    from agentbus.queues.task import Task
     from agentbus.store.steps import Op
 
 P = ParamSpec("P")
@@ -121,8 +121,6 @@ class AnyDelivery:
     @property
     def task(self) -> Task:
         """The whole envelope, ready to be published again."""
-        from agentbus.queues.task import Task
-
         known: dict[str, Any] = {name: self._taken.meta.get(name) for name in Task.__match_args__}
         known.update(payload=self.payload, priority=self.priority, created_at=self.created_at)
         return Task(**known)

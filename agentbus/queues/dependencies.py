@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
@@ -27,11 +29,7 @@ from agentbus.queues.results import Address
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError
@@ -13,11 +16,7 @@ from agentbus.queues.ids import PRIORITIES, group_names, groups_of
 from agentbus.queues.notify import notifications
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
 

@@ -6,6 +6,8 @@ the script that settles the task.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope, names
 from agentbus.core.errors import StaleDelivery, UsageError
 from agentbus.core.stream import text
@@ -13,10 +15,7 @@ from agentbus.queues.state import as_list
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.store.steps import Op

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIORITIES, UNIQUE_KEPT
 from agentbus.queues.task import Task, envelope_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from agentbus.store.scope import Scope
 
 
@@ -68,7 +68,7 @@ def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -
 
 def meta_of(scope: Scope, item: Task) -> bytes:
     """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
-    found = encoded(scope, item.__replace__(payload=None, unique=None))
+    found = encoded(scope, replace(item, payload=None, unique=None))
     return found.meta if isinstance(found, Encoded) else b""
 
 

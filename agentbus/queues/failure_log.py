@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from agentbus.core import loggers
 from agentbus.queues.claimed import said
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.store.scope import Scope
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
 
 def is_heard(level: str) -> bool:
     """Report whether records of a level go anywhere."""
-    from agentbus.core import loggers
-
     return loggers.heard(level)
 
 
@@ -24,8 +24,6 @@ def emit(
 
     `of` is its queue, its group and its id.
     """
-    from agentbus.core import loggers
-
     why, raised = said(error), error if isinstance(error, BaseException) else None
     queue, group, name = of
     outcome = "buried" if raised is None else "failed"

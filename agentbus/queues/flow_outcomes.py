@@ -6,6 +6,9 @@ In the index of dependents each task of a flow has one member more, in the place
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import lazy_orjson
 from agentbus.core.names import unescape
 from agentbus.queues.attempts import is_cancelled
@@ -13,11 +16,7 @@ from agentbus.queues.ids import RESULT_KEPT
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -34,9 +33,6 @@ def watched(dependent: str) -> bool:
 
 
 def _member(dependent: str) -> re.Match[str] | None:
-    # Most tasks are of no flow: they do without this import.
-    import re
-
     return re.fullmatch(_MEMBER, dependent)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from agentbus.core import envelope, names
+from collections.abc import Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentbus.core import envelope, names, validate
 from agentbus.core.cache import cached
 from agentbus.core.errors import InvalidName, NotFound, UsageError
 from agentbus.core.stream import text
+from agentbus.core.validate import closest
 from agentbus.store.steps import Batch, Command, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
@@ -68,8 +68,6 @@ def writable(queue: str) -> None:
 
 def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:
     """Return the oldest tasks of a queue, by priority, without claiming them."""
-    from agentbus.core import validate
-
     validate.number_of("limit", limit, "tasks")
     found: list[tuple[str, Any]] = []
     for priority in PRIORITIES:
@@ -107,8 +105,6 @@ def group_names(streams: dict[str, list[dict[bytes, Any]]]) -> set[str]:
 
 def missing(scope: Scope, queue: str) -> Op[NotFound]:
     """Return the error for a queue that does not exist, with the nearest of those that do."""
-    from agentbus.core.validate import closest
-
     (listed,) = yield Batch([("ZRANGE", scope.keys.queues, 0, _NAMED)])
     near = closest(queue, map(text, listed)) if isinstance(listed, list) else ""
     advice = f"the nearest there: {near}; " if near else ""

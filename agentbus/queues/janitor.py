@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.queues import by_hand, dependencies, dependents
@@ -27,11 +30,7 @@ from agentbus.store.failures import WrongType, or_empty
 from agentbus.store.scan import members, queues
 from agentbus.store.steps import Batch, Command, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
@@ -47,7 +46,8 @@ _TRIMMED, _LOOKED_AT, _SWEPT = 10_000, 200, 100
 _STEPS = 50
 
 
-class Tidied(Record):
+@dataclass(frozen=True, slots=True)
+class Tidied:
     """What was removed from a queue, or would be: entries, dead consumers, stale records."""
 
     queue: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import InvalidName
 from agentbus.core.keys import pause_field
@@ -11,10 +13,7 @@ from agentbus.queues.limits import QueueLimit
 from agentbus.queues.ordering import Ordering
 from agentbus.store.steps import Batch, Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from agentbus.queues.claimed import Taken
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
 
 # The fields of an envelope by which a limit can apply; headers and the payload are named by a path.
@@ -22,7 +21,8 @@ MOST_PER_SECOND = 100_000.0
 _LONGEST_KEY = 256
 
 
-class QueueLimit(Record):
+@dataclass(frozen=True, slots=True)
+class QueueLimit:
     """The limits of a queue, which apply to each of its groups.
 
     At most `at_once` tasks run at once, and at most `per_second` start in a second, after a `burst` of at

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope, lazy_orjson, names
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIVATE, writable
 from agentbus.queues.task import UNTIL_DONE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agentbus.core import names
 from agentbus.core.stream import text
@@ -11,10 +13,7 @@ from agentbus.queues.ids import ASIDE, PRIORITIES, RESULT_KEPT, RETRY, STREAMS, 
 from agentbus.queues.progress import RunningProgress
 from agentbus.store.steps import Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.limits import QueueLimit
     from agentbus.store.scope import Scope

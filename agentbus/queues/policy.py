@@ -8,19 +8,19 @@ from `"*"`, then from the defaults.
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
-from agentbus.core.record import Record
+from agentbus.core.validate import Located, Problems
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, bound_of
 from agentbus.queues.retry import ATTEMPTS, Backoff
+from agentbus.queues.task import Task
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
-
     from agentbus.core.settings import Settings
-    from agentbus.core.validate import Located, Problems
 
 EVERY = "*"
 VISIBILITY = 180.0
@@ -34,7 +34,8 @@ LOGGED = 1_000_000
 _REMEMBERED = 1_000
 
 
-class Policy(Record):
+@dataclass(frozen=True, slots=True)
+class Policy:
     """The settings of one queue: for its publishers, its workers and its dead letters.
 
     `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results`
@@ -46,7 +47,7 @@ class Policy(Record):
     queue: str
     tier: str = "normal"
     attempts: int = ATTEMPTS
-    backoff: Backoff = Backoff()
+    backoff: Backoff = field(default_factory=Backoff)
     visibility: float = VISIBILITY
     bound: int = BOUND
     on_full: str = "refuse"
@@ -76,10 +77,8 @@ class Policy(Record):
         """Return a payload, or a `Task`, with the dedup key that it holds, unless it was given one."""
         if self.key_field is None:
             return item
-        from agentbus.queues.task import Task
-
         task = item if isinstance(item, Task) else Task(item)
-        return task if task.key is not None else task.__replace__(key=self.key_of(task.payload))
+        return task if task.key is not None else replace(task, key=self.key_of(task.payload))
 
     def each_keyed(self, items: Iterable[object]) -> Iterable[object]:
         """Return payloads and `Task`s with their keys, each as it is asked for."""
@@ -103,8 +102,6 @@ class Policies:
         self._known: dict[str, Policy] = {}
 
     def _read(self, given: Mapping[object, object]) -> None:
-        from agentbus.core.validate import Located, Problems
-
         problems = Problems(self._source)
         lines: dict[str, int] = {}
         for key, settings in Located(given, problems, "queues").entries("a mapping", "the queue"):

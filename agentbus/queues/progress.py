@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -23,7 +22,8 @@ _LENGTH, _MOST = 200, 200
 _FIELD = "progress"
 
 
-class TaskProgress(Record):
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
     """How far a task is: `fraction` from 0 to 1, what it is doing, and when it said so (unix time)."""
 
     fraction: float

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from sys import modules
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
@@ -16,31 +18,27 @@ from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, writable
 from agentbus.queues.scheduling import schedule
 from agentbus.queues.stream_keys import place as stream_keys
 from agentbus.queues.task import Task, is_bare
+from agentbus.store import durable
 from agentbus.store.steps import Emit, Push, Script
-from agentbus.store.verb import Generic
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any, TypedDict, TypeVar, Unpack
-
     from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-    class BatchOptions(TypedDict, total=False):
-        """The keywords of `publish_many` and `publish_stream`."""
+T = TypeVar("T")
 
-        bound: int
-        priority: str
-        window: float
-        trim: bool
-        common: Task | None
 
-    T = TypeVar("T")
-else:
-    T = None
+class BatchOptions(TypedDict, total=False):
+    """The keywords of `publish_many` and `publish_stream`."""
+
+    bound: int
+    priority: str
+    window: float
+    trim: bool
+    common: Task | None
+
 
 # When a queue is at its bound, so many publishes in a row ask for trimming at once.
 _CROWDED = 20
@@ -128,8 +126,6 @@ def confirmed(
         raise UsageError("min_replicas goes with durable='replica' alone", hint="leave it out")
     if kind is None:
         return op
-    from agentbus.store import durable
-
     least = policy.min_replicas if least is None else least
     backend = runner.backend
     wanted = durable.demand(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names, timespec
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.core.validate import is_seconds, number_of
 from agentbus.queues.ids import ASIDE, RETRY, groups_of, split, task_id
 from agentbus.store.steps import Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
@@ -25,7 +23,8 @@ _SLICE = 500
 _MAX = 2**64 - 1
 
 
-class Replayed(Record):
+@dataclass(frozen=True, slots=True)
+class Replayed:
     """The tasks that were delivered again, or would be: their number, the first and the last.
 
     `pending` counts tasks left out because they run now, or wait for their next attempt.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import lazy_orjson, names, validate
 from agentbus.core.errors import (
     InvalidName,
@@ -18,11 +21,7 @@ from agentbus.queues.policy import DEFAULTS
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, Pause, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

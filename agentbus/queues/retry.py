@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import random
+from typing import Any
 
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from agentbus.core.validate import is_seconds
 
 ATTEMPTS = 4
 _LONGEST = 300.0
@@ -46,7 +45,8 @@ class Bury(Exception):
     """Raised by a handler to move its task to the dead letters at once."""
 
 
-class Backoff(Record):
+@dataclass(frozen=True, slots=True)
+class Backoff:
     """Exponential backoff with jitter: `first` seconds, doubled for each attempt, at most `longest`."""
 
     first: float = 1.0
@@ -54,9 +54,6 @@ class Backoff(Record):
 
     def after(self, attempt: int) -> float:
         """Return the seconds to wait after an attempt; half of it is random."""
-        # Loaded here: its import takes longer than publishing a task, which also reads backoffs.
-        from random import random
-
         span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60), _FAR)
         return span * (0.5 + random() / 2)  # noqa: S311 (no secret)
 
@@ -78,8 +75,6 @@ def backoffs(
 
 
 def _check(what: str, seconds: object) -> None:
-    from agentbus.core.validate import is_seconds
-
     # Without a longest one there is still an end.
     most = _FAR if what == "first" else math.inf
     if not is_seconds(seconds) or not 0 <= seconds <= most:

@@ -6,17 +6,17 @@ this stream: the script that writes an entry gives it to its group.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope
 from agentbus.core.errors import ConfigError
 from agentbus.core.stream import text
 from agentbus.queues.ids import ASIDE, MOVED_FROM, PRIORITIES, RETRY, ROUTER, split, suffix
 from agentbus.store.steps import Batch, Command, Script, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -26,8 +26,6 @@ _AT_ONCE = 100
 
 def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
     """Return the payload and the envelope of an entry; raises `ValueError` if it is malformed."""
-    import re
-
     named = dict(zip(flat[::2], flat[1::2], strict=False))
     place = named.pop(MOVED_FROM.encode(), b"").decode()
     if not re.fullmatch(_PLACE, place) or split(place)[2] not in PRIORITIES:

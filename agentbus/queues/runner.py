@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
-import sys
 import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from agentbus.core import names
+from agentbus.core import loggers, names
 from agentbus.core.errors import AgentBusError
+from agentbus.core.settings import socket_path
+from agentbus.queues import ids, policy
+from agentbus.store import async_driver, followers
+from agentbus.store.coalesce import Coalescer
 from agentbus.store.driver import at_once, iterate, run
 from agentbus.store.operation import attempt
+from agentbus.store.schemes import async_link
 from agentbus.store.scope import ATTENDED, enter
 from agentbus.store.sessions import attending
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-    from typing import Any, Protocol, Self, TypeVar
-
     from agentbus.core.settings import Settings
     from agentbus.queues.policy import Policies, Policy
     from agentbus.store.connection import Backend
     from agentbus.store.steps import Op
-
-    T = TypeVar("T")
 
     class BlockingBus(Protocol):
         """The part of a `Bus` that packages below it use."""
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
         runner: Runner
 
 
-_loggers: Any = None
+T = TypeVar("T")
+
+
 # Seconds for what is written before a connection is closed.
 _LAST_WORDS = 1.0
 
@@ -54,8 +57,6 @@ class _AnyRunner:
     def policies(self) -> Policies:
         """The policies of queues. Raises `ConfigError` if one of them is invalid."""
         if self._policies is None:
-            from agentbus.queues import policy
-
             self._policies = policy.read(self.settings)
         return self._policies
 
@@ -86,8 +87,6 @@ class _AnyRunner:
 
     def where(self) -> tuple[str, str, Backend]:
         """Return what identifies the server within this process, the project, and the backend."""
-        from agentbus.core.settings import socket_path
-
         server = socket_path() if self.settings.url is None else self.settings.url
         return server, self.scope.keys.project, self.backend
 
@@ -109,17 +108,12 @@ class _AnyRunner:
         error: BaseException | None = None,
         found: object = None,
     ) -> None:
-        """Log the outcome of a verb and the ids that it published, if the program has loaded `logging`."""
+        """Log the outcome of a verb and the ids that it published."""
         if verb is None:
             return
-        global _loggers  # noqa: PLW0603 (an import for each publish costs more)
-        if _loggers is None:
-            if "logging" not in sys.modules:
-                return
-            from agentbus.core import loggers as _loggers
         publishes = error is None and verb == "publish"
         level = "debug" if publishes else "info" if error is None else "warning"
-        if not _loggers.heard(level):
+        if not loggers.heard(level):
             return
         fields: dict[str, object] = {
             "verb": verb.strip("_"),
@@ -129,14 +123,12 @@ class _AnyRunner:
             "outcome": "ok" if error is None else type(error).__name__,
         }
         if not publishes:
-            _loggers.emit(level, fields)
+            loggers.emit(level, fields)
             return
-        from agentbus.queues import ids
-
         tasks: Any = [found] if isinstance(found, str) else found
         for task in tasks:
             queue = names.unescape(ids.split(task)[1])
-            _loggers.emit(level, fields | {"queue": queue, "id": task}, f"{verb} {queue} {task}")
+            loggers.emit(level, fields | {"queue": queue, "id": task}, f"{verb} {queue} {task}")
 
 
 class Runner(_AnyRunner):
@@ -181,8 +173,6 @@ class Runner(_AnyRunner):
         return self._follow(tried) if patience else iterate(self.link, tried)
 
     def _follow(self, op: Op[Any]) -> Iterator[Any]:
-        from agentbus.store import followers
-
         with followers.place(*self.where(), self.link) as link:
             yield from iterate(link, op)
 
@@ -231,8 +221,6 @@ class LastingRunner:
 
     async def arun(self, op: Op[T]) -> T:
         """Run an operation in a thread, so that it does not block the event loop."""
-        import asyncio
-
         return await asyncio.to_thread(self.run, op)
 
     def trim(self) -> None:
@@ -254,10 +242,6 @@ class AsyncRunner(_AnyRunner):
     """Runs operations in an event loop; its coroutines share one connection."""
 
     def __init__(self, settings: Settings) -> None:
-        from agentbus.store import async_driver
-        from agentbus.store.coalesce import Coalescer
-        from agentbus.store.schemes import async_link
-
         super().__init__(settings)
         self._drive = async_driver
         self.link = async_link(self.backend)
@@ -305,10 +289,6 @@ class AsyncRunner(_AnyRunner):
         )
 
     async def _follow(self, op: Op[Any]) -> AsyncGenerator[Any]:
-        import contextlib
-
-        from agentbus.store import followers
-
         with followers.async_place(*self.where(), self.link) as link:
             async with contextlib.aclosing(self._drive.iterate(link, op)) as values:
                 async for value in values:
@@ -316,8 +296,6 @@ class AsyncRunner(_AnyRunner):
 
     async def _watched(self, values: AsyncGenerator[Any]) -> AsyncIterator[Any]:
         """Yield the values of an iteration; `aclose` waits for its end once it was left."""
-        import asyncio
-
         ended = asyncio.Event()
         try:
             async for value in values:
@@ -335,8 +313,6 @@ class AsyncRunner(_AnyRunner):
 
     async def _leave(self) -> None:
         """Wait for the iterations that were left by `break`: they record how far they came."""
-        import asyncio
-
         # The event loop closes such a generator in a task, which begins within two turns.
         for _ in range(2):
             await asyncio.sleep(0)

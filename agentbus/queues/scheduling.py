@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import context, envelope, lazy_orjson
 from agentbus.core.errors import UsageError
@@ -14,11 +17,7 @@ from agentbus.queues.ids import RETRY, suffix, writable
 from agentbus.queues.task import LONGEST, Task, check_due
 from agentbus.store.steps import Push, Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Once, Op
 
@@ -143,7 +142,7 @@ def kept(
     known(priority)
     if task.created_at is None:
         # The entry's id will show when it was ready, not when it was published.
-        task = task.__replace__(created_at=now)
+        task = replace(task, created_at=now)
     found = encoded(scope, task, more)
     assert isinstance(found, Encoded)
     check_due(task, at - scope.now() if at is not None else delay or 0.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.queues import attempts, bodies as stored, retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
@@ -11,11 +14,7 @@ from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id
 from agentbus.store.steps import Batch, Script
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 1000
 
 
-class Entry(Record):
+@dataclass(frozen=True, slots=True)
+class Entry:
     """A task of a queue, with its state in a group; times are in seconds.
 
     `state` is `delayed` (until `due`), `dependent` (waits for others), `waiting` (not delivered), `pending`

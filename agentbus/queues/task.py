@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 from agentbus.core import context, names
 from agentbus.core.envelope import META
 from agentbus.core.errors import InvalidPayload, UsageError
-from agentbus.core.record import Record
+from agentbus.queues import webhook_url
 from agentbus.queues.ids import PRIVATE, writable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
 MOST_ATTEMPTS = 1000
 UNTIL_DONE = "until_done"
@@ -24,7 +22,8 @@ LONGEST = 400 * 86_400.0
 MOST_TEXT = 8 * 1024
 
 
-class Task(Record):
+@dataclass(frozen=True, slots=True)
+class Task:
     """A payload in its envelope. Empty fields are not stored.
 
     `key` is for dedup; tasks with the same `ordering_key` run in order; `reply_to` is the queue, and
@@ -62,10 +61,10 @@ class Task(Record):
     def filling(self, item: object) -> Task:
         """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
         if not isinstance(item, Task):
-            return self.__replace__(payload=item)
+            return replace(self, payload=item)
         own = {name: getattr(item, name) for name in Task.__match_args__}
         own = {name: value for name, value in own.items() if value is not None}
-        return self.__replace__(**{**own, "payload": item.payload})
+        return replace(self, **{**own, "payload": item.payload})
 
 
 # The fields of the envelope, and a function that returns their values.
@@ -121,8 +120,6 @@ def _text(what: str, value: Any) -> None:
 
 
 def _webhook(what: str, value: Any) -> None:
-    from agentbus.queues import webhook_url
-
     _text(what, value)
     webhook_url.target(value)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import lazy_orjson, names
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
 from agentbus.queues import attempts, retry_stream
 from agentbus.queues.attempts import Attempt
@@ -20,11 +23,7 @@ from agentbus.store.failures import or_empty
 from agentbus.store.scan import members
 from agentbus.store.steps import Batch, Command, Script, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 _SHOWN = 1000
 
 
-class TaskState(Record):
+@dataclass(frozen=True, slots=True)
+class TaskState:
     """A task's state in a group; times are unix times.
 
     `state` is as in `Entry`, or `routed` (a router moved it to another queue). `attempts` is the number of
@@ -97,7 +97,7 @@ def task(
             entry = yield from _moved(scope, address, policies)
         if entry is not None:
             moved = settled(outcome, None) or ("done" if outcome else "routed")
-            entry = entry.__replace__(state=moved)
+            entry = replace(entry, state=moved)
     if entry is None:
         entry = _ended(address, group, outcome, stored)
     letter, error = attempts.burial(outcome) or ("", None)
@@ -222,7 +222,8 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
         meta = lazy_orjson.loads(fields.get("meta", "{}"))
     except ValueError:
         meta = {}
-    return entry.__replace__(
+    return replace(
+        entry,
         payload=found.payload,
         envelope=meta if isinstance(meta, dict) else {},
         priority=fields.get("priority", entry.priority),

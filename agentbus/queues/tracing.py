@@ -7,16 +7,18 @@ OpenTelemetry's semantic conventions for messaging. Spans never contain payloads
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from sys import modules
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from agentbus.core.context import is_traceparent
+from agentbus.core.version import __version__
 from agentbus.queues.task import Task
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from typing import Any, ParamSpec, TypeVar
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from agentbus.core.context import Origin
     from agentbus.store.steps import Op
 
-    P = ParamSpec("P")
-    T = TypeVar("T")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 API = "opentelemetry.trace"
 # The provider of the last call, and its tracer.
@@ -45,8 +48,6 @@ def tracer() -> Any:
         return None
     provider = api.get_tracer_provider()
     if provider is not known:
-        from agentbus.core.version import __version__
-
         silent = isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider))
         found = None if silent else provider.get_tracer("agentbus", __version__)
         _known = provider, found
@@ -85,7 +86,7 @@ def _publishing(
     found, (scope, queue, items, *rest) = tracer(), args
     if found is None:
         return (yield from publish(*args, **options))
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import SpanKind  # needs the extra `otel`
 
     # Its parent is the task's `traceparent`, or else the current span.
     span = found.start_span(
@@ -118,7 +119,7 @@ def begun(what: str, destination: str, **attributes: str | int) -> Span | None:
     found = tracer()
     if found is None:
         return None
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import SpanKind  # needs the extra `otel`
 
     about = _about(destination, "publish", "send") | attributes
     span: Span = found.start_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=about)
@@ -140,15 +141,13 @@ def stamped(item: object, span: Span | str | None) -> Any:
         return item
     if not isinstance(item, Task):
         return Task(item, traceparent=traceparent)
-    return item if item.traceparent is not None else item.__replace__(traceparent=traceparent)
+    return item if item.traceparent is not None else replace(item, traceparent=traceparent)
 
 
 def in_step(name: str) -> AbstractContextManager[object]:
     """Run the block, a durable step of a handler, in a current span."""
     found = tracer()
     if found is None:
-        from contextlib import nullcontext
-
         return nullcontext()
     span: AbstractContextManager[object] = found.start_as_current_span(f"step {name}")
     return span
@@ -196,13 +195,11 @@ def _processing(
     delivery: Any, attributes: dict[str, Any], **place: Any
 ) -> AbstractContextManager[None]:
     """Run the block, a handler's run, in a current span."""
-    from contextlib import contextmanager
-
     return contextmanager(_spanning)(delivery, attributes, place)
 
 
 def _spanning(delivery: Any, attributes: dict[str, Any], place: dict[str, Any]) -> Iterator[None]:
-    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace import SpanKind  # needs the extra `otel`
 
     with tracer().start_as_current_span(
         f"process {delivery.queue}",
@@ -227,7 +224,7 @@ def _failed(span: Span, error: BaseException) -> None:
     """Mark a span as failed; closing a generator early, or an exit, is not a failure."""
     if not isinstance(error, Exception):
         return
-    from opentelemetry.trace import StatusCode
+    from opentelemetry.trace import StatusCode  # needs the extra `otel`
 
     span.record_exception(error)
     span.set_attribute("error.type", type(error).__qualname__)
@@ -244,7 +241,7 @@ def _about(queue: str, name: str, kind: str) -> dict[str, str]:
 
 
 def _links(deliveries: Sequence[Origin]) -> list[Link]:
-    from opentelemetry.trace import Link, get_current_span
+    from opentelemetry.trace import Link, get_current_span  # needs the extra `otel`
 
     found = (_parent(one.traceparent) for one in deliveries)
     spans = [get_current_span(context) for context in found if context is not None]
@@ -255,7 +252,9 @@ def _parent(traceparent: object) -> Context | None:
     """Return the context of a `traceparent`; None, which means the current one, if it is malformed."""
     if not is_traceparent(traceparent):
         return None
-    from opentelemetry.context import get_current
+    from opentelemetry.context import get_current  # needs the extra `otel`
+
+    # Needs the extra `otel`.
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier = {"traceparent": str(traceparent)}
@@ -264,7 +263,9 @@ def _parent(traceparent: object) -> Context | None:
 
 def _written(span: Span) -> str | None:
     """Return the `traceparent` of a span; None for an invalid one."""
-    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace import set_span_in_context  # needs the extra `otel`
+
+    # Needs the extra `otel`.
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.queues.decoding import decoded
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import PRIORITIES, suffix
 from agentbus.queues.settle import Ending
 from agentbus.store.steps import Script, ServerReply, Take
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.store.steps import Arg, Once, Op
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 
 _LONGEST = 2048
 _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 _HINT = "write it as https://host/path"
 
 
-class WebhookTarget(Record):
+@dataclass(frozen=True, slots=True)
+class WebhookTarget:
     """The destination of a webhook: host in lower case, port, and path with query."""
 
     host: str

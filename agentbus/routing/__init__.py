@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.core.lazy import lazily
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.core.validate import Problem as Problem
     from agentbus.routing.glob import Glob as Glob

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import envelope
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     # The agents in order, each with the unix time in ms at which it was triggered.
     Trail = list[tuple[str, int]]
 

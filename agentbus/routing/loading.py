@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from agentbus.core import config_file, names, yaml_reader
 from agentbus.core.errors import UsageError
@@ -14,7 +15,6 @@ from agentbus.routing import reach, targets
 from agentbus.routing.glob import Glob
 from agentbus.routing.rules import TEXT_FIELD, Agent, Condition, Limit, RouteTarget, Rule, Rules
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.core.validate import Problem
     from agentbus.routing.targets import Team

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agentbus.coordination import speak
 from agentbus.core import envelope, lazy_orjson
@@ -15,11 +17,7 @@ from agentbus.routing import guard
 from agentbus.store.steps import Batch, Script, ServerReply, one_step
 from agentbus.workers.batch import TaskOutcome
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.queues.delivery import AnyDelivery

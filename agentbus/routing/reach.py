@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from agentbus.core.validate import shown
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from agentbus.core.validate import Problems
     from agentbus.routing.glob import Glob
     from agentbus.routing.rules import RouteTarget, Rule

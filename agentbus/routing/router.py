@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
@@ -13,10 +15,8 @@ from agentbus.routing.moving import TaskMover
 from agentbus.workers.heartbeat import Chore
 from agentbus.workers.worker import Worker
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
 
     from agentbus.queues.runner import BlockingBus
     from agentbus.routing.rules import Rules

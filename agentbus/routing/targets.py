@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from agentbus.core.validate import nearest, shown
 from agentbus.routing.rules import BACKLOG, ROUND_ROBIN, Limit, RouteTarget
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from agentbus.core.validate import Located
 
 # Seed 004 gives an agent ten tasks a minute.

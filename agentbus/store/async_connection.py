@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agentbus.core.errors import BackendUnavailable
 from agentbus.store import sandbox
 from agentbus.store.connection import Backend, Target, check_peer, greeting
+from agentbus.store.durable import Confirmations
 from agentbus.store.failures import mistake, revive, unconnected
 from agentbus.store.hiredis_reader import buffer, reader
 from agentbus.store.resp import NO_REDIS, forgotten, moved, pack, settle, turned_away
@@ -18,7 +19,6 @@ from agentbus.store.steps import Denied, LinkDown, ServerReply, Step, Wait
 from agentbus.store.tail import Tails
 
 if TYPE_CHECKING:
-    from agentbus.store.durable import Confirmations
     from agentbus.store.steps import Arg
 
 _GRACE = 1.0
@@ -53,8 +53,6 @@ class AsyncPlainLink:
 
     async def _confirmed(self, step: Any) -> Any:
         if self._confirmations is None:
-            from agentbus.store.durable import Confirmations
-
             self._confirmations = Confirmations(self.dial, self._commands, self.name)
         return await self._confirmations.execute(step)
 

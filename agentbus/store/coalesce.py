@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 from threading import get_ident
+from typing import TYPE_CHECKING, Any
 
 from agentbus.store.operation import MISREAD
 from agentbus.store.steps import LinkDown, Push, ServerReply, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
     from agentbus.store.steps import Op, Script, Step
 
     _Member = tuple[Push, asyncio.Future[bytes | None]]

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
-from agentbus.core.record import Record
 from agentbus.store.resp import NO_REDIS, forgotten, moved
 from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Unconfirmed
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
-    from typing import Any, Protocol, TypeVar
-
     from agentbus.store.steps import Arg, Op
 
-    T = TypeVar("T")
     Requests = list[Sequence[Arg]]
     Encode = Callable[..., Requests]
     Member = tuple["Confirmed", asyncio.Future[Any]]
@@ -40,6 +37,9 @@ if TYPE_CHECKING:
             """Close the connection."""
 
 
+T = TypeVar("T")
+
+
 KINDS = ("replica", "disk")
 MOST_REPLICAS = 100
 # Seconds after which the replicas are counted again: one that has gone is not waited for.
@@ -53,7 +53,8 @@ _AT_ONCE = 500
 _STATE = ("INFO", "replication")
 
 
-class Demand(Record):
+@dataclass(frozen=True, slots=True)
+class Demand:
     """What must confirm a write: `kind` is "replica" or "disk"; `least` is a number of replicas."""
 
     kind: str

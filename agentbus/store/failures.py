@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
 from agentbus.core.errors import (
     AgentBusError,
     BackendUnavailable,
@@ -14,14 +18,11 @@ from agentbus.store.functions import MISSING, library
 from agentbus.store.resp import Incomplete, parse, turned_away
 from agentbus.store.steps import Crowded, Denied, LinkDown, ServerReply, Step, Unconfirmed
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
     from agentbus.store.steps import Advice, Op
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
 
 
 class GroupMissing(BackendUnavailable):
@@ -114,8 +115,6 @@ def of_cluster(where: str) -> ConfigError:
 
 def of_sentinel(where: str, said: str | None = None) -> ConfigError:
     """Return the error for the URL of a sentinel; `said` is the reply from which that follows."""
-    from urllib.parse import urlsplit
-
     scheme, netloc, *_ = urlsplit(where)
     tls = "?tls=true" if scheme == "rediss" else ""
     return ConfigError(

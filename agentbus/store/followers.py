@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from agentbus.store.async_connection import AsyncPlainLink
 from agentbus.store.connection import PlainLink
+from agentbus.store.shared_link import SharedLink
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from agentbus.store.async_driver import AsyncLink
     from agentbus.store.connection import Backend
-    from agentbus.store.shared_link import SharedLink
     from agentbus.store.steps import Link
 
 _crowds: dict[tuple[int, str, str], _Crowd] = {}
@@ -38,8 +38,6 @@ def place(server: str, project: str, backend: Backend, own: Link) -> Iterator[Li
 @contextlib.contextmanager
 def async_place(server: str, project: str, backend: Backend, own: AsyncLink) -> Iterator[AsyncLink]:
     """Give a follower in an event loop a link; the followers of the first bus use that of their bus."""
-    from agentbus.store.async_connection import AsyncPlainLink
-
     if not isinstance(own, AsyncPlainLink):
         yield own
         return
@@ -86,9 +84,6 @@ class _Crowd:
             self._first += 1
             return True
         if self.shared is None:
-            # A single follower, such as a shell verb, need not load this.
-            from agentbus.store.shared_link import SharedLink
-
             self.shared = SharedLink(backend)
         self._others += 1
         return False

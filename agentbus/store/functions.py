@@ -6,13 +6,13 @@ other. An administrator loads it once; the server keeps it with its data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from agentbus.store import resp
 from agentbus.store.steps import Command
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agentbus.store.steps import Arg, Op, Step
 
 MISSING = "Function not found"

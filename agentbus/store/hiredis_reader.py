@@ -6,17 +6,15 @@ import _signal  # type: ignore[import-not-found]  # `signal` takes longer to loa
 import _socket
 import struct
 import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 
 from agentbus.store.resp import pack as pack_large
 from agentbus.store.steps import LinkDown, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
     from agentbus.store.steps import Arg
 
 

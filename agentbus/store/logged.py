@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.loggers import emit
 from agentbus.store.steps import LinkDown, ServerReply, Take, Wait
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.store.async_driver import AsyncLink
     from agentbus.store.steps import Link, Step
 

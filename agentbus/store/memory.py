@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import fakeredis
 from fakeredis import FakeRedisConnection
@@ -17,10 +18,7 @@ from agentbus.store.resp import commands, settle, source
 from agentbus.store.steps import Both, LinkDown, Script, ServerReply, Step, Take, Wait
 from agentbus.store.tail import Tails
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.store.steps import Arg
 
 _servers: dict[str, fakeredis.FakeServer] = {}

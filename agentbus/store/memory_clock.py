@@ -10,15 +10,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from fakeredis import FakeRedis
 
 from agentbus.core.errors import ConfigError
 from agentbus.store.memory import server
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
 
 _guard = threading.Lock()
 _users = 0
@@ -104,8 +103,6 @@ class ServerTime:
         _step_back()
 
     def _taken(self, now: Callable[[], float]) -> bool:
-        from fakeredis import FakeRedis
-
         client = FakeRedis(server=self._server, protocol=2)
         seconds, microseconds = client.time()
         client.close()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError, ConfigError, UnknownBackend
 from agentbus.store.connection import Backend
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from agentbus.store.url import Url
 
 GROUP = "agentbus.backends"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.store.steps import Command, floor
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.running import runs
 from agentbus.core.stream import is_number, text
 from agentbus.store.scope import ATTENDED
 from agentbus.store.steps import Batch
@@ -70,6 +69,8 @@ def lives(host: str, number: int, silent: float, longest: float) -> bool:
 
     That of another host lives if it was silent for less than `longest` seconds.
     """
+    from agentbus.core.running import runs
+
     if host != os.uname().nodename:
         return silent < longest
     return runs(number)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
+from typing import TYPE_CHECKING, Any
 
 from agentbus.store.schemes import async_link
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.store.async_driver import AsyncLink
     from agentbus.store.connection import Backend
     from agentbus.store.steps import Step

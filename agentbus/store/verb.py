@@ -6,19 +6,20 @@ or `Awaiting` turns these methods into ones that run the operation on the bus.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-    from typing import (
-        Any,
-        ClassVar,
-        Concatenate,
-        Generic as Generic,  # noqa: PLC0414 (exported)
-        ParamSpec,
-        TypeAlias,
-        overload,
-    )
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from inspect import signature
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeAlias,
+    overload,
+)
 
+if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from agentbus.store.steps import Op
@@ -77,16 +78,9 @@ if TYPE_CHECKING:
         """An operation that emits values of one type."""
 
 else:
+    from typing import TypeVar
 
-    class Generic:
-        """Stands in for `typing.Generic`, because `typing` is slow to import."""
-
-        __slots__ = ()
-
-        def __class_getitem__(cls, _kind):
-            return cls
-
-    BusT_co = None
+    BusT_co = TypeVar("BusT_co", covariant=True)
 
     class verb:  # noqa: N801
         """Marks a method that returns an operation with one result."""
@@ -141,8 +135,6 @@ else:
 
         @property
         def __signature__(self):
-            from inspect import signature
-
             found = signature(self.verb.define)
             # `Op[str]` is `str` on a bus; of `PerBus[X, Y]` one applies.
             result = str(found.return_annotation).partition("[")[2][:-1]
@@ -174,6 +166,7 @@ class _Binding:
     _yields = "Generator[{}, None, None]"
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         names = set()
         for kind in cls.__mro__:
             for name, found in [*vars(kind).items()]:

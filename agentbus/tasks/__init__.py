@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.core.lazy import lazily
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.tasks.flow_record import (
         Flow as Flow,

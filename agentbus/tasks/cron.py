@@ -9,18 +9,17 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from agentbus.core.errors import UsageError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
 
     class Timing(Protocol):
         """Computes the due times of a schedule."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from agentbus.tasks.schedule_record import Definition
 from agentbus.tasks.scheduler import Scheduler
 from agentbus.tasks.schedules import Schedules
 from agentbus.tasks.typed_task import enveloped
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-    from typing import Any
-
     from agentbus.tasks.typed_task import AnyTask
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import AgentBusError, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues import attempts, scheduling, tracing
 from agentbus.queues.bound import refused
@@ -16,11 +18,7 @@ from agentbus.queues.ids import RETRY, suffix, writable
 from agentbus.store.steps import Batch, Script
 from agentbus.tasks.flow_record import tasks_in
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from opentelemetry.trace import Span
 
     from agentbus.queues.policy import Policies
@@ -34,7 +32,8 @@ _MOST_WAITS = 10_000
 _WORDS = 5
 
 
-class _Sent(Record):
+@dataclass(frozen=True, slots=True)
+class _Sent:
     """A task that is published: its number in the flow, its record, and the numbers that it waits for."""
 
     number: int
@@ -122,7 +121,7 @@ def publish_again(
 
 
 def _stamped(one: Planned, span: Span | None) -> Planned:
-    return one.__replace__(task=tracing.stamped(one.task, span))
+    return replace(one, task=tracing.stamped(one.task, span))
 
 
 def _reserved(scope: Scope, queues: Sequence[str]) -> Op[list[str]]:

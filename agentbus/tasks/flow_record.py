@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from agentbus.core import lazy_orjson
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues.task import Task
 from agentbus.tasks.typed_task import Item
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 MOST_TASKS = 1000
 # The states of a flow that has ended.
 ENDED = ("done", "failed", "cancelled", "compensated", "compensation_failed")
 
 
-class FlowTask(Record):
+@dataclass(frozen=True, slots=True)
+class FlowTask:
     """A task of a flow: a call of a typed task (`send.item(mail)`), or a payload or `Task` for a queue.
 
     `undo` is the task that undoes it, if it was done and the flow fails or is cancelled. `name` is shown in
@@ -32,7 +31,8 @@ class FlowTask(Record):
     name: str | None = None
 
 
-class Flow(Record):
+@dataclass(frozen=True, slots=True)
+class Flow:
     """Tasks that run one after the other, or at the same time; made by `chain` and `group`."""
 
     parts: tuple[Any, ...]
@@ -52,7 +52,8 @@ def group(*parts: FlowTask | Item[Any] | Flow) -> Flow:
     return _checked(Flow(parts, in_order=False))
 
 
-class Planned(Record):
+@dataclass(frozen=True, slots=True)
+class Planned:
     """A task of a flow in its place: what is published, after which others, and what undoes it."""
 
     name: str
@@ -77,7 +78,8 @@ def planned(flow: Flow) -> list[Planned]:
     return found
 
 
-class FlowTaskState(Record):
+@dataclass(frozen=True, slots=True)
+class FlowTaskState:
     """A task of a flow. `after` are the numbers of those that it waits for.
 
     `state` is as in `TaskState`, `dependent` while it waits for others; `error` says why it failed.
@@ -96,7 +98,8 @@ class FlowTaskState(Record):
     undo_state: str | None
 
 
-class FlowState(Record):
+@dataclass(frozen=True, slots=True)
+class FlowState:
     """A flow: `state` is `running`, `compensating`, or one of those in which it has ended.
 
     These are `done`, `failed` and `cancelled`, and where tasks were undone `compensated`, or

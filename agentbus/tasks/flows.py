@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused
@@ -25,11 +28,7 @@ from agentbus.tasks.flow_record import (
     words_of,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -167,7 +166,7 @@ def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
                 undo_state=undo and _undone(found, fields, number),
             )
         )
-    return found.__replace__(tasks=tuple(shown))
+    return replace(found, tasks=tuple(shown))
 
 
 def _state(

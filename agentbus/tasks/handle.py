@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentbus.queues import cancel, results, task_state
-from agentbus.store.verb import Awaiting, Blocking, Generic, Patient, verb
+from agentbus.store.verb import Awaiting, Blocking, Patient, verb
 
 if TYPE_CHECKING:
     from agentbus.queues.cancel import Cancelled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
@@ -15,10 +17,7 @@ from agentbus.store.steps import Command, one_step
 from agentbus.store.verb import BusT_co, OnBus, verb
 from agentbus.workers.registry import MOST, ring, workers
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 

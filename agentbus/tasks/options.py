@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues.encoding import known
 from agentbus.queues.task import Task, envelope_of
+from agentbus.tasks.schedule_record import check_times
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.queues.retry import Backoff
 
 
@@ -56,8 +55,6 @@ class TaskOptions:
             )
         )
         if self.every is not None or self.cron is not None:
-            from agentbus.tasks.schedule_record import check_times
-
             check_times(f"the task of {self.queue!r}", self.every, self.cron, **self.times())
         elif self.times():
             raise UsageError(

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.store.verb import Awaiting
+from agentbus.tasks.dependencies import OWN, Provided
 from agentbus.tasks.options import TaskOptions
 from agentbus.tasks.typed_task import AnyTask, TypedTask
+from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
     from agentbus.client.aio import AsyncBus
     from agentbus.client.bus import Bus
     from agentbus.queues.retry import Backoff
-    from agentbus.tasks.dependencies import Provided
-    from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker, WorkOptions
+    from agentbus.tasks.worker import WorkOptions
 
     class Declared(TypedDict, total=False):
         """The options of `Tasks.task` beside `queue` and `given`."""
@@ -203,8 +204,6 @@ class Tasks:
         its own, closed when the task has ended, with its error if it failed. A second call for a type
         replaces the first. Raises `UsageError`.
         """
-        from agentbus.tasks.dependencies import OWN, Provided
-
         if kind in OWN:
             raise UsageError(f"{kind.__name__} is given by the worker", hint="do not provide it")
         if per not in ("task", "worker"):
@@ -261,8 +260,6 @@ class Tasks:
         Those that the program `owner` declared before, and no longer has, are removed. Raises `UsageError`
         if a task asks for what nothing provides, `InvalidPayload` if one with a schedule needs arguments.
         """
-        from agentbus.tasks.worker import AsyncTaskWorker, TaskWorker
-
         kind: Any = AsyncTaskWorker if isinstance(bus, Awaiting) else TaskWorker
         return kind(bus, self.all(), self.provided(), queues, **options)
 

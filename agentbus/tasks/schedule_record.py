@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
 from agentbus.core import lazy_orjson, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import is_number, text
 from agentbus.queues.encoding import encoded, known
 from agentbus.queues.ids import writable
 from agentbus.queues.task import Task, envelope_of
 from agentbus.tasks import cron
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from agentbus.store.scope import Scope
     from agentbus.tasks.cron import Timing
 
@@ -33,7 +34,8 @@ _KEPT = (*_DEFINED, "version", "paused", "owner", "agent_id", "created", "anchor
 _OF_ONE_TASK = ("created_at", "trail", "traceparent")
 
 
-class Definition(Record):
+@dataclass(frozen=True, slots=True)
+class Definition:
     """What a schedule publishes, and when: the arguments of `Schedules.add`."""
 
     name: str
@@ -43,10 +45,11 @@ class Definition(Record):
     cron: str | None = None
     timezone: str = "UTC"
     missed: str = "once"
-    envelope: Mapping[str, Any] = {}
+    envelope: Mapping[str, Any] = field(default_factory=dict)
 
 
-class ScheduleState(Record):
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
     """A schedule as it is stored.
 
     `due` is the time of its next tick in unix seconds, None if it is paused or never due; `last_due` is
@@ -191,7 +194,8 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
         value = number(field)
         return None if value is None else value / 1000
 
-    return found.__replace__(
+    return replace(
+        found,
         due=seconds(b"due"),
         last_due=seconds(b"last_due"),
         last_task=text(fields[b"last_task"]) if b"last_task" in fields else None,
@@ -218,8 +222,6 @@ def due_text(state: ScheduleState, now: int) -> str | None:
 
 
 def _dumped(state: ScheduleState, fields: tuple[str, ...]) -> bytes:
-    import orjson
-
     # As JSON, since a payload that was stored has lists where the given one has tuples.
     found = {name: getattr(state, name) for name in fields}
     return orjson.dumps(found, option=orjson.OPT_SORT_KEYS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable
 from agentbus.core.loggers import emit
@@ -11,11 +13,7 @@ from agentbus.queues.runner import LastingRunner, Runner
 from agentbus.store.steps import Pause, Script, Wait
 from agentbus.tasks.ticks import tick
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Self
-
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

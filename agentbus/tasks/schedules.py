@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues import publish
 from agentbus.store.steps import Batch, Command, Script, ServerReply
@@ -12,11 +15,7 @@ from agentbus.store.verb import BusT_co, OnBus, verb
 from agentbus.tasks import schedule_record
 from agentbus.tasks.schedule_record import Definition, ScheduleState, task_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, Unpack
-
     from agentbus.core.envelope import Envelope
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -26,7 +25,8 @@ _AT_ONCE = 500
 _AS_BEFORE = "="
 
 
-class Synced(Record):
+@dataclass(frozen=True, slots=True)
+class Synced:
     """The names of the schedules that `Schedules.sync` has added, changed and removed."""
 
     added: tuple[str, ...]
@@ -139,8 +139,8 @@ def _add(scope: Scope, given: Definition, owner: str | None) -> Op[ScheduleState
 
     def change(found: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
         if found is None:
-            new = wanted.__replace__(
-                version=1, owner=owner, agent_id=scope.agent, created=now, anchor=now
+            new = replace(
+                wanted, version=1, owner=owner, agent_id=scope.agent, created=now, anchor=now
             )
             return new, schedule_record.due_text(new, now)
         if owner is not None and found.owner not in (None, owner):
@@ -149,7 +149,8 @@ def _add(scope: Scope, given: Definition, owner: str | None) -> Op[ScheduleState
                 hint="give yours another name, or remove that one",
             )
         same_times = schedule_record.has_times_of(wanted, found)
-        new = wanted.__replace__(
+        new = replace(
+            wanted,
             version=found.version + 1,
             owner=owner if owner is not None else found.owner,
             agent_id=scope.agent,
@@ -204,7 +205,7 @@ def _changed(
             return (
                 (yield from _shown(scope, name))
                 if found is not None
-                else new.__replace__(due=float(due) / 1000 if due else None)
+                else replace(new, due=float(due) / 1000 if due else None)
             )
 
 
@@ -214,7 +215,7 @@ def _set_paused(scope: Scope, name: str, *, paused: bool) -> Op[ScheduleState]:
             raise _missing(name)
         if found.paused == paused:
             return None
-        new = found.__replace__(paused=paused)
+        new = replace(found, paused=paused)
         return new, None if paused else schedule_record.due_text(new, now)
 
     return (yield from _changed(scope, name, change))

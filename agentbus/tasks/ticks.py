@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from agentbus.core.errors import UsageError
-from agentbus.core.record import Record
 from agentbus.core.stream import text
 from agentbus.queues import tracing
 from agentbus.queues.bound import full
@@ -14,10 +16,7 @@ from agentbus.store.steps import Command, Script
 from agentbus.tasks import schedule_record
 from agentbus.tasks.schedule_record import task_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
@@ -31,7 +30,8 @@ LATE = 60_000
 _AGAIN = 1_000
 
 
-class Tick(Record):
+@dataclass(frozen=True, slots=True)
+class Tick:
     """What became of a schedule at a due time (unix seconds).
 
     `task_id` is the id of its task. Without one, it was missed and left out, or, if `error` says so,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -11,6 +12,7 @@ from agentbus.core.errors import UsageError
 from agentbus.queues.task import Task
 from agentbus.store.verb import Awaiting
 from agentbus.tasks.handle import AsyncHandle, Handle
+from agentbus.tasks.payloads import Payload, TypedResult, as_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus
     from agentbus.core.envelope import Envelope
     from agentbus.tasks.options import TaskOptions
-    from agentbus.tasks.payloads import Payload, TypedResult
 
 C = ParamSpec("C")
 P = ParamSpec("P")
@@ -71,15 +72,11 @@ class TypedTask(Generic[C, P, T, R]):
     @functools.cached_property
     def payload(self) -> Payload:
         """The conversion of its arguments."""
-        from agentbus.tasks.payloads import Payload
-
         return Payload(self.name, self.function, len(self.given))
 
     @functools.cached_property
     def returns(self) -> TypedResult:
         """The conversion of its result."""
-        from agentbus.tasks.payloads import TypedResult
-
         return TypedResult(self.name, self.function)
 
     def options(
@@ -214,10 +211,6 @@ class Item(Generic[R]):
 def enveloped(payload: Any, envelope: dict[str, Any]) -> Task:
     """Return the task of a call; a unique one without a key has one made of its name and its payload."""
     if envelope.get("unique") is not None and envelope.get("key") is None:
-        import hashlib
-
-        from agentbus.tasks.payloads import as_json
-
         data = as_json([envelope["task"], payload])
         envelope = {**envelope, "key": f"sha256-{hashlib.sha256(data).hexdigest()}"}
     return Task(payload, **envelope)

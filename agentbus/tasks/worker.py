@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentbus.client.aio import AsyncBus
 from agentbus.core.errors import UsageError
 from agentbus.core.signals import stopped_by_signals
+from agentbus.queues.delivery import Delivery
 from agentbus.tasks.declared_schedules import ascheduled, definitions, scheduled
 from agentbus.tasks.dependencies import Surroundings, check
 from agentbus.tasks.payloads import PayloadMismatch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
-    from typing import Any, TypedDict
 
     from agentbus.client.bus import Bus
     from agentbus.tasks.dependencies import Provided
@@ -313,8 +313,6 @@ class AsyncTaskWorker(_AnyTaskWorker):
 
 def _check_mixed(task: AnyTask, others: list[AnyTask]) -> None:
     """Refuse a function that asks for its delivery beside coroutines, whose deliveries are awaited."""
-    from agentbus.queues.delivery import Delivery
-
     if Delivery in task.given and any(other.is_coroutine for other in others):
         raise UsageError(
             f"the task {task.name!r} asks for Delivery in a queue with coroutine functions",

@@ -13,9 +13,10 @@ PYTEST_DONT_REWRITE: pytest has loaded this module before it reads the line abov
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.core.lazy import lazily
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.testing.clock import FakeClock as FakeClock
     from agentbus.testing.draining import (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agentbus.core.errors import UsageError
 from agentbus.core.readable import count
-from agentbus.core.record import Record
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import STREAMS
 from agentbus.store.steps import Batch
@@ -35,7 +35,8 @@ _ALL = 1_000_000
 _GLANCE = 1.0
 
 
-class Drained(Record):
+@dataclass(frozen=True, slots=True)
+class Drained:
     """The outcomes of the tasks that a drain ran.
 
     `done` has the payloads of done tasks, in the order of their completion; `results` maps task ids to

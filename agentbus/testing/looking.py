@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agentbus.core import envelope
-from agentbus.core.record import Record
 from agentbus.core.stream import position, text
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.ids import MOVED_FROM, STREAMS
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
-class Published(Record):
+@dataclass(frozen=True, slots=True)
+class Published:
     """A task that waits in a queue.
 
     `due` is the unix time before which it is not delivered, None if it is due; `envelope` has the published

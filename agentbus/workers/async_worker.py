@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.signals import stopped_by_signals
 from agentbus.workers.match import AnyMatchWorker
 from agentbus.workers.worker import AnyWorker
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.queues.runner import AsyncRunner
 
 

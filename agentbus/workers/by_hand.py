@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson, validate
 from agentbus.core.clock import rfc3339
@@ -22,11 +24,7 @@ from agentbus.workers.fetched import Fetched
 from agentbus.workers.fetcher import Fetcher
 from agentbus.workers.reclaim import Reclaimer
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.queues.by_hand import AnyTakenTask
     from agentbus.queues.claimed import Taken
     from agentbus.queues.runner import Runner

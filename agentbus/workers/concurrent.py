@@ -6,18 +6,16 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.claimed import Taken
 from agentbus.workers.acker import order
 from agentbus.workers.batch import QUICK
 from agentbus.workers.loop import Loop
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from agentbus.workers.acker import Acker
     from agentbus.workers.batch import TaskOutcome
     from agentbus.workers.pool import Pool

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import TaskBuried, TimedOut, UsageError
 from agentbus.core.names import shell_word
 from agentbus.core.validate import is_seconds
 from agentbus.queues.dead_letters import DeadLetters
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from agentbus.queues.runner import Runner
     from agentbus.store.steps import Op
 

@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import inspect
 import time
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
 from agentbus.queues import tracing
@@ -21,11 +23,7 @@ from agentbus.workers import time_limits
 from agentbus.workers.batch import QUICK, TaskOutcome, expired_as, malformed
 from agentbus.workers.pause import Halt
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Coroutine
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
     from agentbus.workers.batch import KeyOrder, TaskBatch

@@ -8,7 +8,9 @@ import secrets
 import socket
 import time
 import weakref
+from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import validate
 from agentbus.queues.consumer import Consumption
@@ -20,11 +22,7 @@ from agentbus.workers.fetched import Fetched, FetchTally
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.reclaim import Reclaimer, seconds
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
     from agentbus.queues.runner import Runner

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
 from agentbus.queues.consumer import Consumption
 from agentbus.workers.metrics import Tally
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from agentbus.queues.claimed import Taken
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
 
 # Seconds between two entries, as for a worker.
 _EVERY = 1.0

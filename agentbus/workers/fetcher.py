@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
@@ -16,10 +18,7 @@ from agentbus.store.failures import GroupMissing
 from agentbus.store.steps import Script
 from agentbus.workers.reclaim import Reclaimer
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from agentbus.queues.claimed import Taken
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
 from agentbus.store.steps import Wait
 from agentbus.workers.registry import ring
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.runner import LastingRunner
     from agentbus.store.steps import Op

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from agentbus.queues.claimed import Taken
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.queues.delivery import AnyDelivery
     from agentbus.store.steps import Op
     from agentbus.workers.acker import Acker

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core.errors import AgentBusError, OutcomeUnknown
-from agentbus.core.record import Record
 from agentbus.core.stream import id_time, text
 from agentbus.store.driver import rest
 from agentbus.store.steps import Both, LinkDown, Script, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, TypeVar
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Once, Op, Step
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
 
 # What a flush adds to the queue's counters. The scripts count all other events, since only they know
 # whether a task still belonged to this worker.
@@ -33,7 +33,8 @@ VERSION = 1
 _KNOWN_FOR = 240.0
 
 
-class Durations(Record):
+@dataclass(frozen=True, slots=True)
+class Durations:
     """Durations in seconds: their count, mean and percentiles.
 
     The percentiles come from buckets whose bounds double, so they are exact within a factor of 2.
@@ -151,9 +152,6 @@ class Tally:
         self._queue = queue
         self._group = group
         self._worker = worker
-        # Here: what only reads metrics does not need it.
-        from threading import Lock
-
         self._lock = Lock()
         self._now = _Counts(scope.now())
         self._flushing = False

@@ -5,14 +5,13 @@ Each gets the delivery and `call_next`, which runs the rest: the middleware afte
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 from agentbus.core.errors import UsageError
 from agentbus.workers.executors import is_async
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
-
     Handler: TypeAlias = Callable[[Any], Any]
     Middleware: TypeAlias = Callable[[Any, Handler], Any]
 

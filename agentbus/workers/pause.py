@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from agentbus.store.steps import Op
     from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 

@@ -8,16 +8,15 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import AgentBusError
 from agentbus.workers.batch import TaskOutcome
 from agentbus.workers.executors import Coroutines, Inline
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from agentbus.queues.claimed import Taken
     from agentbus.workers.executors import Wrap
     from agentbus.workers.renewal import Renewal

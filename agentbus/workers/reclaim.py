@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
 from agentbus.core.validate import is_seconds
 from agentbus.queues.ids import STREAMS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.store.steps import Op

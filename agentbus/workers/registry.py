@@ -8,11 +8,14 @@ before it runs a task. So a pause is in effect as soon as all live workers have 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import lazy_orjson, names
 from agentbus.core.keys import pause_field
-from agentbus.core.record import Record
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
 from agentbus.queues.ids import ASIDE, STREAMS
@@ -22,11 +25,7 @@ from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
 from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from agentbus.queues.consumer import Consumption
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
@@ -40,7 +39,8 @@ _AT_ONCE = 500
 MOST = 10_000
 
 
-class Expected(Record):
+@dataclass(frozen=True, slots=True)
+class Expected:
     """What an idle worker waits for: the seconds until the next delayed task is due, and the next retry.
 
     Both are None if there is none. `held` is the number of tasks that consumers of its group hold;
@@ -53,7 +53,8 @@ class Expected(Record):
     outcomes: bool
 
 
-class WorkerOrders(Record):
+@dataclass(frozen=True, slots=True)
+class WorkerOrders:
     """The orders for a worker: whether it is paused, why, whether it must stop, and its cancelled tasks.
 
     `expected` is set in the reply to an idle worker.
@@ -66,7 +67,8 @@ class WorkerOrders(Record):
     expected: Expected | None = None
 
 
-class Registered(Record):
+@dataclass(frozen=True, slots=True)
+class Registered:
     """A worker in the list. `age` is the seconds since its last heartbeat, by the server's clock.
 
     `pending` counts the tasks that it has taken and not settled; `paused` is the reason of a pause. `lag`
@@ -100,9 +102,6 @@ class WorkerRegistration:
     def __init__(
         self, scope: Scope, worker: str, agent: str, queue: str, group: str, concurrency: int
     ) -> None:
-        # Here: what only reads the registry does not need it.
-        from socket import gethostname
-
         self.scope = scope
         self.worker = names.name("worker", worker)
         self.queue = queue

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from agentbus.workers.acker import order
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
     from agentbus.queues.claimed import Taken
     from agentbus.queues.consumer import Consumption
     from agentbus.store.steps import Op

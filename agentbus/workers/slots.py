@@ -6,14 +6,11 @@ import asyncio
 import functools
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from agentbus.workers.executors import is_async
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 
 class Slots:

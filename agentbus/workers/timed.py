@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container
+from typing import TYPE_CHECKING
 
 from agentbus.workers.batch import TaskOutcome
 from agentbus.workers.executors import Batches, Coroutines, Finish, Inline, is_async
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Container
 
     from agentbus.queues.claimed import Taken
     from agentbus.workers.batch import TaskBatch

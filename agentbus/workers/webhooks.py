@@ -16,6 +16,8 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -27,11 +29,7 @@ from agentbus.queues.notify import WEBHOOKS
 from agentbus.queues.retry import Backoff, Bury, Retry
 from agentbus.workers.worker import Worker
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any, Protocol
-
     from agentbus.core.settings import Settings
     from agentbus.queues.delivery import Delivery
     from agentbus.queues.runner import BlockingBus

@@ -11,7 +11,9 @@ import contextlib
 import os
 import secrets
 import socket
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
@@ -42,11 +44,8 @@ from agentbus.workers.renewal import Renewal
 from agentbus.workers.serial import Serial
 from agentbus.workers.timed import TimedBatches, executor
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import Runner

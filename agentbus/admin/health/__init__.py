@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.admin import server_health
 from agentbus.admin.health import (
     events,
@@ -17,7 +19,6 @@ from agentbus.admin.health.thresholds import CRITICAL
 from agentbus.queues import policy
 from agentbus.store.failures import or_empty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.core.settings import Settings

@@ -5,6 +5,9 @@ Their checkpoints are in a database, which is not read here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.core.shell_command import command
 from agentbus.core.stream import id_time, is_number, position, text
@@ -13,11 +16,7 @@ from agentbus.store.scan import hash_fields
 from agentbus.store.steps import Script
 from agentbus.workers.registry import MOST, in_batches, parsed
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
-
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

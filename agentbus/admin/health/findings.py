@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from agentbus.admin.health.thresholds import CRITICAL, WARNING
-from agentbus.core.record import Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from agentbus.admin.health.thresholds import Levels
 
 
-class HealthFinding(Record):
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
     """One finding of the health checks.
 
     `check` is the stable name of the check, `subject` what was checked, `severity` is `warning` or
@@ -29,7 +30,8 @@ class HealthFinding(Record):
     remedy: str
 
 
-class Health(Record):
+@dataclass(frozen=True, slots=True)
+class Health:
     """The health of a project: the findings, critical ones first, and the numbers of checked objects.
 
     `streams` counts the event streams with reports of relays or consumers.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.admin.health.findings import HealthFinding
 from agentbus.core import names
 from agentbus.core.stream import text
 from agentbus.store.steps import Batch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op

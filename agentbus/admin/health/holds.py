@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from agentbus.admin.health.findings import HealthFinding, span
 from agentbus.admin.health.thresholds import WARNING
 from agentbus.coordination import flags
-from agentbus.core.record import Record
 from agentbus.core.shell_command import command
 from agentbus.core.stream import text
 from agentbus.store import sessions
 from agentbus.store.steps import Batch
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.coordination.flags import FlagState
     from agentbus.store.scope import Scope
@@ -25,7 +25,8 @@ _SILENT = 3600.0
 _PAGE = 100
 
 
-class LeftHold(Record):
+@dataclass(frozen=True, slots=True)
+class LeftHold:
     """A hold without a TTL whose holder is gone.
 
     `silent` is the seconds since the holder was last seen, None if it never was.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
 from agentbus.admin import letter_counts
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.survey import HEARD, live
@@ -10,10 +13,7 @@ from agentbus.core.stream import position, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, taker
 from agentbus.queues.state import due_at
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from agentbus.admin.health.requests import Requests
     from agentbus.admin.health.thresholds import Levels, Thresholds
     from agentbus.admin.health.worker_list import WorkerList

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from agentbus.admin import stats
 from agentbus.admin.health.findings import HealthFinding, things
 from agentbus.admin.health.queue_check import QueueCheck, too_long
@@ -14,11 +17,7 @@ from agentbus.queues.policy import Policy
 from agentbus.store.steps import Batch
 from agentbus.workers.metrics import BOUND as METRICS_BOUND
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope

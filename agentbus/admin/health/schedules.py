@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agentbus.admin.health.findings import HealthFinding, span
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.names import word
 from agentbus.core.stream import text
 from agentbus.store.steps import Command
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.admin.health.thresholds import Thresholds
     from agentbus.store.scope import Scope

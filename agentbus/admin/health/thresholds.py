@@ -7,20 +7,21 @@ Below `queues` it does so for single queues, by prefixes as policies have them.
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
 
-from agentbus.core.record import Record
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from agentbus.core.validate import Located, Problems, described
 from agentbus.queues.policy import prefixes, queue_prefix
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from agentbus.core.settings import Settings
 
 WARNING, CRITICAL = "warning", "critical"
 
 
-class Levels(Record):
+@dataclass(frozen=True, slots=True)
+class Levels:
     """A figure above `warning` is a warning, one above `critical` is critical; None is never."""
 
     warning: float | None

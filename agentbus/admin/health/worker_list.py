@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from agentbus.core.keys import pause_field
 from agentbus.workers import registry
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.agents.clients import _given
+from agentbus.agents import clients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ _EDITS = {
 
 def session(given: Mapping[str, Any]) -> str | None:
     """Return the id of the session."""
-    return _given.text(given, "session_id")
+    return clients.text(given, "session_id")
 
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
-    return _given.edited(given, _EDITS, tool="tool_name", input="tool_input")
+    return clients.edited(given, _EDITS, tool="tool_name", input="tool_input")
 
 
 def stopped_before(given: Mapping[str, Any]) -> bool:

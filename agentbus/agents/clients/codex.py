@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.agents.clients import _given
+from agentbus.agents import clients
 from agentbus.agents.clients.claude import (
     COMMON as EVENTS,
     context,
@@ -22,7 +22,7 @@ _PATCH = "apply_patch"
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths of a patch, which a tool takes, or a command of the shell."""
-    tool, named = _given.text(given, "tool_name"), _given.part(given, "tool_input")
+    tool, named = clients.text(given, "tool_name"), clients.part(given, "tool_input")
     if tool not in ("Bash", _PATCH):
         return []
     command = named.get("command", named.get("input", named.get("patch")))
@@ -30,7 +30,7 @@ def edited(given: Mapping[str, Any]) -> list[str]:
         command = "\n".join(word for word in command if isinstance(word, str))
     if not isinstance(command, str) or (tool == "Bash" and _PATCH not in command):
         return []
-    found = _given.patched(command)
+    found = clients.patched(command)
     there = _directory(command) if tool == "Bash" else ""
     return [f"{there}/{path}" if there and path[:1] != "/" else path for path in found]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.agents.clients import _given, claude
+from agentbus.agents import clients
+from agentbus.agents.clients import claude
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _EDITS = dict.fromkeys(("edit", "create", "Edit", "Write"), ("path", "file_path"
 
 def session(given: Mapping[str, Any]) -> str | None:
     """Return the id of the session."""
-    return _given.text(given, "session_id", "sessionId")
+    return clients.text(given, "session_id", "sessionId")
 
 
 def edited(given: Mapping[str, Any]) -> list[str]:
@@ -32,9 +33,9 @@ def edited(given: Mapping[str, Any]) -> list[str]:
     name, input = ("toolName", "toolArgs") if "toolName" in given else ("tool_name", "tool_input")
     tool, arguments = given.get(name), given.get(input)
     # The patch is all of the input, or a field of it.
-    patch = arguments if isinstance(arguments, str) else _given.part(given, input).get("input")
+    patch = arguments if isinstance(arguments, str) else clients.part(given, input).get("input")
     if isinstance(patch, str) and _PATCH in patch and tool in ("apply_patch", *_EDITS):
-        return _given.patched(patch)
+        return clients.patched(patch)
     if isinstance(arguments, str):
         from agentbus.core.json_text import from_json
 
@@ -42,7 +43,7 @@ def edited(given: Mapping[str, Any]) -> list[str]:
             arguments = from_json(arguments)
         except ValueError:
             return []
-    return _given.edited({name: tool, input: arguments}, _EDITS, tool=name, input=input)
+    return clients.edited({name: tool, input: arguments}, _EDITS, tool=name, input=input)
 
 
 def stopped_before(given: Mapping[str, Any]) -> bool:

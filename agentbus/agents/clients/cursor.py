@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.agents.clients import _given
+from agentbus.agents import clients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ _EDITS = dict.fromkeys(("Write", "StrReplace", "Edit"), ("file_path", "path"))
 
 def session(given: Mapping[str, Any]) -> str | None:
     """Return the id of the session: that of its conversation."""
-    return _given.text(given, "session_id", "conversation_id")
+    return clients.text(given, "session_id", "conversation_id")
 
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
-    return _given.edited(given, _EDITS, tool="tool_name", input="tool_input")
+    return clients.edited(given, _EDITS, tool="tool_name", input="tool_input")
 
 
 def stopped_before(given: Mapping[str, Any]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.agents.clients import _given, claude
+from agentbus.agents import clients
+from agentbus.agents.clients import claude
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ context = claude.context
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
-    return _given.edited(given, _EDITS, tool="tool_name", input="tool_input")
+    return clients.edited(given, _EDITS, tool="tool_name", input="tool_input")
 
 
 def stopped_before(given: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentbus.agents.clients import _given
+from agentbus.agents import clients
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ _PATCHES = ("apply_patch", "patch")
 
 def session(given: Mapping[str, Any]) -> str | None:
     """Return the id of the session."""
-    return _given.text(given, "sessionID")
+    return clients.text(given, "sessionID")
 
 
 def edited(given: Mapping[str, Any]) -> list[str]:
     """Return the paths that a tool is about to edit."""
     if given.get("tool") in _PATCHES:
-        return _given.patched(_given.text(_given.part(given, "args"), "patchText") or "")
-    return _given.edited(given, _EDITS, tool="tool", input="args")
+        return clients.patched(clients.text(clients.part(given, "args"), "patchText") or "")
+    return clients.edited(given, _EDITS, tool="tool", input="args")
 
 
 def stopped_before(given: Mapping[str, Any]) -> bool:

@@ -14,18 +14,14 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agentbus.agents import hook
 from agentbus.agents.install.samples import sample
+from agentbus.client.bus import Bus
 from agentbus.core import client_session
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.settings import environment, home, repository, resolve
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from agentbus.client.bus import Bus
 
 _OTHER = "agentbus-check"
 _LONGEST = 20.0
@@ -71,8 +67,6 @@ class HookTrial:
     @contextlib.contextmanager
     def running(self) -> Iterator[HookTrial]:
         """Open the bus, if it can be reached, and clear the project at the end."""
-        from agentbus.client.bus import Bus
-
         try:
             settings = resolve({"project": self.project, "agent": _OTHER})
             settings.deadline = min(settings.deadline, _WITHIN)

@@ -195,7 +195,7 @@ class _Served:
             return PlainTextResponse("there is no such page\n", 404)
         if site.feed.viewers >= MOST_VIEWERS:
             return PlainTextResponse("too many browsers look at once\n", 503)
-        from starlette.datastructures import QueryParams
+        from starlette.datastructures import QueryParams  # needs the extra `web`
 
         view = self._view(request, page, dict(QueryParams(query)), site.feed.newest)
         since = request.headers.get("last-event-id", request.query_params.get("since", ""))

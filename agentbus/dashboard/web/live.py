@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.clock import rfc3339
@@ -89,7 +90,7 @@ class LiveFeed:
                     queues=_ROWS, agents=_ROWS, flags=_ROWS, leases=_ROWS, messages=RECENT
                 )
                 self._context.recent.extend(_short(one) for one in found.messages)
-                self._newest = found.__replace__(messages=())
+                self._newest = replace(found, messages=())
                 self._at = time.monotonic()
                 self._see()
             return self._newest
@@ -290,7 +291,7 @@ class LiveFeed:
 
 def _short(one: Message) -> Message:
     """Return a message of which a page keeps no more than it shows."""
-    return one if len(one.text) <= FOLDED else one.__replace__(text=one.text[:FOLDED] + "…")
+    return one if len(one.text) <= FOLDED else replace(one, text=one.text[:FOLDED] + "…")
 
 
 def _values(group: ViewerGroup, feed: LiveFeed) -> dict[str, Any]:

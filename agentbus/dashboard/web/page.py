@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from agentbus.core.oplog import write
-from agentbus.core.record import Record
 from agentbus.dashboard.dashboard import Dashboard
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.project_pages import Pages
@@ -84,7 +84,8 @@ class WebContext:
         write("error", settings.log_level, {**fields, "outcome": outcome})
 
 
-class WebPage(Record):
+@dataclass(frozen=True, slots=True)
+class WebPage:
     """A page: its name, which is its path and its template, its title, and how its values are loaded.
 
     `live` are the ids of the regions that are rendered again each second or, with `every`, more often.
@@ -106,7 +107,8 @@ class WebPage(Record):
         return "/" if self.name == "overview" else f"/{self.name}"
 
 
-class TextFile(Record):
+@dataclass(frozen=True, slots=True)
+class TextFile:
     """A text that is too long for a page, served as a download; `load` returns its name and the text."""
 
     name: str

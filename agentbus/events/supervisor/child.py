@@ -8,6 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError, ConfigError
+from agentbus.events.declare import load, registered
+from agentbus.events.supervisor.roles import role
 from agentbus.workers.processes.child import die_with, set_apart, watch
 from agentbus.workers.processes.report_pipe import ReportPipe
 
@@ -40,13 +42,9 @@ def work(job: Mapping[str, Any]) -> int:
     watch(control, stop)
     try:
         if job["consumer"] is None:
-            from agentbus.events.declare import load, registered
-
             load(job["module"])
             report.send(consumers={each.name: each.stream for each in registered().values()})
             return 0
-        from agentbus.events.supervisor.roles import role
-
         mine = role(job, report)
         running.append(mine)
         if stopping.is_set():

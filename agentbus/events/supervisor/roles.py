@@ -6,9 +6,13 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentbus.client.bus import Bus
 from agentbus.core.errors import UsageError
 from agentbus.core.settings import Settings
-from agentbus.events import kill_points
+from agentbus.events import kill_points, relay
+from agentbus.events.declare import load, registered
+from agentbus.events.event_consumer import POLL, READ_AT_ONCE, Consumer
+from agentbus.events.opening import open_ledger
 from agentbus.events.supervisor.options import RELAY, options_of
 
 if TYPE_CHECKING:
@@ -82,8 +86,6 @@ def _settings(job: Mapping[str, Any]) -> Settings:
 
 
 def _ledger(job: Mapping[str, Any], settings: Settings) -> Ledger:
-    from agentbus.events.opening import open_ledger
-
     return open_ledger(
         *(job["database"], job["prefix"], job["schema"]),
         deadline=settings.deadline,
@@ -103,10 +105,6 @@ def _beating(report: ReportPipe) -> Callable[[str], None]:
 
 
 def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Role:
-    from agentbus.client.bus import Bus
-    from agentbus.events.declare import load, registered
-    from agentbus.events.event_consumer import POLL, READ_AT_ONCE, Consumer
-
     load(job["module"])
     found = registered().get(job["consumer"])
     if found is None:
@@ -131,17 +129,14 @@ def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Role:
 
 
 def _relay(job: Mapping[str, Any], report: ReportPipe) -> Role:
-    from agentbus.client.bus import Bus
-    from agentbus.events.relay import POLL, Relay
-
     settings, given = _settings(job), options_of(job["process"])
-    made = Relay(
+    made = relay.Relay(
         *(_ledger(job, settings), Bus(settings)),
         at=_beating(report),
         beat=report.beat,
         lease=given.lease,
         renew=given.lease_renewal,
-        poll=given.poll_interval or POLL,
+        poll=given.poll_interval or relay.POLL,
         cleanup=given.cleanup,
     )
     made.owner = job["owner"]

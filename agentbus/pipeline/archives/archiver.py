@@ -38,6 +38,7 @@ from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.pipeline.spark import task_calls
+from agentbus.pipeline.spark.errors import carried
 from agentbus.queues import janitor
 from agentbus.store.steps import Command, Script
 
@@ -226,8 +227,6 @@ class Archiver:
         try:
             copied = task_calls.call(spark, _COPY, job, plan.lots, told)
         except Exception as error:
-            from agentbus.pipeline.spark.errors import carried
-
             # What failed in a task, such as a full disk, may pass; Spark itself, once gone, stays gone.
             if (found := carried(str(error))) is None:
                 raise

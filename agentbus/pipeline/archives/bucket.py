@@ -7,6 +7,11 @@ import functools
 from collections.abc import Container, Iterator
 from typing import Any
 
+import boto3
+from botocore import exceptions
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, NotFound
 from agentbus.pipeline.archives.places import (
     THREADS,
@@ -30,13 +35,6 @@ class Bucket(Place):
     """A prefix in a bucket: puts are atomic, and a conditional put is exclusive."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
-        try:
-            import botocore  # noqa: F401
-        except ImportError as error:
-            raise ConfigError(
-                f"an archive in the bucket {bucket!a} needs the extra s3",
-                hint="pip install 'agentbus-toolkit[pipeline,s3]'",
-            ) from error
         self.bucket = bucket
         self.prefix = f"{prefix}/" if prefix else ""
         self.target = ArchiveTarget("s3", f"{bucket}/{prefix}" if prefix else bucket)
@@ -45,8 +43,6 @@ class Bucket(Place):
         return f"s3a://{self.bucket}/{self.prefix}{name}"
 
     def create(self, name: str, data: bytes) -> bool:
-        from botocore.exceptions import ClientError
-
         for attempt in range(_ATTEMPTS):
             try:
                 self._put(name, data, IfNoneMatch="*")
@@ -112,9 +108,6 @@ class Bucket(Place):
 
     @functools.cached_property
     def _client(self) -> Any:
-        import boto3
-        from botocore.config import Config
-
         found = s3_settings()
         patient = Config(
             retries={"max_attempts": 5, "mode": "standard"},
@@ -137,8 +130,6 @@ class Bucket(Place):
 
     def _asked(self, call: str, name: str) -> Any:
         """Return what the server answers about a file, None if it is not there."""
-        from botocore.exceptions import ClientError
-
         with self._told("read", name):
             try:
                 return getattr(self._client, call)(Bucket=self.bucket, Key=self.prefix + name)
@@ -153,8 +144,6 @@ class Bucket(Place):
     @contextlib.contextmanager
     def _told(self, doing: str, name: str) -> Iterator[None]:
         """Turn an error of the server, or of the way there, into a sentence."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
         try:
             yield
         except (BotoCoreError, ClientError) as error:
@@ -166,10 +155,8 @@ class Bucket(Place):
             raise AgentBusError(f"cannot {doing} {self.uri(name)}") from error
 
     def _trouble(self, doing: str, name: str, error: Exception) -> AgentBusError:
-        from botocore import exceptions as theirs
-
         said = f"cannot {doing} {self.uri(name)}"
-        if isinstance(error, theirs.ClientError):
+        if isinstance(error, exceptions.ClientError):
             # The server's own words may hold the key that was used; its code does not.
             code = _code(error)
             if code == "NoSuchBucket":
@@ -186,12 +173,12 @@ class Bucket(Place):
             if code in _MISSING:
                 return NotFound(f"{said}: not there", hint="check the path")
             return AgentBusError(f"{said}: the server answered {code}")
-        if isinstance(error, (theirs.NoCredentialsError, theirs.PartialCredentialsError)):
+        if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
             return ConfigError(
                 f"{said}: there are no credentials",
                 hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             )
-        if isinstance(error, (theirs.HTTPClientError, theirs.ConnectionError)):
+        if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):
             return BackendUnavailable(
                 f"{said}: the server cannot be reached",
                 hint="check the network and AWS_ENDPOINT_URL",

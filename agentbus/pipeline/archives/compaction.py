@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import functions as f
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused, Unhealthy, UsageError
@@ -189,8 +190,6 @@ def _write(df: DataFrame, uri: str) -> None:
 
 def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tuple[str, File]]:
     """Return the files that were written with what they hold, as read from them again."""
-    from pyspark.sql import functions as f
-
     sizes = {e.name: e.size for e in at.listing(work) if e.name.endswith(".parquet")}
     if not sizes:
         return []

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window, functions as f
+
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.reader import LAST_MS
 from agentbus.pipeline.rows.decoding import ARCHIVE_ONLY
@@ -71,8 +73,6 @@ def differences(
 
 def _there(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
     """Return the server's entries, and of each whether it is archived by the log."""
-    from pyspark.sql import functions as f
-
     bound = source(settings)
     spark.dataSource.register(bound)
     entries = _marked(spark.read.format(bound.name()).load().where(f.col("kind") != GAP))
@@ -84,8 +84,6 @@ def _there(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
 
 def _missing(there: DataFrame, rows: DataFrame) -> DataFrame:
     """Return what is on the server, should be archived, and is not, or not as it is there."""
-    from pyspark.sql import functions as f
-
     absent = there.where("archived").join(
         _marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti"
     )
@@ -97,8 +95,6 @@ def _gone(
     spark: SparkSession, heads: Mapping[str, Head], there: DataFrame, rows: DataFrame
 ) -> DataFrame:
     """Return what is archived, was not trimmed by these heads, and is not on the server."""
-    from pyspark.sql import functions as f
-
     kept = {name: _kept(head) for name, head in heads.items()}
     least = min((position(at)[0] for at in kept.values()), default=0)
     # The time alone is what files can be skipped by.
@@ -132,8 +128,6 @@ def _since(
     spark: SparkSession, gone: DataFrame, heads: Mapping[str, Head], back: Mapping[str, Epoch]
 ) -> DataFrame:
     """Return what cannot have been trimmed or deleted by itself, either, by these newer heads."""
-    from pyspark.sql import functions as f
-
     # Up to the highest id that was deleted by itself, any entry may have been, but not by going back.
     least = {
         name: max(_kept(head), _kept(head) if name in back else head.deleted, key=position)
@@ -150,8 +144,6 @@ def _kept(head: Head) -> str:
 
 def _outside(entries: DataFrame, rows: DataFrame, *, lost: bool) -> DataFrame:
     """Return the entries that lie in no gap: where some were lost, or where the server went back."""
-    from pyspark.sql import functions as f
-
     noted = f.map_contains_key("fields", f.lit(ARCHIVE_ONLY))
     known = (f.col("kind") == GAP) & f.map_contains_key("fields", f.lit("after"))
     gaps = rows.where(known & (~noted if lost else noted)).select(
@@ -169,8 +161,6 @@ def _outside(entries: DataFrame, rows: DataFrame, *, lost: bool) -> DataFrame:
 
 def _named(entries: DataFrame) -> dict[str, tuple[int, tuple[str, ...]]]:
     """Return how many entries there are of each stream, and the first ids."""
-    from pyspark.sql import Window, functions as f
-
     stream = Window.partitionBy("stream")
     numbered = entries.select(
         "stream",
@@ -193,16 +183,12 @@ def _ids(spark: SparkSession, ids: Mapping[str, str], name: str) -> DataFrame:
 
 def _numbers(id: str | Column) -> Column:
     """Return an id as its two numbers, both of which may be beyond a bigint."""
-    from pyspark.sql import functions as f
-
     parts = (f.substring_index(id, "-", at).cast("decimal(20)") for at in (1, -1))
     return f.struct(*(part.alias(name) for part, name in zip(parts, ("ms", "seq"), strict=True)))
 
 
 def _marked(rows: DataFrame) -> DataFrame:
     """Return each row's stream and id, and a hash of all that it holds."""
-    from pyspark.sql import functions as f
-
     held: list[Column] = [
         f.array_sort(f.map_entries("fields")) if name == "fields" else f.col(name)
         for name in COLUMNS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import ConfigError, UsageError
 from agentbus.pipeline.archives.directory import Directory
 from agentbus.pipeline.archives.places import Place
 
@@ -37,7 +37,12 @@ def place(path: str | os.PathLike[str]) -> Place:
         bucket, _, prefix = rest.partition("/")
         if not bucket:
             raise UsageError(f"{text[:80]!a} names no bucket", hint=_SUPPORTED)
-        from agentbus.pipeline.archives.bucket import Bucket
-
+        try:
+            from agentbus.pipeline.archives.bucket import Bucket  # needs the extra `s3`
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"an archive in the bucket {bucket!a} needs the extra s3",
+                hint="pip install 'agentbus-toolkit[pipeline,s3]'",
+            ) from error
         return Bucket(bucket, prefix.strip("/"))
     raise UsageError(f"an archive cannot lie at {scheme[:40]!a}://", hint=_SUPPORTED)

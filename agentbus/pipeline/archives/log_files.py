@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agentbus.core.errors import ConfigError, Unhealthy
 from agentbus.pipeline.archives.versions import (
@@ -189,8 +190,6 @@ def _check_paths(
 
 def _are_ours(files: Collection[File]) -> bool:
     """Tell whether all of many files have paths of data files: faster than to look at each alone."""
-    import pyarrow.compute as pc
-
     folders: dict[tuple[str, str], str] = {}
     for file in files:
         day = file.kind, file.date

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.directory import told
+from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.decoding import ARCHIVE_ONLY
 from agentbus.pipeline.rows.schema import GAP
 from agentbus.pipeline.source.planning import Range, before
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from agentbus.pipeline.archives.places import Place
     from agentbus.pipeline.archives.versions import File, State
@@ -109,11 +111,6 @@ def _within(gaps: Sequence[tuple[tuple[int, int], tuple[int, int]]], entry_id: s
 
 
 def _read(at: Place, files: Sequence[File], name: str, columns: list[str]) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
-    from agentbus.pipeline.rows import schema
-
     filesystem, root = at.target.filesystem()
     wanted: Any = pa.schema([schema.ARROW.field(column) for column in columns])
     paths = [f"{root}/{at.data(file.path)}" for file in files]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from pyarrow import fs
+
 from agentbus.core import settings
 
 T = TypeVar("T")
@@ -30,8 +32,6 @@ class ArchiveTarget:
 
     def filesystem(self) -> tuple[Any, str]:
         """Return pyarrow's file system and the root in it, by the environment of this process."""
-        from pyarrow import fs
-
         if self.scheme == "file":
             return fs.LocalFileSystem(), self.root
         # A file that fits into one part is then one request, and not three.

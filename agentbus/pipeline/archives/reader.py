@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.timespec import since as starting, stream_id
 from agentbus.pipeline.archives.location import place
@@ -22,7 +25,6 @@ from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 # Spark counts microseconds in 63 bits; no id that a clock made comes near.
 LAST_MS = 2**63 // 1000 - 1
@@ -47,8 +49,6 @@ class IdRange:
 
     def condition(self) -> Column | None:
         """Return the condition for rows in this range, in a form that uses Parquet's statistics."""
-        from pyspark.sql import functions as f
-
         at, seq = f.col("time"), f.col("seq")
         held: list[Column] = []
         if self.start is not None:
@@ -146,8 +146,6 @@ def chosen_files(
 
 def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:
     """Return the rows of some files, and whether compaction has typed them."""
-    from pyspark.sql import functions as f
-
     raw: list[File] = []
     typed: list[File] = []
     either: list[File] = []
@@ -184,8 +182,6 @@ def read_files(spark: SparkSession, at: Place, files: Iterable[File]) -> DataFra
 
 def columns() -> StructType:
     """Return the columns that `read` gives: the schema's, the typed ones, `date`."""
-    from pyspark.sql.types import StructType
-
     named = (f"`{name}` {type}" for name, type in table.columns().items())
     return cast("StructType", StructType.fromDDL(", ".join(named)))
 
@@ -236,6 +232,4 @@ def literal(at: Place, names: list[str]) -> list[str]:
 
 
 def _moment(ms: int) -> Column:
-    from pyspark.sql import functions as f
-
     return f.timestamp_millis(f.lit(min(ms, LAST_MS)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as f
+
 from agentbus.admin.metrics_reader import server_time
 from agentbus.core.stream import id_time, text
 from agentbus.pipeline.archives.archiver import NOTHING
@@ -205,8 +207,6 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
 
 
 def _counted(rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
     # An entry of the log of attempts has a row for each, of which the first says how many there are.
     attempt = (f.col("kind") == ATTEMPT) & f.map_contains_key("fields", f.lit(PLACE))
     place = f.when(attempt, f.element_at("fields", PLACE))

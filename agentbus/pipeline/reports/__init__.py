@@ -5,6 +5,7 @@ A report is a module of this package with a `REPORT`; it is loaded when it is as
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from agentbus.core.errors import UsageError
@@ -43,8 +44,6 @@ def chosen(name: str) -> tuple[str, ...]:
 
 def load(name: str) -> Report:
     """Load the report of this name."""
-    import importlib
-
     chosen(name)
     found: Report = importlib.import_module(f"{__name__}.{name}").REPORT
     return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812
+
 from agentbus.pipeline.rows import schema
 
 if TYPE_CHECKING:
@@ -207,8 +209,6 @@ def typed(rows: DataFrame, kind: str) -> DataFrame:
 
     The rows are not filtered: `kind` says what they are.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     there = frozenset(rows.columns)
     return rows.withColumns(
         {name: F.expr(expression(kind, name, there)) for name in TYPED.get(kind, {})}

@@ -21,6 +21,7 @@ from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError,
 from agentbus.pipeline.spark import classes, home, java, quiet, scratch
 from agentbus.pipeline.spark.errors import sentence, told
 from agentbus.pipeline.spark.launch import launch
+from agentbus.pipeline.spark.shipping import send, ship
 
 # Every core of this machine, and four attempts at a task, as on a cluster: locally Spark tries once.
 LOCAL = "local[*,4]"
@@ -110,8 +111,6 @@ def session(
     except Exception as error:
         raise told(error) from error
     if not is_local(master):
-        from agentbus.pipeline.spark.shipping import ship
-
         ship(opened)
     return opened
 
@@ -135,6 +134,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
             f"Spark Connect needs packages that are not installed: {', '.join(missing)}", hint=hint
         )
     try:
+        # Needs packages that only clients of Spark Connect have.
         from pyspark.sql.connect.session import SparkSession as Remote
     except (ImportError, PySparkException) as error:
         raise ConfigError(
@@ -146,8 +146,6 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
     for key, value in {**_NEEDED, **given}.items():
         builder = builder.config(key, value)
     opened = builder.getOrCreate()
-    from agentbus.pipeline.spark.shipping import send
-
     send(opened)  # type: ignore[arg-type]
     return opened  # type: ignore[return-value]
 

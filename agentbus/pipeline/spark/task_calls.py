@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import pickle
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.functions import udf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +46,6 @@ def call(
 
 def _queried(spark: SparkSession, task: Callable[[int], bytes], tasks: int) -> list[bytes]:
     """Run the tasks as a query: a row for each, and a function of it. Spark Connect has queries alone."""
-    from pyspark.sql.functions import udf
-
     with warnings.catch_warnings():
         # Of a JVM that is gone PySpark warns here, and raises below.
         warnings.simplefilter("ignore")
@@ -57,9 +58,6 @@ def _task(name: str, work: bytes) -> Callable[[int], bytes]:
     """Return what a task does with its number; it finds this package by name, however it got there."""
 
     def run(number: int) -> bytes:
-        import importlib
-        import pickle
-
         module, _, function = name.partition(":")
         job, lots = pickle.loads(work)  # noqa: S301 (of the driver that sent this function)
         return pickle.dumps(getattr(importlib.import_module(module), function)(job, lots[number]))

@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, Refused
-from agentbus.core.record import Record
 from agentbus.core.settings import server_directory, socket_path
 from agentbus.store.connection import Backend
 from agentbus.store.embedded import binary, disk
@@ -26,17 +27,15 @@ from agentbus.store.embedded.watch import Watch
 from agentbus.store.scope import EMBEDDED, embedded
 from agentbus.store.steps import Command, Denied, LinkDown, ServerReply
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from agentbus.store.steps import Link
 
 _STOPS_WITHIN = 30.0
 _GLANCE = 0.01
 
 
-class ServerStatus(Record):
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
     """The embedded server's state; `version` and the later fields are None while it does not run."""
 
     running: bool

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 
 from agentbus.core.errors import BackendUnavailable
-from agentbus.core.record import Record
 from agentbus.core.settings import server_directory
 
 REMEDY = "free space there; what was acknowledged is kept, and the server starts again by itself"
@@ -25,7 +25,8 @@ _STARTED = " is starting "
 _TAIL = 16_384
 
 
-class Disk(Record):
+@dataclass(frozen=True, slots=True)
+class Disk:
     """The state of a directory's disk: `free` in bytes, `error` a sentence if it cannot be written to."""
 
     directory: str

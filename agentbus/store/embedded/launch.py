@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import _socket
 import fcntl
+import logging
 import os
+import subprocess
 import time
 
+from agentbus.core import socket_place
 from agentbus.core.errors import BackendUnavailable, ConfigError
 from agentbus.core.settings import (
     LONGEST_SOCKET_PATH,
@@ -24,6 +27,7 @@ from agentbus.core.settings_check import make_private, own_directory
 from agentbus.store import sandbox
 from agentbus.store.connection import check_peer
 from agentbus.store.embedded import binary, disk
+from agentbus.store.embedded.watch import Watch
 
 _TRIES = 3
 _GLANCE, _LONGEST_GLANCE = 0.003, 0.05
@@ -71,8 +75,6 @@ def place_socket(place: str) -> None:
     """Create the socket's directory where it is not the server's; called by one process at a time."""
     if len(os.fsencode(f"{place}/redis.sock")) <= LONGEST_SOCKET_PATH:
         return
-    from agentbus.core import socket_place
-
     runtime = variable("XDG_RUNTIME_DIR")
     try:
         made = socket_place.make(place, runtime)
@@ -83,8 +85,6 @@ def place_socket(place: str) -> None:
         ) from None
     for taken in socket_place.usual(place, runtime):
         if socket_place.is_taken(taken):
-            import logging
-
             logging.getLogger("agentbus").warning(
                 "%s is not a directory of this user's: the embedded server's socket is in %s",
                 *(ascii(taken), made),
@@ -150,8 +150,6 @@ def arguments(place: str) -> list[str]:
 
 def _started(place: str, until: float) -> bool:
     """Start a server unless one lives, and report whether it answers before `until`."""
-    from agentbus.store.embedded.watch import Watch
-
     with Watch() as watch:
         with Lock(os.path.join(place, "alive.lock")) as alive:
             spawned = alive.try_take()
@@ -165,8 +163,6 @@ def _started(place: str, until: float) -> bool:
 
 
 def _spawn(place: str, alive: Lock, held: int) -> None:
-    import subprocess
-
     program = binary.find()
     _unlink(socket_path())
     os.set_inheritable(alive.descriptor, True)

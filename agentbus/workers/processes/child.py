@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
 import sys
 import threading
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 STOP = b"stop\n"
 _PR_SET_PDEATHSIG = 1
@@ -28,8 +26,6 @@ def set_apart(descriptor: int) -> int:
 def die_with(parent: int) -> None:
     """Let the system kill this process when its parent dies, or has died already."""
     if sys.platform == "linux":
-        import ctypes
-
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

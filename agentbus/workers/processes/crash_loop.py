@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentbus.core.errors import ConfigError
 from agentbus.queues.retry import Backoff
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A run of this many seconds ends a series of crashes.
 HEALTHY = 60.0

@@ -9,13 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from agentbus.workers.processes.child import STOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 # A fresh interpreter, not a fork: it inherits no open files, no locks and no threads, and its arguments
 # hold no secret.

@@ -6,17 +6,15 @@ import select
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError
-from agentbus.core.record import Record
 from agentbus.workers.processes.crash_loop import BACKOFF, CrashHistory, windows
 from agentbus.workers.processes.process import WorkerProcess
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from agentbus.queues.retry import Backoff
     from agentbus.workers.processes.crash_loop import CrashWindow
 
@@ -25,7 +23,8 @@ _SOON, _GLANCE = 0.02, 0.5
 _CRASHED = 1
 
 
-class ProcessCrash(Record):
+@dataclass(frozen=True, slots=True)
+class ProcessCrash:
     """A process that crashed: its number from 1, how it ended, and the pause before it is replaced.
 
     `error` is what it reported of its end; `crashes` counts those of this series.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentbus.coordination import inbox, receipts, tell
@@ -127,12 +128,12 @@ def answer_again() -> None:
 
 def read_on_arrival() -> None:
     """Call a message read when it has arrived."""
-    _receipts(lambda found: found.__replace__(state="read") if found.state == "sent" else found)
+    _receipts(lambda found: replace(found, state="read") if found.state == "sent" else found)
 
 
 def no_answers() -> None:
     """Know of a message whether it was read, and of no answer."""
-    _receipts(lambda found: found.__replace__(answered=None))
+    _receipts(lambda found: replace(found, answered=None))
 
 
 def _receipts(change: Callable[[Receipt], Receipt]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from agentbus.dashboard.web.page import PageView, WebPage
@@ -21,7 +22,7 @@ async def load(view: PageView) -> dict[str, Any]:
         found = await view.dashboard.search(text, after=after)
         read, after = read + found.read, found.after
         if found.hits or after is None or time.monotonic() > ends:
-            return {"found": found.__replace__(read=read)}
+            return {"found": replace(found, read=read)}
 
 
 PAGE = WebPage("search", "Search", load, under="queues")

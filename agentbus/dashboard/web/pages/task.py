@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -37,7 +38,7 @@ async def load(view: PageView) -> dict[str, Any]:
         behind=True,
     )
     # The chain may be a few seconds old.
-    chain = chain.__replace__(tasks=tuple(_as_read(one, state) for one in chain.tasks))
+    chain = replace(chain, tasks=tuple(_as_read(one, state) for one in chain.tasks))
 
     def link(one: ChainTask) -> str:
         return view.link("task", id=one.id, group=one.group)
@@ -99,7 +100,7 @@ def _as_read(one: ChainTask, state: TaskState) -> ChainTask:
     if (one.id, one.group) != (state.id, state.group):
         return one
     error = None if state.error is None else first_line(state.error)
-    return one.__replace__(state=state.state, error=error)
+    return replace(one, state=state.state, error=error)
 
 
 def _passed(one: object) -> str:
