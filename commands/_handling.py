@@ -6,7 +6,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _values
 from agentbus.commands._output import ReaderGone
 from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
 
@@ -81,7 +80,7 @@ class Handling:
         aside = self.progress.aside if self.progress is not None else contextlib.nullcontext
         try:
             with aside():
-                self._call.out.record(_values.with_old(fields, id="task_id"), text)
+                self._call.out.record(fields, text)
         except ReaderGone:
             self.reader_gone = True
             if self.worker is not None:

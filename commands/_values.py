@@ -31,11 +31,6 @@ def fields(record: Any, *names: str) -> dict[str, Any]:
     return found
 
 
-def with_old(fields: dict[str, Any], **old: str) -> dict[str, Any]:
-    """Return JSON fields with their names of 0.1.0 beside them, which go in 0.3.0: `by="agent_id"`."""
-    return fields | {name: fields[now] for name, now in old.items()}
-
-
 def note(out: Out, found: Note, *, value: bool) -> None:
     """Print a note, with or without its value."""
     out.record(*of_note(found, value=value))
@@ -48,7 +43,7 @@ def of_note(found: Note, *, value: bool) -> tuple[dict[str, Any], str]:
     if value:
         shown["value"] = found.value
     shown |= {"agent_id": found.author, "timestamp": at, "tags": list(found.tags)}
-    shown = with_old(shown, author="agent_id")
+    shown["author"] = found.author
     head = word(found.key) + (f" [{','.join(map(word, found.tags))}]" if found.tags else "")
     return shown, f"{head} {found.value}" if value else f"{head} {word(found.author)} {at}"
 
@@ -87,10 +82,11 @@ def completion(out: Out, met: Completion) -> None:
         "agent_id": met.by,
         "timestamp": at,
         "waited_ms": round(met.waited * 1000, 3),
+        "by": met.by,
+        "at": at,
     }
     if met.note is not None:
         shown["note"] = met.note
-    shown = with_old(shown, by="agent_id", at="timestamp")
     text = f"{word(met.flag)} {met.state}" + (f" by {word(met.by)}" if met.by else "")
     text += (f" at {at}" if at else "") + (f": {met.note}" if met.note else "")
     out.record(shown, text)
@@ -99,7 +95,7 @@ def completion(out: Out, met: Completion) -> None:
 def result(out: Out, task_id: str, found: object) -> None:
     """Print a task's result: text unchanged, other values as JSON, None as nothing."""
     if out.json:
-        out.record(with_old({"task_id": task_id, "result": found}, id="task_id"), "")
+        out.record({"task_id": task_id, "result": found}, "")
     elif found is not None:
         value(out, found)
 

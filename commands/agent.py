@@ -116,7 +116,7 @@ def _get(call: Call, name: str) -> None:
         raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
     for one in chosen:
         if out.json:
-            out.record(_values.with_old(_fields(one), seen="last_seen"), "")
+            out.record(_fields(one), "")
             continue
         for title, value in _fields(one).items():
             if value is not None:
@@ -149,7 +149,7 @@ def _show_agent(out: Out, one: Attendee) -> None:
     talk["tasks"] = tasks
     if out.json:
         for worker in one.workers:
-            out.record(_values.with_old(_fields(worker) | talk, seen="last_seen"), "")
+            out.record(_fields(worker) | talk, "")
         if not one.workers:
             at = None if one.seen is None else rfc3339(one.seen)
             out.record({"agent_id": one.agent_id, "last_seen": at} | talk, "")

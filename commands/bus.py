@@ -243,10 +243,12 @@ def _inspect(call: Call) -> None:
     found = queue.inspect(group, last=args.last, start=args.start, limit=limit)
     _views.head(call, "" if found else f"no tasks of {word(args.queue)}")
     for one in found:
-        fields = _views.named(call) | {"task_id": one.id, **_values.fields(one)}
-        fields["timestamp"] = rfc3339(one.published, milliseconds=True)
+        published = rfc3339(one.published, milliseconds=True)
+        fields = _views.named(call) | {"task_id": one.id, "timestamp": published}
+        fields |= _values.fields(one)
+        del fields["id"], fields["published"]
         fields["due"] = None if one.due is None else rfc3339(one.due, milliseconds=True)
-        out.record(_values.with_old(fields, id="task_id", published="timestamp"), _line(one))
+        out.record(fields, _line(one))
 
 
 def _line(one: Entry) -> str:

@@ -168,7 +168,6 @@ def _list(out: Out, one: Letter, *, whole_of_it: bool) -> None:
     text = f"{one.id} {one.task_id or one.original_id} after {tries}"
     text += f" at {one.failed_at}" if one.failed_at else ""
     text += f": {one.error}"
-    fields = _values.with_old(fields, failed_at="timestamp")
     out.record(fields, text + (f" (replayed as {one.replayed})" if one.replayed else ""))
 
 

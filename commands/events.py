@@ -238,7 +238,6 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
         }
     text = f"{one.id} {one.consumer} {event.event_type} after {count(one.attempts, 'attempt')}"
     text += f" at {since}: {one.error}"
-    fields = _values.with_old(fields, parked_at="timestamp")
     call.out.record(fields, text + " (to be tried again)" * one.waits)
 
 

@@ -179,8 +179,7 @@ def _sum_up(call: Call, health: Health) -> None:
 
 
 def _stamped(fields: dict[str, Any]) -> dict[str, Any]:
-    now = {"timestamp": rfc3339(time.time(), milliseconds=True)}
-    return _values.with_old(now | fields, time="timestamp")
+    return {"timestamp": rfc3339(time.time(), milliseconds=True)} | fields
 
 
 def _summary(project: str, health: Health) -> str:

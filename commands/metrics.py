@@ -155,4 +155,4 @@ def _raw(one: Sample) -> dict[str, Any]:
     for name in ("start", "end"):
         fields[name] = rfc3339(fields[name], milliseconds=True)
     fields["agent_id"] = fields.pop("agent")
-    return _values.with_old(fields, agent="agent_id")
+    return fields

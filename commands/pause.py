@@ -64,10 +64,7 @@ def show(out: Out, order: Order) -> None:
         "timestamp": order.at,
         **_values.fields(order, "why", "confirmed", "unconfirmed"),
     }
-    out.record(
-        _values.with_old(fields, by="agent_id", at="timestamp"),
-        text + (f": {order.why}" if order.why else ""),
-    )
+    out.record(fields, text + (f": {order.why}" if order.why else ""))
 
 
 def show_confirmed(out: Out, order: Order, wait: float) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _envelope, _payload, _together, _values
+from agentbus.commands import _envelope, _payload, _together
 from agentbus.commands._declare import Args, Call, Param, Verb, body, seconds, whole
 from agentbus.commands._output import ReaderGone
 from agentbus.core import envelope
@@ -234,4 +234,4 @@ def _show(call: Call, ids: list[str], items: list[Any]) -> None:
             "priority": args.priority,
             "key": item.key if isinstance(item, Task) else None,
         }
-        out.record(_values.with_old(fields, id="task_id"), task_id)
+        out.record(fields, task_id)

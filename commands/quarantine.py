@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _format, _together, _values, _views
+from agentbus.commands import _format, _together, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import UsageError
@@ -84,4 +84,4 @@ def _list(call: Call) -> None:
 def _fields(one: Quarantined) -> dict[str, object]:
     fields = {"consumer": one.consumer, **one.fields()}
     fields["timestamp"] = fields.pop("quarantined_at")
-    return _values.with_old(fields, quarantined_at="timestamp")
+    return fields

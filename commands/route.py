@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _long_running, _values
+from agentbus.commands import _long_running
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._format import count
 from agentbus.core import lazy_orjson
@@ -68,7 +68,7 @@ def run(call: Call) -> None:
 
     def refused(event: str, task_id: str, reason: str) -> None:
         told = {"event": event, "task_id": task_id, "reason": reason}
-        call.out.record(_values.with_old(told, id="task_id"), f"{task_id} {event}: {reason}")
+        call.out.record(told, f"{task_id} {event}: {reason}")
 
     router = Router(
         call.bus, rules, drain=args.drain, visibility=args.visibility, on_refused=refused

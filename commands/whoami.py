@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core import agent_name
 from agentbus.core.names import word
@@ -37,7 +36,7 @@ def run(call: Call) -> None:
             "url": url,
             "sources": sources,
         }
-        call.out.record(_values.with_old(fields, agent="agent_id"), "")
+        call.out.record(fields, "")
         return
     own = "default: this POSIX session" if found.peers else f"from {sources['agent']}"
     if identity == "ancestor" and session is not None:

@@ -94,7 +94,7 @@ def test_pause_and_resume_of_a_queue(shell: Shell, bob: agentbus.Bus) -> None:
         bob.queue("mail").publish(1)
         worker.beats()
 
-        assert (order["kind"], order["name"], order["by"]) == ("queue", "mail", "ada")
+        assert (order["kind"], order["name"], order["agent_id"]) == ("queue", "mail", "ada")
         assert (order["confirmed"], order["unconfirmed"]) == ([worker.name], [])
         assert worker.ran == []
         assert "queue mail paused by ada since" in shell.ok("pause")

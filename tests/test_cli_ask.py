@@ -51,10 +51,10 @@ def test_ask_prints_results_as_result_does(shell, script, text, value):
         assert shell.ok("ask", "sums", "x") == text
         (record,) = shell.records("ask", "sums", "x", "--priority", "high")
 
-    assert list(record) == ["task_id", "result", "id"]
+    assert list(record) == ["task_id", "result"]
     assert record["result"] == value
-    assert record["id"].endswith("@sums:high")
-    assert shell.ok("result", record["id"]) == text
+    assert record["task_id"].endswith("@sums:high")
+    assert shell.ok("result", record["task_id"]) == text
 
 
 def test_a_question_that_failed_is_exit_8_with_the_error(shell):

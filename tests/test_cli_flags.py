@@ -217,8 +217,9 @@ def test_await_as_json(shell):
     first, second = shell.records("await", "a", "--flag", "b", "--timeout", "1")
 
     assert list(first) == ["flag", "state", "agent_id", "timestamp", "waited_ms", "by", "at"]
-    assert (first["flag"], first["state"], first["by"]) == ("a", "satisfied", "ada")
-    assert re.fullmatch(TIME, first["at"])
+    assert (first["by"], first["at"]) == (first["agent_id"], first["timestamp"])
+    assert (first["flag"], first["state"], first["agent_id"]) == ("a", "satisfied", "ada")
+    assert re.fullmatch(TIME, first["timestamp"])
     assert isinstance(first["waited_ms"], int | float)
     assert second["flag"] == "b"
 
@@ -248,8 +249,8 @@ def test_await_until_announced_and_until_free(shell):
     shell.ok("announce", "x")
     (held,) = shell.records("await", "x", "--until", "announced", "--timeout", "1")
 
-    assert (free["state"], free["by"], free["at"]) == ("free", None, None)
-    assert (held["state"], held["by"]) == ("announced", "ada")
+    assert (free["state"], free["agent_id"], free["timestamp"]) == ("free", None, None)
+    assert (held["state"], held["agent_id"]) == ("announced", "ada")
     assert shell.run("await", "x", "--until", "free", "--timeout", "0.1").returncode == 3
 
 

@@ -71,10 +71,10 @@ def test_whoami_needs_no_server_and_starts_none(shell):
     found = shell.records("whoami", env={"AGENTBUS_URL": "", "AGENTBUS_AGENT": "", "LOGNAME": "me"})
 
     (record,) = found
-    names = ["agent_id", "identity", "session", "project", "url", "sources", "agent"]
+    names = ["agent_id", "identity", "session", "project", "url", "sources"]
     assert list(record) == names
     assert record["sources"]["url"] == record["sources"]["agent"] == "default"
-    assert record["agent"] == f"me@{os.uname().nodename}~{os.getsid(0)}"
+    assert record["agent_id"] == f"me@{os.uname().nodename}~{os.getsid(0)}"
     assert not pathlib.Path(record["url"].removeprefix("unix://")).exists()
 
 

@@ -94,11 +94,14 @@ def test_what_a_program_prints_is_the_result(shell, script, result):
 
     (run,) = work(shell, script)
 
-    assert list(run) == ["task_id", "attempt", "outcome", "error", "took_ms", "id"]
-    assert (run["id"], run["attempt"], run["outcome"], run["error"]) == (task_id, 1, "done", None)
-    assert shell.records("result", task_id) == [
-        {"task_id": task_id, "result": result, "id": task_id}
-    ]
+    assert list(run) == ["task_id", "attempt", "outcome", "error", "took_ms"]
+    assert (run["task_id"], run["attempt"], run["outcome"], run["error"]) == (
+        task_id,
+        1,
+        "done",
+        None,
+    )
+    assert shell.records("result", task_id) == [{"task_id": task_id, "result": result}]
 
 
 def test_a_program_that_prints_nothing_leaves_no_result(shell):
@@ -106,7 +109,7 @@ def test_a_program_that_prints_nothing_leaves_no_result(shell):
 
     work(shell, "true")
 
-    assert shell.records("result", task_id) == [{"task_id": task_id, "result": None, "id": task_id}]
+    assert shell.records("result", task_id) == [{"task_id": task_id, "result": None}]
 
 
 def test_a_result_that_is_too_large_is_told_and_the_task_is_done(shell):
@@ -245,7 +248,7 @@ def test_after_the_grace_a_program_is_killed_and_another_worker_does_its_task(sh
 
     (run,) = work(shell, "echo done")
 
-    assert (run["id"], run["attempt"]) == (task_id, 2)
+    assert (run["task_id"], run["attempt"]) == (task_id, 2)
     assert shell.ok("result", task_id) == "done\n"
 
 
@@ -262,8 +265,8 @@ def test_a_worker_that_is_killed_loses_nothing(shell, fifo):
     second = started(shell, script, "--visibility", "0.5", "--count", str(5 - len(before)))
 
     after = [json.loads(line) for line in second.communicate()[0].splitlines()]
-    assert [run["id"] for run in before] == ids[:2]
-    assert sorted(run["id"] for run in after) == ids[2:]
+    assert [run["task_id"] for run in before] == ids[:2]
+    assert sorted(run["task_id"] for run in after) == ids[2:]
     assert {run["outcome"] for run in before + after} == {"done"}
     assert [shell.ok("result", task_id) for task_id in ids] == ["done\n"] * 5
     assert shell.ok("dlq", "list", "mail") == ""

@@ -87,7 +87,7 @@ def test_a_full_disk_is_named_by_every_verb_and_nothing_is_lost(shell):
     heard = [one["message"] for one in shell.records("overhear", "--since", "0")]
     assert ("before" in heard, heard[-1]) == (True, "after")
     done = json.loads(shell.ok("work", "mail", "--drain", "--json", "--", "true"))
-    assert done["id"].endswith("@mail")
+    assert done["task_id"].endswith("@mail")
     assert finding(shell, "doctor", "disk")["status"] == "warning"
 
 

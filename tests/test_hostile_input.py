@@ -114,7 +114,7 @@ def test_a_note_is_stored_as_it_is_or_refused(agent, key, value, tags, world):
         assert done.code == 0, done.err
         assert world.run("recall", f"--key={key}").out == value.encode()
         (note,) = records(world.run("recall", f"--key={key}", "--json"))
-        assert (note["key"], note["value"], note["author"]) == (key, value, agent)
+        assert (note["key"], note["value"], note["agent_id"]) == (key, value, agent)
         assert note["tags"] == wanted
         for tag in wanted:
             (found,) = records(world.run("recall", f"--tag={tag}", "--json"))
@@ -157,7 +157,7 @@ def test_a_flag_is_held_as_it_is_named_or_refused(agent, flag, note, world):
         (ended,) = records(done)
         assert (ended["flag"], ended["agent_id"], ended["note"]) == (flag, agent, note)
         (met,) = records(world.run("await", f"--flag={flag}", "--json", "--timeout", "5"))
-        assert (met["flag"], met["by"], met.get("note")) == (flag, agent, note)
+        assert (met["flag"], met["agent_id"], met.get("note")) == (flag, agent, note)
     else:
         check_told(done, 2)
         assert world.client.exists(f"app:flag:{flag}")

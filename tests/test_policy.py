@@ -797,7 +797,10 @@ def test_publish_follows_the_policy(policies: Any) -> None:
     again = shell.records("publish", "mail", "--lines", stdin='{"id": 7}\n{"id": 8}\n')
 
     assert (first["priority"], first["key"]) == ("low", "7")
-    assert [(one["id"] == first["id"], one["key"]) for one in again] == [(True, "7"), (False, "8")]
+    assert [(one["task_id"] == first["task_id"], one["key"]) for one in again] == [
+        (True, "7"),
+        (False, "8"),
+    ]
     assert shell.run("publish", "mail", '{"id": 9}').returncode == 1
     assert shell.ok("publish", "mail", '{"id": 9}', "--priority", "high").strip()[-4:] == "high"
 
@@ -810,7 +813,7 @@ def test_lines_are_trimmed_where_the_policy_says_so(policies: Any) -> None:
 
     assert len(set(ids)) == 5
     done = shell.ok("work", "mail", "--drain", "--json", "--", "true", env=own).splitlines()
-    assert [json.loads(line)["id"] for line in done] == ids[-2:]
+    assert [json.loads(line)["task_id"] for line in done] == ids[-2:]
 
 
 def test_work_follows_the_policy_and_dlq_finds_the_letters(policies: Any) -> None:

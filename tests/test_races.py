@@ -125,7 +125,7 @@ def test_many_awaiters_sleep_until_the_satisfy_and_none_misses_it(crowd, own_ser
     bus.announce("building")
 
     said = [json.loads(line) for line in all_exit(awaiters, timeout=WITHIN)]
-    assert [(met["state"], met["by"]) for met in said] == [("satisfied", "lead")] * number
+    assert [(met["state"], met["agent_id"]) for met in said] == [("satisfied", "lead")] * number
     assert {awaiter.returncode for awaiter in awaiters} == {0}
 
 
@@ -155,7 +155,7 @@ def test_a_holder_that_is_killed_frees_its_flag_and_satisfies_nobody(crowd, own_
     holder.communicate()
 
     (met,) = [json.loads(line) for line in all_exit([free])]
-    assert (met["state"], met["by"], free.returncode) == ("free", None, 0)
+    assert (met["state"], met["agent_id"], free.returncode) == ("free", None, 0)
     assert all_exit([done]) == [""]
     assert done.returncode == 3
 

@@ -64,10 +64,10 @@ def test_the_name_is_that_of_the_posix_session(shell):
     found = json.loads(session(shell, "whoami", "--json").stdout)
     mine = shell.records("whoami")[0]
 
-    user, _, place = found["agent"].partition("@")
+    user, _, place = found["agent_id"].partition("@")
     assert place.startswith(f"{os.uname().nodename}~")
-    assert (mine["agent"], user) == (f"{user}@{os.uname().nodename}~{os.getsid(0)}", user)
-    assert found["agent"] != mine["agent"]
+    assert (mine["agent_id"], user) == (f"{user}@{os.uname().nodename}~{os.getsid(0)}", user)
+    assert found["agent_id"] != mine["agent_id"]
     assert found["sources"]["agent"] == "default"
 
 
@@ -91,8 +91,8 @@ def test_two_processes_of_one_session_are_one_agent(shell):
 def test_a_ci_job_has_a_name_of_its_own(shell, variables, begins, source):
     (found,) = shell.records("whoami", env=variables)
 
-    assert found["agent"].startswith(begins)
-    assert len(found["agent"]) == len(begins) + 6
+    assert found["agent_id"].startswith(begins)
+    assert len(found["agent_id"]) == len(begins) + 6
     assert found["sources"]["agent"] == source
 
 
@@ -113,7 +113,7 @@ def test_whatever_a_ci_job_is_called_its_name_is_valid(job):
 
 
 def test_a_name_that_was_given_comes_first(shell):
-    assert shell.records("whoami", env={**GITHUB, "AGENTBUS_AGENT": "ada"})[0]["agent"] == "ada"
+    assert shell.records("whoami", env={**GITHUB, "AGENTBUS_AGENT": "ada"})[0]["agent_id"] == "ada"
 
 
 # -- holds --
@@ -142,7 +142,7 @@ def test_a_later_session_ends_what_an_earlier_one_announced(shell, bus, verb, st
 @pytest.mark.parametrize("verb", ["satisfy", "fail", "release"])
 @pytest.mark.parametrize("holder", ["ada", "{peer}x", "{user}@elsewhere~1", "{user}@{host}"])
 def test_a_session_ends_no_hold_of_a_named_agent_or_of_another_host(shell, bus, verb, holder):
-    mine = shell.records("whoami")[0]["agent"]
+    mine = shell.records("whoami")[0]["agent_id"]
     user, host = mine.partition("@")[0], os.uname().nodename
     held = holder.format(peer=mine, user=user, host=host)
     shell.ok("announce", "deploy", "--agent", held)
@@ -179,7 +179,7 @@ def test_the_cursor_of_a_session_expires_and_that_of_a_named_agent_does_not(shel
     shell.ok("overhear")
     shell.ok("overhear", "--agent", "ada")
     keys = bus.scope.keys
-    mine = shell.records("whoami")[0]["agent"]
+    mine = shell.records("whoami")[0]["agent_id"]
 
     left = [bus.runner.run(one_step(Command("TTL", keys.cursor(who)))) for who in (mine, "ada")]
 
@@ -420,4 +420,4 @@ def test_a_name_in_the_config_file_is_a_given_one(shell):
     own.mkdir(parents=True)
     (own / "config.yaml").write_text("agent: ada\n")
 
-    assert shell.records("whoami")[0]["agent"] == "ada"
+    assert shell.records("whoami")[0]["agent_id"] == "ada"

@@ -432,7 +432,7 @@ def test_whoami_says_where_each_setting_came_from(real_shell):
         *("whoami", "--url", "redis://u:sesame@h/1"), env={"AGENTBUS_AGENT": ""}
     )
 
-    assert found["agent"] == "from-file"
+    assert found["agent_id"] == "from-file"
     assert found["url"] == "redis://u:***@h/1"
     assert found["sources"] == {
         "agent": str(own / "config.yaml"),

@@ -27,7 +27,7 @@ for round in 1 2 3; do
   program=$(agentbus recall artifact)
   version=$(field note "$built")
   agentbus announce test --ttl 30 >/dev/null
-  say "tests $version of $(field by "$built")"
+  say "tests $version of $(field agent_id "$built")"
 
   if report=$(run_checks); then
     agentbus speak "passed: $version" --topic tests >/dev/null
