@@ -63,7 +63,7 @@ VERB = Verb(
     " Entries that were trimmed before they were archived are counted in rows of the kind gap. Needs"
     " the extra pipeline. JSON: version, rows, lost, files, bytes, streams, seconds, complete for"
     " each version; for compact partitions, files_before, files_after, rows, bytes_before,"
-    " bytes_after, converted, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
+    " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
     " missing_ids, gone, gone_ids, ok; for status"
     " path, archive, project, version, files, rows, bytes, lag, streams, of which each has stream,"
     " kind, rows, lost, lag, behind, last_id.",
@@ -249,17 +249,14 @@ def _compact(call: Call, path: str) -> None:
 
 
 def _compacted(done: Compacted, *, dry_run: bool) -> str:
-    said = []
-    if done.converted:
-        said.append(f"{'would be' if dry_run else 'was'} converted to a Delta table")
+    if not done.partitions:
+        return "nothing to compact"
     verb = "would become" if dry_run else "became"
-    if done.partitions:
-        said.append(
-            f"{_of(done.partitions, 'day')} of streams: {_of(done.files_before, 'file')} {verb}"
-            f" {_n(done.files_after)}, {_of(done.rows, 'row')},"
-            f" {_n(done.bytes_before)} bytes {verb} {_n(done.bytes_after)}"
-        )
-    return "; ".join(said or ["nothing to compact"])
+    return (
+        f"{_of(done.partitions, 'day')} of streams: {_of(done.files_before, 'file')} {verb}"
+        f" {_n(done.files_after)}, {_of(done.rows, 'row')},"
+        f" {_n(done.bytes_before)} bytes {verb} {_n(done.bytes_after)}"
+    )
 
 
 def _verify(call: Call, path: str) -> int:

@@ -45,7 +45,7 @@ _PATHS = [
     ),
 ]
 _NAMES = [
-    *("_log/00000000000000000099.json", "_log/00000000000000000002.state.json", "_log/last_state"),
+    *("_log/00000000000000000099.json", "_log/last_state"),
     *("_log/00000000000000000002.state.json.zst", "_log/00000000000000001000.commits.json.zst"),
     *("_delta_log/00000000000000000002.json", "_delta_log/_last_checkpoint"),
     *(

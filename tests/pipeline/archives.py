@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -115,20 +113,6 @@ def rows_of(at: Place, paths: Sequence[str]) -> list[dict[str, Any]]:
     named = [f"{at.target.root}/{at.data(path)}" for path in paths]
     found = pyarrow.dataset.dataset(named, partitioning="hive").to_table()
     return found.select(schema.COLUMNS).to_pylist()
-
-
-def as_of_0_1(path: str | os.PathLike[str], project: str = "demo") -> None:
-    """Make an archive without rows in the form that AgentBus 0.1 gave it."""
-    log = Log(place(path))
-    log.create(project)
-    name = os.path.join(path, "_log", f"{1:020d}.json")
-    with open(name, "rb+") as file:
-        held = json.load(file)
-        del held["columns"]
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(held | {"format": 1}).encode())
-    shutil.rmtree(os.path.join(path, "_delta_log"))
 
 
 def _write(target: ArchiveTarget, path: str, rows: pa.Table) -> File:

@@ -261,21 +261,20 @@ def test_a_log_that_names_a_file_elsewhere_is_refused(
     state = log.create("demo")
     made = [data_file(file_path("queue", DATE, 2, "00000000", 0), 1, 1, {}, T, T)]
     commit = msgspec.structs.replace(commit_of(2, made), archive=state.archive)
-    spoilt = json.loads(commit_bytes(commit))
+    spoilt, name = json.loads(commit_bytes(commit)), f"{2:020d}.json"
     if where == "removed":
-        spoilt["removed"] = [path]
         # One that is removed may be of any kind.
         path = path.replace("kind=channel/date", "kind=Channel/date")
         spoilt["removed"] = [path]
     else:
         spoilt["files"][0]["path"] = path
-    name = f"{2:020d}.json"
+    data = json.dumps(spoilt).encode()
     if where == "state":
-        # As AgentBus 0.1 wrote it.
-        old = dataclasses.replace(versions.fold(state, [commit]), format=versions.OLD)
-        whole = json.loads(state_bytes(old))
-        spoilt, name = whole | {"files": spoilt["files"]}, f"{2:020d}.state.json"
-    (tmp_path / "archive/_log" / name).write_text(json.dumps(spoilt))
+        (named,) = msgspec.convert(spoilt["files"], list[File])
+        folded = versions.fold(state, [commit])
+        data = state_bytes(dataclasses.replace(folded, files={path: named}))
+        name = f"{2:020d}.state.json.zst"
+    (tmp_path / "archive/_log" / name).write_bytes(data)
 
     with pytest.raises(Unhealthy, match="which AgentBus would not write"):
         Log(log.place).open()
@@ -339,9 +338,9 @@ def test_a_planted_commit_of_a_huge_version_is_not_waited_for(log, tmp_path):
 def test_a_log_of_a_newer_format_is_told(log, tmp_path):
     log.create("demo")
     path = tmp_path / "archive/_log" / f"{1:020d}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 3}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
 
-    with pytest.raises(ConfigError, match="format 3, and this version of AgentBus knows 2"):
+    with pytest.raises(ConfigError, match="format 2, and this version of AgentBus knows 1"):
         Log(place(tmp_path / "archive")).open()
 
 
@@ -436,29 +435,6 @@ def test_each_row_lies_in_one_file(tmp_path):
 def often(monkeypatch, every=10):
     """Have states at multiples of this version."""
     monkeypatch.setattr(log_files, "_EVERY", every)
-
-
-def linked(path, names):
-    """Give data files the second names that AgentBus 0.1 gave them."""
-    for name in names:
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        os.link(path / "_data" / name, path / name)
-
-
-def test_links_of_an_older_version_go_and_files_of_others_stay(log, tmp_path):
-    path = tmp_path / "archive"
-    state = add(log, add(log, log.create("demo")))
-    first, second = state.files
-    linked(path, state.files)
-    (path / "kind=queue/date=x").mkdir(parents=True)
-    (path / "kind=queue/date=x/mine.parquet").write_bytes(b"")
-    # Of this one, the link is all that is left.
-    (path / "_data" / second).unlink()
-
-    log.place.drop_links(state.files)
-
-    there = {str(p.relative_to(path)) for p in path.rglob("*.parquet")}
-    assert there == {f"_data/{first}", second, "kind=queue/date=x/mine.parquet"}
 
 
 def test_files_of_a_lost_attempt_go_and_those_of_one_that_may_win_stay(log, tmp_path):

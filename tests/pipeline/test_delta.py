@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import threading
 
 import pyarrow.compute as pc
@@ -20,7 +19,7 @@ from agentbus.pipeline.archives.delta_log import DeltaLog
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import Place
-from agentbus.pipeline.archives.versions import APPEND, COMPACT, FORMAT, OLD, CommitConflict
+from agentbus.pipeline.archives.versions import APPEND, COMPACT, CommitConflict
 from tests.pipeline import archives
 from tests.pipeline.archives import commit_rows, row, write_archive
 from tests.pipeline.racing import DATE, T, add
@@ -357,76 +356,3 @@ def test_a_column_of_a_type_that_is_not_known_is_told(tmp_path):
 
     with pytest.raises(Unhealthy, match=r"type 'geometry', which .* does not know"):
         Log(place(tmp_path)).settle(Log(place(tmp_path)).open())
-
-
-# -- archives of AgentBus 0.1 -------------------------------------------------------------------
-
-
-@pytest.fixture
-def old(tmp_path, monkeypatch):
-    """The path of an archive as AgentBus 0.1 left it, with 13 versions."""
-    monkeypatch.setattr(log_files, "_OLD_EVERY", 5)
-    path = tmp_path / "old"
-    archives.as_of_0_1(path)
-    state = write_archive(path, numbered(12), per_commit=1)
-    for name in state.files:
-        link = path / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path / "_data" / name, link)
-    return path
-
-
-def test_an_old_archive_is_read_and_written_as_it_is(old):
-    log = Log(place(old))
-    state = commit_rows(log, log.open(), numbered(1, 12))
-    log.settle(state, sweep=True)
-
-    assert (state.format, state.version, state.rows) == (OLD, 14, 13)
-    assert {p.name for p in (old / "_log").glob("*.state*")} == {
-        f"{v:020d}.state.json" for v in (5, 10)
-    }
-    assert json.loads((old / "_log" / f"{14:020d}.json").read_text())["format"] == 1
-    assert not (old / "_delta_log").exists()
-
-
-def test_an_old_archive_is_converted_once(old):
-    log = Log(place(old))
-    before = log.open()
-    # What has begun on the old archive ends as if another archiver had come first.
-    planned = Log(place(old)).open()
-
-    state = log.convert()
-
-    assert (state.format, state.version) == (FORMAT, before.version + 1)
-    assert (state.files, state.positions) == (before.files, before.positions)
-    assert Log(place(old)).convert() == state
-    assert Log(place(old)).open() == state
-    with pytest.raises(CommitConflict):
-        commit_rows(Log(place(old)), planned, numbered(1, 12))
-    assert counted(place(old)) == (12, sum(range(12)))
-    after = commit_rows(Log(place(old)), state, numbered(1, 12))
-    assert counted(place(old)) == (13, sum(range(13)))
-    assert counted(place(old), state.version - 1)[0] == 12
-    assert Log(place(old)).state(8).rows == 7
-    assert after.version == 15
-
-
-def test_a_conversion_that_was_killed_is_completed_by_the_next_writer(old, monkeypatch):
-    with monkeypatch.context() as killed:
-        killed.setattr(DeltaLog, "publish", lambda *_: None)
-        killed.setattr(Log, "_write", lambda *_: None)
-        Log(place(old)).convert()
-    assert not (old / "_delta_log").exists()
-
-    log = Log(place(old))
-    log.settle(log.open())
-
-    assert counted(place(old)) == (12, sum(range(12)))
-
-
-def test_of_an_archive_in_its_new_form_old_programs_say_so(old):
-    """They know the format 1, and stop at any other."""
-    Log(place(old)).convert()
-
-    newest = pathlib.Path(old / "_log" / f"{14:020d}.json")
-    assert json.loads(newest.read_text())["format"] > OLD

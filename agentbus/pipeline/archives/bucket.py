@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
@@ -99,9 +99,6 @@ class Bucket(Place):
         with self._told("write", name):
             # In several requests where the file is too large for one.
             self._client.copy(origin, self.bucket, self.prefix + name)
-
-    def drop_links(self, named: Container[str]) -> None:
-        """Do nothing: there are no links in a bucket."""
 
     def tidy(self, before: float) -> None:
         """Do nothing: what was not put whole was not put."""

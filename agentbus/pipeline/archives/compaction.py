@@ -27,7 +27,6 @@ from agentbus.pipeline.archives.reader import check_schema, literal, read_files
 from agentbus.pipeline.archives.retention import RETENTION
 from agentbus.pipeline.archives.versions import (
     COMPACT,
-    FORMAT,
     CommitConflict,
     File,
     State,
@@ -58,7 +57,7 @@ _FILE = "agentbus_file"
 class Compacted:
     """What was compacted, or would be: partitions (kind and date), files, rows and bytes.
 
-    With `dry_run` what comes after is unknown, and None. `converted`: the archive was one of AgentBus 0.1.
+    With `dry_run` what comes after is unknown, and None.
     """
 
     partitions: int
@@ -67,7 +66,6 @@ class Compacted:
     rows: int
     bytes_before: int
     bytes_after: int | None
-    converted: bool = False
 
 
 def compact(
@@ -85,7 +83,6 @@ def compact(
     Each partition is one commit: killed at any moment, the archive is as before or as after it.
     Rows are counted by stream before the commit; `Unhealthy`, and no change, if they differ.
     Older versions can be read for `grace` seconds more, at most a day; then replaced files are deleted.
-    An archive of AgentBus 0.1 is converted first.
     `spark` may be a function that opens a session: it is called once, if there is something to compact.
     `on_progress` is called with how many rows are compacted, and how many are to be.
     """
@@ -96,12 +93,8 @@ def compact(
     check_schema(at, state)
     todo = list(_todo(state, limit))
     every = [file for _, files in todo for file in files]
-    old_format = state.format < FORMAT
     if dry_run:
-        return Compacted(
-            *(len(todo), len(every), None, _rows(every), _bytes(every), None, old_format)
-        )
-    log.convert()
+        return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
     _clean(at)
     done: list[tuple[list[File], list[File]]] = []
     if todo:
@@ -111,12 +104,8 @@ def compact(
             done.append(each)
             tell(sum(_rows(files) for files, _ in done), _rows(every))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
-    newest = log.open()
-    at.drop_links(newest.files)
-    log.settle(newest, grace=grace, sweep=True)
-    return Compacted(
-        *(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new), old_format)
-    )
+    log.settle(log.open(), grace=grace, sweep=True)
+    return Compacted(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new))
 
 
 def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:

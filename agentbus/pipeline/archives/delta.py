@@ -19,7 +19,6 @@ from agentbus.core.version import __version__
 from agentbus.pipeline.archives.versions import (
     APPEND,
     COMPACT,
-    CONVERT,
     CREATE,
     Commit,
     File,
@@ -40,7 +39,7 @@ _TYPES: Mapping[str, Any] = {
     "array<bigint>": {"type": "array", "elementType": "long", "containsNull": True},
 }
 _PARTITIONS = ["kind", "date"]
-_OPERATIONS = {CREATE: "CREATE TABLE", APPEND: "WRITE", COMPACT: "OPTIMIZE", CONVERT: "CONVERT"}
+_OPERATIONS = {CREATE: "CREATE TABLE", APPEND: "WRITE", COMPACT: "OPTIMIZE"}
 # A feature that no other engine has keeps all others from writing: what they add or remove here would not
 # be in the archive. All of them may read.
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["agentbus"]}

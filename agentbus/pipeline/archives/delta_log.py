@@ -15,7 +15,7 @@ import orjson
 from agentbus.pipeline.archives.delta import checkpoint_bytes, commit_text
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.retention import LogFiles, disposable
-from agentbus.pipeline.archives.versions import CONVERT, Commit, State
+from agentbus.pipeline.archives.versions import Commit, State
 
 DELTA = "_delta_log"
 _COMMIT = re.compile(rf"{DELTA}/(\d{{20}})\.json")
@@ -64,7 +64,7 @@ class DeltaLog:
         missing = [commit]
         while (oldest := missing[-1]).version > 1:
             before = oldest.version - 1
-            if oldest.operation == CONVERT or len(missing) > _MOST:
+            if len(missing) > _MOST:
                 return None
             if before == self._whole or self._place.read(_commit_name(before)) is not None:
                 break

@@ -7,11 +7,10 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, Unhealthy, UsageError
 from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
-from agentbus.pipeline.archives.versions import DATA
 from agentbus.pipeline.rows import schema
 
 _KINDS = tuple(f"kind={kind}" for kind in schema.KINDS)
@@ -148,27 +147,8 @@ class Directory(Place):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             _link(origin, path)
 
-    def drop_links(self, named: Container[str]) -> None:
-        for kind in _KINDS:
-            for path in [entry.name for entry in self.listing(kind)]:
-                # A copy of the archive may have been made of the links alone.
-                last = path in named and not os.path.exists(self._path(self.data(path)))
-                if DATA.fullmatch(path) and not last:
-                    self.delete(path)
-            with told("delete", self._path(kind)):
-                self._remove_empty(kind)
-
-    def _remove_empty(self, folder: str) -> None:
-        """Remove a directory and those in it, but for what holds a file."""
-        for top, _, _ in os.walk(self._path(folder), topdown=False):
-            try:
-                os.rmdir(top)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                    raise
-
     def check(self) -> None:
-        top = ("_log", "_delta_log", "_data", *(f"_data/{kind}" for kind in _KINDS), *_KINDS)
+        top = ("_log", "_delta_log", "_data", *(f"_data/{kind}" for kind in _KINDS))
         for folder in map(self._path, top):
             with told("list", folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _no_link(folder)

@@ -42,7 +42,6 @@ from agentbus.pipeline.archives.packs import PACK, Packs, pack
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.retention import RETENTION, LogFiles, disposable, sweep_data
 from agentbus.pipeline.archives.versions import (
-    CONVERT,
     CREATE,
     EMPTY,
     FORMAT,
@@ -265,11 +264,9 @@ class Log:
         The data files must be there, as large as `files` says: they are made to survive a crash
         first. `CommitConflict` if another writer has that version: nothing changed then.
         """
-        # What a new archive is, an old one becomes by a commit that says so.
-        format = FORMAT if operation in (CREATE, CONVERT) else state.format
         columns = {**state.columns, **table.columns()}
         commit = Commit(
-            format=format,
+            format=FORMAT,
             version=state.version + 1,
             batch=batch,
             operation=operation,
@@ -281,7 +278,7 @@ class Log:
             files=tuple(files),
             removed=tuple(removed),
             positions=positions or {},
-            columns=columns if format == FORMAT and columns != state.columns else {},
+            columns=columns if columns != state.columns else {},
         )
         made = fold(state, [commit])
         name = commit_name(commit.version)
@@ -305,8 +302,7 @@ class Log:
         if not won:
             raise self._taken(commit.version)
         self._known = made = dataclasses.replace(made, read_at=_now())
-        if made.format == FORMAT:
-            self._delta.publish(commit, made, self.read)
+        self._delta.publish(commit, made, self.read)
         if made.version % interval(made) == 0:
             self._write(made)
         return made
@@ -316,13 +312,12 @@ class Log:
         name = state_name(state)
         self.place.create(name, state_bytes(state))
         self.place.replace(LAST_STATE, name.encode())
-        if state.format == FORMAT:
-            self._delta.checkpoint(state)
-            self._delta.tidy(RETENTION, landmarks(state))
+        self._delta.checkpoint(state)
+        self._delta.tidy(RETENTION, landmarks(state))
         files = self._files()
         for name in disposable(files, time.time() - _KEPT, landmarks(state), least=2):
             self.place.delete(name)
-        if state.format == FORMAT and state.version % landmarks(state) == 0:
+        if state.version % landmarks(state) == 0:
             pack(self.place, files)
 
     def _taken(self, version: int) -> CommitConflict:
@@ -350,20 +345,6 @@ class Log:
             hint="start again: what is in the archive is exact",
         )
 
-    def convert(self) -> State:
-        """Give an archive of AgentBus 0.1 a Delta log and a bounded log, and return its state.
-
-        Its next version says so, which an older AgentBus refuses to read; nothing is read or written
-        twice. An archive that is converted already is left as it is.
-        """
-        while (state := self.open()).format < FORMAT:
-            try:
-                state = self.commit(state, CONVERT, new_batch())
-            except CommitConflict:
-                continue
-            self._write(state)
-        return state
-
     # -- tidying up --
 
     def settle(self, state: State, *, grace: float = RETENTION, sweep: bool | None = None) -> None:
@@ -375,14 +356,14 @@ class Log:
         """
         if not 0 <= grace <= RETENTION:
             raise UsageError(f"a grace of {grace:g} s is not between 0 and a day")
-        if state.format == FORMAT and self._delta.lacks(state.version):
+        if self._delta.lacks(state.version):
             commit = self.read(state.version)
             if commit is not None:
                 self._delta.publish(commit, state, self.read)
         if sweep is None:
             sweep = self._swept is None or _now() - self._swept >= _SWEEP_EVERY
         if sweep:
-            if grace < RETENTION and state.format == FORMAT:
+            if grace < RETENTION:
                 # Other engines must not be offered versions whose files go now.
                 self._delta.checkpoint(state)
                 self._delta.tidy(grace, landmarks(state))

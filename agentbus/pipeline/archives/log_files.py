@@ -14,7 +14,6 @@ from agentbus.core.errors import ConfigError, Unhealthy
 from agentbus.pipeline.archives.versions import (
     DATA,
     FORMAT,
-    OLD,
     Commit,
     File,
     Position,
@@ -25,11 +24,11 @@ T = TypeVar("T")
 
 LOG = "_log"
 COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
-STATE = re.compile(rf"{LOG}/(\d{{20}})\.state\.json(?:\.zst)?")
+STATE = re.compile(rf"{LOG}/(\d{{20}})\.state\.json\.zst")
 # Names the newest state, so that readers need not list the log.
 LAST_STATE = f"{LOG}/last_state"
 # Commits between two states, and to how many of an archive's files a commit in between may come.
-_EVERY, _OLD_EVERY, _FILES = 100, 50, 200
+_EVERY, _FILES = 100, 200
 # From how many files on their paths are checked together.
 _MANY = 1000
 # Bytes that are unpacked at once.
@@ -38,7 +37,7 @@ _PIECE = 1 << 20
 _LANDMARK = 10
 
 
-class _Written(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Written(msgspec.Struct, frozen=True):
     """A state as JSON: as in memory, with a list of files."""
 
     format: int
@@ -50,7 +49,7 @@ class _Written(msgspec.Struct, frozen=True, omit_defaults=True):
     positions: dict[str, Position]
     removed: dict[str, int]
     recent: dict[int, str]
-    columns: dict[str, str] = {}
+    columns: dict[str, str]
 
 
 class _Format(msgspec.Struct):
@@ -68,13 +67,11 @@ def commit_name(version: int) -> str:
 
 def state_name(state: State) -> str:
     """Return the name under which a state is written."""
-    return f"{LOG}/{state.version:020d}.state.json" + ("" if state.format == OLD else ".zst")
+    return f"{LOG}/{state.version:020d}.state.json.zst"
 
 
 def interval(state: State) -> int:
     """Return from how many versions to how many a state is written: more of a large archive."""
-    if state.format == OLD:
-        return _OLD_EVERY
     every = _EVERY
     while every * _FILES < len(state.files):
         every *= 2
@@ -96,8 +93,6 @@ def state_bytes(state: State) -> bytes:
     held = {name: getattr(state, name) for name in _Written.__struct_fields__}
     written = _Written(**held | {"files": list(state.files.values())})
     data = msgspec.json.encode(written) + b"\n"
-    if state.format == OLD:
-        return data
     packed: bytes = pa.Codec("zstd").compress(data, asbytes=True)
     return packed
 
@@ -111,11 +106,10 @@ def read_commit(data: bytes, name: str) -> Commit:
 
 def read_state(data: bytes, name: str) -> State:
     """Return the state that a file holds; `name` is the file that an error names."""
-    if name.endswith(".zst"):
-        try:
-            data = _unpacked(data)
-        except OSError as error:
-            raise _unreadable(name) from error
+    try:
+        data = _unpacked(data)
+    except OSError as error:
+        raise _unreadable(name) from error
     written = _decoded(_STATES, data, name)
     _check_paths(written.files, written.removed, name)
     held = {field: getattr(written, field) for field in written.__struct_fields__}

@@ -7,7 +7,7 @@ executors: they get an `ArchiveTarget`, which travels with a task and holds no s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -125,10 +125,6 @@ class Place(ABC):
     def data(self, path: str) -> str:
         """Return the name under which the data file of this path in the log lies."""
         return self.target.data(path)
-
-    @abstractmethod
-    def drop_links(self, named: Container[str]) -> None:
-        """Delete the second names that AgentBus 0.1 gave data files; `named` are those of the log."""
 
     def check(self) -> None:
         """Raise `Unhealthy` if names here may lead to files elsewhere."""

@@ -15,9 +15,9 @@ import msgspec
 from agentbus.core.errors import Refused, Unhealthy
 from agentbus.core.timespec import parse_rfc3339
 
-# Of a log that was begun by AgentBus 0.1, and of one that has a Delta log beside it.
-OLD, FORMAT = 1, 2
-CREATE, APPEND, COMPACT, CONVERT = "create", "append", "compact", "convert"
+# Of the log: a reader stops at a newer one.
+FORMAT = 1
+CREATE, APPEND, COMPACT = "create", "append", "compact"
 # How long after a commit a state remembers which files it removed, in ms.
 REMEMBERED_MS = 86_400_000
 # The path of a data file: nothing else that a log names is written, read or deleted.
