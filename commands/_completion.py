@@ -50,7 +50,7 @@ _BASH = """\
     local line="${COMP_LINE:0:COMP_POINT}"
     local word="${line##*[[:space:]]}"
 
-    response=$(env COMP_WORDS="$line" COMP_CWORD=-1 %(complete_var)s=bash_complete "$1" 2>/dev/null)
+    response=$(env COMP_WORDS="$line" %(complete_var)s=bash_complete "$1" 2>/dev/null)
     [[ $word == --*=* ]] && word="${word#*=}"
     for sign in @ : =; do
         before="${word%%"${word##*"$sign"}"}"
@@ -82,9 +82,6 @@ class Bash(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        if variable("COMP_CWORD") != "-1":
-            # A script that an earlier version printed.
-            return super().get_completion_args()
         line = variable("COMP_WORDS") or ""
         words = split_arg_string(line)
         incomplete = "" if line[-1:].isspace() or not words else words.pop()

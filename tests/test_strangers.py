@@ -216,18 +216,6 @@ def test_where_the_place_in_tmp_is_taken_the_socket_is_elsewhere_with_a_warning(
             place.unlink()
 
 
-def test_a_server_that_an_older_version_started_in_tmp_is_found(tmp_path, runtime):
-    place = str(tmp_path / "server")
-    in_runtime, in_tmp = socket_place.usual(place, str(runtime))
-    assert socket_place.find(place, str(runtime)) == in_runtime
-    os.mkdir(in_tmp, 0o700)
-    try:
-        pathlib.Path(in_tmp, "redis.sock").touch()
-        assert socket_place.find(place, str(runtime)) == in_tmp
-    finally:
-        shutil.rmtree(in_tmp)
-
-
 def test_a_directory_that_went_with_its_session_is_replaced(tmp_path, runtime):
     place = tmp_path / "server"
     place.mkdir(mode=0o700)

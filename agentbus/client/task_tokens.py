@@ -110,8 +110,7 @@ def _read(path: str) -> TaskToken | None:
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
                 return None
             fields: Any = lazy_orjson.loads(file.read(_LARGEST))
-        # Files of former versions have no visibility.
-        visibility = by_hand.seconds(fields.get("visibility", by_hand.VISIBILITY))
+        visibility = by_hand.seconds(fields["visibility"])
         values = [*(fields[name] for name in _TEXTS), visibility]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):
         return None

@@ -28,10 +28,7 @@ def find(place: str, runtime: str | None) -> str | None:
     recorded = _recorded(place)
     if recorded is not None:
         return recorded
-    free = [each for each in usual(place, runtime) if not is_taken(each)]
-    # A server of an older version may run there.
-    served = [each for each in free if os.path.lexists(f"{each}/redis.sock")]
-    return next(iter(served or free), None)
+    return next((each for each in usual(place, runtime) if not is_taken(each)), None)
 
 
 def make(place: str, runtime: str | None) -> str:

@@ -70,7 +70,7 @@ def build(figures: Figures) -> Sequence[Table]:
             ("agent", *COUNTS),
             by(figures, "agent"),
             Chart("stacked", "agent", ("messages", "events", "tasks")),
-            note="Tasks of other programs, and of versions before 0.2.0, may have no agent.",
+            note="Tasks of other programs may have no agent.",
         ),
         Table(
             "times",
