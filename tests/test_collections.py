@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -36,50 +36,57 @@ TEXTS: dict[str, Verb] = {
 }
 
 
-async def refused(verb: Verb, bus: agentbus.Bus, abus: agentbus.AsyncBus, given: object) -> None:
-    with pytest.raises(UsageError):
-        verb(bus, given)
-    with pytest.raises(UsageError):
-        await verb(abus, given)
+async def accepted(
+    bus: agentbus.Bus, abus: agentbus.AsyncBus, verbs: Mapping[str, Verb], values: Sequence[object]
+) -> list[str]:
+    """Return each call that is not refused, in either world, with what it did instead."""
+    offending = []
+    for name, verb in verbs.items():
+        for given in values:
+            for world in (bus, abus):
+                try:
+                    outcome = verb(world, given)
+                    if world is abus:
+                        outcome = await outcome
+                except UsageError:
+                    continue
+                except Exception as error:  # noqa: BLE001 (it is listed)
+                    outcome = error
+                offending.append(f"{type(world).__name__} {name}({given!r}): {outcome!r}")
+    return offending
 
 
-@pytest.mark.parametrize("given", [3, object(), True, 0.5], ids=["int", "object", "bool", "float"])
-@pytest.mark.parametrize("verb", COLLECTIONS)
 async def test_what_is_not_a_collection_is_refused(
-    bus: agentbus.Bus, abus: agentbus.AsyncBus, verb: str, given: object
+    bus: agentbus.Bus, abus: agentbus.AsyncBus
 ) -> None:
-    await refused(COLLECTIONS[verb], bus, abus, given)
+    assert await accepted(bus, abus, COLLECTIONS, [3, object(), True, 0.5]) == []
     assert bus.queues() == []
 
 
-@pytest.mark.parametrize(
-    "given", [3, b"1-1", ["1-1"], {"1-1": 1}, object()], ids=lambda one: type(one).__name__
-)
-@pytest.mark.parametrize("verb", TEXTS)
-async def test_what_is_not_a_text_is_refused(
-    bus: agentbus.Bus, abus: agentbus.AsyncBus, verb: str, given: object
-) -> None:
-    await refused(TEXTS[verb], bus, abus, given)
+async def test_what_is_not_a_text_is_refused(bus: agentbus.Bus, abus: agentbus.AsyncBus) -> None:
+    values = [3, b"1-1", ["1-1"], {"1-1": 1}, object()]
+
+    assert await accepted(bus, abus, TEXTS, values) == []
 
 
-@pytest.mark.parametrize(
-    "given", [3, [["build"]], [b"build"], object()], ids=["int", "lists", "bytes", "object"]
-)
 async def test_topics_that_are_no_texts_are_refused(
-    bus: agentbus.Bus, abus: agentbus.AsyncBus, given: Any
+    bus: agentbus.Bus, abus: agentbus.AsyncBus
 ) -> None:
-    with pytest.raises(UsageError):
-        list(bus.overhear(given))
-    with pytest.raises(UsageError):
-        [one async for one in abus.overhear(given)]
+    values: list[Any] = [3, [["build"]], [b"build"], object()]
+    for given in values:
+        with pytest.raises(UsageError):
+            list(bus.overhear(given))
+        with pytest.raises(UsageError):
+            [one async for one in abus.overhear(given)]
 
 
-@pytest.mark.parametrize("given", [None, "build", b"build"], ids=["None", "text", "bytes"])
-def test_tags_that_are_no_list_change_no_note(bus: agentbus.Bus, given: Any) -> None:
+def test_tags_that_are_no_list_change_no_note(bus: agentbus.Bus) -> None:
     bus.jot("k", "before", tags=["build"])
+    values: list[Any] = [None, "build", b"build"]
 
-    with pytest.raises(UsageError, match=r"^the tags are "):
-        bus.jot("k", "after", tags=given)
+    for given in values:
+        with pytest.raises(UsageError, match=r"^the tags are "):
+            bus.jot("k", "after", tags=given)
     assert bus.recall("k").value == "before"
 
 
