@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+
+import pytest
 
 HERE = pathlib.Path(__file__).parent
 
@@ -21,3 +24,17 @@ def test_the_smoke_tier_needs_neither_spark_nor_postgresql():
 
 def test_the_smoke_tier_names_each_file_once_in_order():
     assert smoke() == sorted(set(smoke()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["tests/x.py"], ["nowhere"], ["-x", "tests/x.py::test_it"], ["-k", "ttl", "./tests/x"]],
+)
+def test_a_file_that_does_not_exist_is_named_before_anything_is_set_up(words):
+    script = HERE.parent / "scripts/test"
+    path = words[-1].partition("::")[0]
+
+    done = subprocess.run([script, *words], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"scripts/test: no such file: {path}\n"
