@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import pathlib
+import pkgutil
 import runpy
 import selectors
 import signal
@@ -27,6 +28,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import sqlalchemy
+
+import agentbus
 from tests.profiles import NIGHTLY
 from tests.servers import ROOT, Shell
 
@@ -240,22 +244,16 @@ def _run_file(file: str, words: Sequence[str]) -> NoReturn:
         os._exit(code)
 
 
-def _prepare() -> None:
-    """Import what most verbs and programs import when they run."""
-    from agentbus.commands._declare import VERBS, module
-    from agentbus.events import Consumer, Ledger, Relay  # noqa: F401
+# Few command lines need these, which take as long to import as all others.
+_SELDOM = ("agentbus.pipeline", "agentbus.testing", "agentbus.torture")
 
-    for verb in VERBS:
-        module(verb)
-    for name in (
-        "aio",
-        "commands._main",
-        "commands._click",
-        "commands._errors",
-        "client.bus",
-        "workers.worker",
-    ):
-        importlib.import_module(f"agentbus.{name}")
+
+def _prepare() -> None:
+    """Import what verbs and programs import when they run, and the driver of PostgreSQL."""
+    for module in pkgutil.walk_packages(agentbus.__path__, "agentbus."):
+        if not module.name.startswith(_SELDOM) and module.name != "agentbus.__main__":
+            importlib.import_module(module.name)
+    sqlalchemy.create_engine("postgresql+psycopg://")
     gc.collect()
     gc.freeze()
 
