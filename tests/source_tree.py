@@ -52,6 +52,17 @@ def tree(path: pathlib.Path) -> ast.Module:
 
 
 @functools.cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Return every node of every file's syntax tree, each with its module: walked once for all rules."""
+    return [
+        (module, node)
+        for path in files()
+        for module in [module_name(path)]
+        for node in ast.walk(tree(path))
+    ]
+
+
+@functools.cache
 def imports() -> tuple[Import, ...]:
     """Return every import of every file."""
     return tuple(found for path in files() for found in _imports(path))

@@ -34,7 +34,7 @@ from agentbus.tasks import Flows, FlowTask, chain
 from tests import browsing, inprocess
 from tests.forking import new_shell
 from tests.servers import Server, Shell, free_port
-from tests.source_tree import files, module_name, scripts, tree
+from tests.source_tree import nodes, scripts
 from tests.test_keys import glob, projects
 
 # Verbs leave connections as they do where a process ends.
@@ -619,9 +619,9 @@ def asked(server: Server) -> set[str]:
     """Return the commands that the source names, subcommands as the rule writes them."""
     known = {name.decode() for name in server.ask("COMMAND", "LIST")}
     found = set()
-    for path in files():
-        if module_name(path) not in NAMES_NO_COMMANDS:
-            found |= {name for node in ast.walk(tree(path)) if (name := named(node))}
+    for module, node in nodes():
+        if module not in NAMES_NO_COMMANDS and (name := named(node)):
+            found.add(name)
     for path in scripts():
         code = re.sub("--.*", "", path.read_text())
         found |= {

@@ -11,7 +11,7 @@ import pytest
 import agentbus
 from agentbus.errors import AgentBusError
 from tests.servers import Shell
-from tests.source_tree import files, module_name, tree
+from tests.source_tree import nodes
 
 # These look after the embedded server, or install a package: there is no call for that.
 ONLY_IN_A_SHELL = re.compile(r"'agentbus server \w+'|pip install( --upgrade)?")
@@ -20,15 +20,13 @@ ONLY_IN_A_SHELL = re.compile(r"'agentbus server \w+'|pip install( --upgrade)?")
 def advice(keyword: str, *, commands: bool) -> dict[str, str]:
     """Return the texts of all arguments of this name, by where they stand."""
     return {
-        f"{module_name(path)}:{argument.value.lineno}": "".join(
+        f"{module}:{argument.value.lineno}": "".join(
             part.value if isinstance(part, ast.Constant) else " "
             for part in ast.walk(argument.value)
             if isinstance(part, ast.Constant) and isinstance(part.value, str)
         )
-        for path in files()
-        if module_name(path).startswith("agentbus.commands") is commands
-        for call in ast.walk(tree(path))
-        if isinstance(call, ast.Call)
+        for module, call in nodes()
+        if isinstance(call, ast.Call) and module.startswith("agentbus.commands") is commands
         for argument in call.keywords
         if argument.arg == keyword
     }

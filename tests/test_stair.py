@@ -7,7 +7,7 @@ import collections
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, tree
+from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, nodes
 
 # Each line may import from the lines above it; the rooms of one line do not know each other.
 STAIR = (
@@ -107,10 +107,9 @@ def test_the_names_of_modules_are_unique_within_a_room():
 
 def test_no_two_classes_have_one_name():
     defined: dict[str, set[str]] = collections.defaultdict(set)
-    for path in files():
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ClassDef):
-                defined[node.name].add(module_name(path))
+    for module, node in nodes():
+        if isinstance(node, ast.ClassDef):
+            defined[node.name].add(module)
 
     assert {name: sorted(where) for name, where in defined.items() if len(where) > 1} == {}
 
