@@ -1,4 +1,12 @@
-"""The fenced blocks of a page, and what types them into shells and holds the output against them."""
+"""The fenced blocks of a page, and what types them into shells and holds the output against them.
+
+A `console` block holds commands after `$ ` (going on after `> `) and the output of each, where
+`...` stands for anything, and ids and times for any id and time. A `python` block is followed by an
+`output` block if it prints something. A page is one session: a fresh home with an embedded server.
+Marks stand in a comment on the line before a block: `terminal=2` is another shell, `terminal=3` a third;
+with `waits` its output is looked at when the page ends. `no-run` marks what needs more than one machine
+has, `signature` how something is called.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +17,22 @@ import signal
 import subprocess
 import sys
 
-from tests.servers import Shell
+from tests.servers import ROOT, Shell
 
+# The examples are programs of their own, with tests of their own.
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "examples" not in path.parts)
+PAGES = [ROOT / "README.md", *DOCS]
+NOT_RUN = {"no-run", "signature"}
 DONE = "\x1e"
 # The marks stand in a comment before the fence: a site's Markdown takes a language alone behind it.
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<marks>[^\n]*?) -->\n)?^```(?P<language>.*?)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+
+
+def named(path: pathlib.Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 class Block:
@@ -130,18 +146,24 @@ else:
         exec(code, {"agentbus": agentbus, "bus": bus, "__name__": "__main__"})
 """
 
-# Plain `redis-cli`, as it prints when no terminal reads it: machines need not have one.
-REDIS_CLI = f"""#!{sys.executable}
-import sys, redis
-def lines(reply):
-    if isinstance(reply, (list, tuple)):
-        return "".join(map(lines, reply))
-    return f"{{reply.decode() if isinstance(reply, bytes) else '' if reply is None else reply}}\\n"
-_, _, socket, *command = sys.argv
-connection = redis.connection.UnixDomainSocketConnection(path=socket, protocol=2)
-connection.send_command(*command)
-sys.stdout.write(lines(connection.read_response()))
-connection.disconnect()
+# Plain `redis-cli`, as it prints when no terminal reads it: machines need not have one. It speaks the
+# protocol itself: to import a client takes far longer than any command of a page.
+REDIS_CLI = f"""#!{sys.executable} -IS
+import socket, sys
+_, _, place, *command = sys.argv
+server = socket.socket(socket.AF_UNIX)
+server.connect(place)
+words = [word.encode("utf-8", "surrogateescape") for word in command]
+server.sendall(b"*%d\\r\\n" % len(words) + b"".join(b"$%d\\r\\n%b\\r\\n" % (len(w), w) for w in words))
+replies = server.makefile("rb")
+def lines():
+    kind, value = (line := replies.readline())[:1], line[1:-2]
+    if kind == b"*":
+        return b"".join(lines() for _ in range(max(0, int(value))))
+    if kind == b"$":
+        value = replies.read(int(value) + 2)[:-2] if int(value) >= 0 else b""
+    return value + b"\\n"
+sys.stdout.buffer.write(lines())
 """
 
 

@@ -1,11 +1,6 @@
-"""The documentation names everything there is, its links lead somewhere, and its examples run.
+"""The documentation names everything there is, its links lead somewhere, and its blocks can be read.
 
-A `console` block holds commands after `$ ` (going on after `> `) and the output of each, where
-`...` stands for anything, and ids and times for any id and time. A `python` block is followed by an
-`output` block if it prints something. A page is one session: a fresh home with an embedded server.
-Marks stand in a comment on the line before a block: `terminal=2` is another shell, `terminal=3` a third;
-with `waits` its output is looked at when the page ends. `no-run` marks what needs more than one machine
-has, `signature` how something is called.
+That its examples run is in `test_docs_examples.py`; how blocks are marked, in `pages.py`.
 """
 
 from __future__ import annotations
@@ -14,13 +9,11 @@ import asyncio
 import functools
 import inspect
 import json
-import os
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -35,27 +28,15 @@ from agentbus.core import names, settings
 from agentbus.core.keys import Keys
 from agentbus.core.record import Record
 from agentbus.store import schemes
-from tests.forking import new_shell
-from tests.pages import REDIS_CLI, RUNNER, Block, Terminal, blocks, run_python
-from tests.servers import Shell, program
-from tests.tiers import nightly
+from tests.pages import NOT_RUN, PAGES, ROOT, Block, blocks, named
 from tests.torture.modes import MODES
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs/reference"
-# The examples are programs of their own, with tests of their own.
-DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if "examples" not in path.parts)
-PAGES = [ROOT / "README.md", *DOCS]
 LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "text"}
-NOT_RUN = {"no-run", "signature"}
 MARKS = {*NOT_RUN, "waits", "terminal=2", "terminal=3"}
 CODE_SPAN = re.compile(r"(`+)(?!`)(?=.*?\S).+?(?<!`)\1(?!`)", re.DOTALL)
 # Where links to files of the repository lead that stand on pages which are shown elsewhere, too.
 REPOSITORY = re.compile(r"https://github\.com/agentbus-toolkit/agentbus/(?:blob|tree|raw)/main/")
-
-
-def named(path: pathlib.Path) -> str:
-    return str(path.relative_to(ROOT))
 
 
 @functools.cache
@@ -282,10 +263,12 @@ def test_the_glossary_has_each_term_once_in_order():
 # -- the links lead somewhere -------------------------------------------------------------------
 
 
+@functools.cache
 def prose(path: pathlib.Path) -> str:
     return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
+@functools.cache
 def anchors(path: pathlib.Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -358,71 +341,7 @@ def test_every_page_can_be_reached_from_the_index():
     assert {path for path in PAGES if path not in (index, ROOT / "README.md")} <= linked
 
 
-# -- the examples run ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def session(tmp_path: pathlib.Path) -> Iterator[Shell]:
-    """A fresh home in which the commands of one page run."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "redis-cli").write_text(REDIS_CLI)
-    (tools / "redis-cli").chmod(0o755)
-    (tmp_path / "runner.py").write_text(RUNNER)
-    path = f"{pathlib.Path(program()).parent}:{tools}:{os.environ['PATH']}"
-    # A short path, as homes have: the server's socket lies in it.
-    with tempfile.TemporaryDirectory(prefix="docs-", dir="/tmp") as home:
-        shell = new_shell(pathlib.Path(home), {"PATH": path, "LOGNAME": "you", "USER": "you"})
-        yield shell
-        shell.run("server", "stop")
-
-
-def runnable(path: pathlib.Path) -> bool:
-    return any(
-        block.language in ("console", "python") and not NOT_RUN & set(block.marks)
-        for block in blocks(path)
-    )
-
-
-# Each takes as long as ten others; the shop has tests of its own.
-LONG = ("docs/tutorial/shop.md",)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        nightly(path, id=named(path)) if named(path) in LONG else pytest.param(path, id=named(path))
-        for path in PAGES
-        if runnable(path)
-    ],
-)
-def test_the_examples_of_the_page_do_what_they_say(path, session, tmp_path):
-    place = session.home / "app"
-    place.mkdir()
-    if "cp -r docs/examples" in path.read_text():
-        # As a reader does in a checkout.
-        (place / "docs").symlink_to(ROOT / "docs")
-    terminals: dict[str, Terminal] = {}
-    try:
-        for block in blocks(path):
-            if NOT_RUN & set(block.marks):
-                continue
-            if block.language == "console":
-                which = next((mark for mark in block.marks if mark[:9] == "terminal="), "")
-                if which not in terminals:
-                    terminals[which] = Terminal(session.environment, place)
-                terminals[which].type(block.commands())
-                if "waits" not in block.marks:
-                    terminals[which].settle()
-            elif block.language == "python":
-                file = tmp_path / f"line{block.line}.py"
-                file.write_text(block.text)
-                run_python(file, block, session, place)
-        for terminal in terminals.values():
-            terminal.settle()
-    finally:
-        for terminal in terminals.values():
-            terminal.close()
+# -- the blocks ----------------------------------------------------------------------------------
 
 
 def test_every_block_is_of_a_kind_that_is_checked():
