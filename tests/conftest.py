@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import strategies
 
 import agentbus
 import agentbus.aio
@@ -61,6 +62,8 @@ def pytest_collection() -> Generator[None, object, object]:
     with (CACHE / "collecting.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Hypothesis tries every character once, for three seconds, and keeps the table in a file.
+            strategies.text().validate()
         except BlockingIOError:
             fcntl.flock(lock, fcntl.LOCK_SH)
         # Hundreds of thousands of objects are made here, and all of them stay.
@@ -97,6 +100,17 @@ _WAITING = (
     *("tests/test_faults.py", "tests/test_pausing_workers.py", "tests/test_adversity.py"),
     "tests/test_durable.py",
 )
+
+
+# All of their tests are slow: without those, they are not even imported.
+_AT_NIGHT = ("tests/browser", "tests/clients")
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Leave out what only the nightly tier runs."""
+    if config.getoption("markexpr") != "not slow":
+        return None
+    return str(collection_path.relative_to(config.rootpath)) in _AT_NIGHT or None
 
 
 # What these files are about is decided above the store: on the in-memory server in the nightly tier alone.
