@@ -17,9 +17,13 @@ import sqlalchemy as sa
 from agentbus.events import Ledger
 from tests.events.shop import STREAM, entries, expire, payload, rows
 from tests.servers import Shell
+from tests.tiers import nightly
 from tests.torture.events.postgres import Postgres
 
 PASSWORD = "correct-horse"
+on_postgresql = pytest.mark.parametrize(
+    "database", ["postgresql", nightly("sqlite")], indirect=True
+)
 MODULE = """
 import sqlalchemy as sa
 from agentbus.events import consumer
@@ -42,9 +46,9 @@ def audit(event, session):
 """
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])
+@pytest.fixture(params=["sqlite", nightly("postgresql")])
 def database(request: pytest.FixtureRequest) -> str:
-    """The verbs on PostgreSQL; on SQLite the tutorial runs them, and these by hand."""
+    """The verbs on SQLite; each looks at the tables as it starts, which takes PostgreSQL far longer."""
     kind = "sqlite_database" if request.param == "sqlite" else "postgres_database"
     found: str = request.getfixturevalue(kind)
     return found
@@ -129,6 +133,7 @@ def acted(ledger: Ledger) -> list[tuple[str, str | None]]:
 # -- end to end ---------------------------------------------------------------------------------
 
 
+@on_postgresql
 def test_an_event_goes_from_the_shell_through_the_relay_to_every_consumer(shop, ledger):
     sent = sorted(send(shop) for _ in range(3))
 
@@ -310,6 +315,7 @@ def test_a_lease_can_be_made_shorter_and_not_too_short(shop, started, ledger):
 # -- the outbox ---------------------------------------------------------------------------------
 
 
+@on_postgresql
 def test_init_says_what_it_made_and_what_was_there(shell):
     (made,) = shell.records("outbox", "init")
     (again,) = shell.records("outbox", "init")
@@ -569,6 +575,7 @@ def test_status_tells_who_is_behind_and_where_somebody_is_needed(shop: Shell, le
     assert row.endswith("page")
 
 
+@on_postgresql
 def test_the_sql_of_the_tables_is_printed_and_not_run(shell: Shell, database: str):
     said = shell.ok("outbox", "init", "--sql", "--prefix", "b_")
 
