@@ -105,24 +105,13 @@ def spark(s3_port: int) -> Iterator[SparkSession]:
         "local[2,4]",
         conf={
             "spark.driver.memory": "1g",
-            "spark.sql.shuffle.partitions": "2",
+            **clusters.PLAIN_PLANS,
             "spark.driver.extraJavaOptions": clusters.QUICK,
             **clusters.s3a_settings(f"http://127.0.0.1:{s3_port}"),
         },
     )
     yield opened
     opened.stop()
-
-
-@pytest.fixture(scope="module")
-def plain_plans(spark: SparkSession) -> Iterator[None]:
-    """Have the session interpret its plans for a module that uses this fixture."""
-    before = {name: spark.conf.get(name) for name in clusters.PLAIN_PLANS}
-    for name, value in clusters.PLAIN_PLANS.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 @pytest.fixture

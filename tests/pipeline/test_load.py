@@ -26,7 +26,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def registered(spark, plain_plans):
+def registered(spark):
     spark.dataSource.register(AgentBusSource)
     return spark
 

@@ -7,14 +7,10 @@ import math
 import random
 from decimal import Decimal
 
-import pytest
-
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.reports import NAMES, load, running
 from tests.pipeline import histories, report_queries, talk
 from tests.pipeline.archives import row, write_archive
-
-pytestmark = pytest.mark.usefixtures("plain_plans")
 
 # How often attempts end in each way.
 OUTCOMES = {

@@ -21,7 +21,6 @@ from tests.pipeline.reckoning import written
 from tests.pipeline.talk import START, frame, gap, history, row, said, task
 from tests.tiers import nightly
 
-pytestmark = pytest.mark.usefixtures("plain_plans")
 TALK = ("activity", "conversations", "flags")
 Rows = list[dict[str, Any]]
 

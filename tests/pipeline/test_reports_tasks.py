@@ -20,7 +20,6 @@ from tests.pipeline.histories import START, history
 from tests.pipeline.reckoning import Reckoning
 from tests.tiers import nightly
 
-pytestmark = pytest.mark.usefixtures("plain_plans")
 UTC = datetime.UTC
 REPORTS = ("tasks", "lag", "slowest", "anomalies")
 KEYS = ("queue", "group", "worker", "what", "name", "figure", "time", "cause")

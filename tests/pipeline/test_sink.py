@@ -22,7 +22,7 @@ from tests.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
-def registered(spark, plain_plans):
+def registered(spark):
     spark.dataSource.register(AgentBusSource)
     return spark
 
