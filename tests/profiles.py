@@ -33,10 +33,10 @@ _PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
 def runs() -> settings:
-    """Return settings for state machines: 30 runs in CI, 1,000 at night."""
+    """Return settings for state machines: 12 runs in CI, 1,000 at night."""
     nightly = settings.default.max_examples >= 1000
     return settings(
-        max_examples=1000 if nightly else 30,
+        max_examples=1000 if nightly else 12,
         stateful_step_count=50 if nightly else 30,
         phases=_PHASES,
     )

@@ -268,7 +268,7 @@ with agentbus.connect(sys.argv[1], project="app") as bus:
 """
 
 
-@pytest.mark.parametrize("kills", [6, nightly(100)])
+@pytest.mark.parametrize("kills", [3, nightly(100)])
 def test_a_step_whose_end_was_recorded_is_never_repeated(
     own_server: Server, tmp_path: pathlib.Path, kills: int
 ) -> None:

@@ -76,7 +76,7 @@ def speak_under_kills(shell: Shell, loops: int, each: int, kills: int) -> None:
 
 
 def test_speaking_while_the_server_is_killed_again_and_again(shell):
-    speak_under_kills(shell, loops=4, each=50, kills=6)
+    speak_under_kills(shell, loops=4, each=20, kills=4)
 
 
 @pytest.mark.slow

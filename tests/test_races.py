@@ -110,7 +110,7 @@ def test_of_fifty_processes_one_wins_in_each_of_a_hundred_rounds(crowd, own_serv
 # -- await --
 
 
-@pytest.mark.parametrize("number", [80, nightly(200)])
+@pytest.mark.parametrize("number", [40, nightly(200)])
 def test_many_awaiters_sleep_until_the_satisfy_and_none_misses_it(crowd, own_server, bus, number):
     awaiters = [
         crowd.start("await", "building", "--timeout", "300", stderr=subprocess.DEVNULL)
@@ -225,7 +225,8 @@ def test_what_many_processes_say_at_once_is_all_there(crowd, bus):
     assert sorted(said) == sorted(f"message {number}" for number in range(50))
 
 
-def test_threads_that_use_a_new_server_in_memory_at_once_share_its_data():
+@pytest.mark.parametrize("servers", [20, nightly(100)])
+def test_threads_that_use_a_new_server_in_memory_at_once_share_its_data(servers):
     between, crowd = sys.getswitchinterval(), 8
     at_once = threading.Barrier(crowd)
 
@@ -235,7 +236,7 @@ def test_threads_that_use_a_new_server_in_memory_at_once_share_its_data():
 
     sys.setswitchinterval(1e-6)
     try:
-        for number in range(100):
+        for number in range(servers):
             url = f"memory://threads{number}"
             buses = [agentbus.connect(url, agent=f"a{each}") for each in range(crowd)]
             with ThreadPoolExecutor(crowd) as pool:

@@ -57,26 +57,28 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
     assert own_server.ask("DBSIZE") == 0
 
 
+# The checks that find each of them are in test_agents_checks.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("control", "check"),
     [
         ("clock_tokens", "token_back"),
-        nightly("by_name", "held_twice"),
-        nightly("no_expiry", "refused_falsely"),
-        nightly("keeps_given", "refused_falsely"),
-        nightly("gives_part", "held_twice"),
-        nightly("read_first", "passed_unread"),
-        nightly("print_last", "lost"),
-        nightly("last_id", "passed_unread"),
-        nightly("reads_again", "read_again"),
-        nightly("maxlen", "lost"),
-        nightly("unbounded", "overfull"),
-        nightly("whole_inbox", "refused_early"),
-        nightly("refuse_after", "refused_and_there"),
-        nightly("say_again", "doubled"),
-        nightly("answer_again", "answered_twice"),
-        nightly("read_on_arrival", "claimed_early"),
-        nightly("no_answers", "untrue_in_the_end"),
+        ("by_name", "held_twice"),
+        ("no_expiry", "refused_falsely"),
+        ("keeps_given", "refused_falsely"),
+        ("gives_part", "held_twice"),
+        ("read_first", "passed_unread"),
+        ("print_last", "lost"),
+        ("last_id", "passed_unread"),
+        ("reads_again", "read_again"),
+        ("maxlen", "lost"),
+        ("unbounded", "overfull"),
+        ("whole_inbox", "refused_early"),
+        ("refuse_after", "refused_and_there"),
+        ("say_again", "doubled"),
+        ("answer_again", "answered_twice"),
+        ("read_on_arrival", "claimed_early"),
+        ("no_answers", "untrue_in_the_end"),
     ],
 )
 def test_who_does_it_wrong_is_found_out(tmp_path: pathlib.Path, control: str, check: str) -> None:

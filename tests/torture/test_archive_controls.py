@@ -16,14 +16,9 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize(
-    "control",
-    [
-        # Two must die at the right moment, which takes many kills.
-        pytest.param(name, marks=() if name == "ids_as_text" else pytest.mark.slow)
-        for name in FOUND
-    ],
-)
+# The checks that find each of them are in test_archive_checks; some must die at the right moment.
+@pytest.mark.slow
+@pytest.mark.parametrize("control", FOUND)
 def test_a_wrong_archiver_is_caught(control, tmp_path):
     (verdict,) = MODES["archive"].torture(Trial(5, 0.2, tmp_path, control=control))
 

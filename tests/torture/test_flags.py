@@ -139,13 +139,15 @@ def test_a_server_that_is_not_ours_suffers_nothing_and_keeps_nothing(
     assert own_server.ask("DBSIZE") == 0
 
 
+# The checks that find each of them are in test_flags_checks.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("control", "by"),
     [
-        pytest.param("check_then_wait", "never_woken", marks=pytest.mark.slow),
-        pytest.param("unfenced_lease", "false_holders", marks=pytest.mark.slow),
+        ("check_then_wait", "never_woken"),
+        ("unfenced_lease", "false_holders"),
         ("check_then_set", "held_twice_in_time"),
-        pytest.param("any_end", "woken_falsely", marks=pytest.mark.slow),
+        ("any_end", "woken_falsely"),
     ],
 )
 def test_who_does_it_wrong_is_found_out(control: str, by: str, tmp_path: pathlib.Path) -> None:

@@ -55,13 +55,10 @@ def test_a_server_of_others_suffers_nothing_and_keeps_nothing(
     assert kept == {b"theirs"}
 
 
+# The checks that find each of them are in test_talk_checks.
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("control", "check"),
-    [
-        pytest.param("poll_by_id", "lost", marks=pytest.mark.slow),
-        ("maxlen", "lost"),
-        pytest.param("say_again", "doubled", marks=pytest.mark.slow),
-    ],
+    ("control", "check"), [("poll_by_id", "lost"), ("maxlen", "lost"), ("say_again", "doubled")]
 )
 def test_who_talks_wrongly_is_found_out(tmp_path: pathlib.Path, control: str, check: str) -> None:
     assert control in MODES["talk"].controls
