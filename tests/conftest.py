@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
+import itertools
 import os
 import pathlib
 import signal
@@ -141,16 +142,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pathlib.Path]:
+    """Return places of fresh homes: for each of its own, pytest would search all folders for a number."""
+    place = tmp_path_factory.mktemp("homes", numbered=False)
+    return (place / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, homes: Iterator[pathlib.Path]) -> None:
     """No setting of the machine's user reaches a test."""
     kept = scrubbed(dict(os.environ))
     for name in list(os.environ):
         if name not in kept:
             monkeypatch.delenv(name)
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     monkeypatch.setenv("HOME", str(home))
 
 
