@@ -64,20 +64,20 @@ def _before_commit(session: HandlerSession) -> None:
 
 
 class Guard:
-    """Guards one transaction while a handler runs: `with Guard(connection) as guard`.
+    """Guards one transaction while a handler runs: `with Guard(connection, limit) as guard`.
 
     At the end it raises `CommitInTransactionError` if a statement was refused, and `HandlerFailed` if the
     handler ignored an SQL error, even if it caught the exceptions.
     """
 
-    def __init__(self, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, limit: TimeLimit) -> None:
         self._connection = connection
+        self._limit = limit
         self._pooled: Any = connection.connection
         self._raw: Any = self._pooled.driver_connection
         self._postgres = connection.dialect.name == POSTGRESQL
         self._refused: str | None = None
         self._swallowed: BaseException | None = None
-        self._overdue: HandlerFailed | None = None
         self._base: Any = None
         self.done = False
 
@@ -145,12 +145,12 @@ class Guard:
 
     def failed(self, error: BaseException) -> None:
         """Look at the driver's error of a statement in PostgreSQL, even if the handler ignores it."""
-        self._overdue = self._overdue or overdue(error)
+        self._limit.look(error)
 
     def _judge(self, error: BaseException | None) -> None:
         if self._gone:
-            if self._overdue is not None:
-                raise self._overdue from error
+            if self._limit.exceeded is not None:
+                raise self._limit.exceeded from error
             # The handler is not at fault, whatever it raised.
             raise sa.exc.OperationalError(
                 "(in a handler)", None, ConnectionResetError(_LOST), connection_invalidated=True
@@ -342,16 +342,42 @@ def _swallowed(error: BaseException | None) -> HandlerFailed:
     )
 
 
-def overdue(error: BaseException) -> HandlerFailed | None:
-    """Return the error for a handler that PostgreSQL's time limits cut off, None for any other error."""
-    error = getattr(error, "orig", None) or error
-    if getattr(error, "sqlstate", None) not in _OVERDUE:
-        return None
-    return HandlerFailed(
-        f"the handler took longer than the database allows for a transaction ({str(error).strip()})",
-        hint="do slow work outside of the transaction, as with Guarantee.AT_LEAST_ONCE, or raise"
-        " idle_in_transaction_session_timeout",
-    )
+class TimeLimit:
+    """Records that PostgreSQL ended a transaction which was idle, or open, for too long.
+
+    The server's message is the error of the next statement. If the driver reads it together with the
+    answer to the statement before, it is a notice, and the next statement meets a closed connection.
+    """
+
+    def __init__(self) -> None:
+        self._raw: Any = None
+        self.exceeded: HandlerFailed | None = None
+
+    def watch(self, connection: sa.Connection) -> None:
+        """Record what the server says on a connection, until `close`."""
+        if connection.dialect.name == POSTGRESQL:
+            self._raw = connection.connection.driver_connection
+            self._raw.add_notice_handler(self._noticed)
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.remove_notice_handler(self._noticed)
+
+    def look(self, error: BaseException) -> None:
+        """Record an error of SQLAlchemy's, or of the driver's, if it is the server's message."""
+        error = getattr(error, "orig", None) or error
+        self._record(getattr(error, "sqlstate", None), str(error).strip())
+
+    def _noticed(self, notice: Any) -> None:
+        self._record(notice.sqlstate, notice.message_primary)
+
+    def _record(self, state: str | None, message: str) -> None:
+        if state in _OVERDUE and self.exceeded is None:
+            self.exceeded = HandlerFailed(
+                f"the handler took longer than the database allows for a transaction ({message})",
+                hint="do slow work outside of the transaction, as with Guarantee.AT_LEAST_ONCE, or raise"
+                " idle_in_transaction_session_timeout",
+            )
 
 
 def ended() -> CommitInTransactionError:

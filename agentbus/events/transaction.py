@@ -15,7 +15,7 @@ from agentbus.events.batch_mark import BatchMark
 from agentbus.events.databases import now_ms, transaction_id
 from agentbus.events.declare import Context
 from agentbus.events.guarantee import Guarantee
-from agentbus.events.guard import Guard, ended, overdue
+from agentbus.events.guard import Guard, TimeLimit, ended
 from agentbus.events.handler_errors import HandlerError, error_text
 
 if TYPE_CHECKING:
@@ -74,11 +74,12 @@ class EventTransactions:
 
     def exactly_once(self, events: Sequence[StreamEvent], attempt: int = 1) -> int:
         """Handle events; returns how many were not duplicates. Raises `HandlerError`."""
-        with self._transaction() as connection:
+        with self._transaction() as (connection, limit):
             fresh, number = self._fresh(connection, events)
             self._at("consumer.deduped")
             if fresh:
-                self._handle(connection, fresh if self._consumer.batch else fresh[0], attempt)
+                what = fresh if self._consumer.batch else fresh[0]
+                self._handle(connection, limit, what, attempt)
             if self._counted:
                 self._delete_attempts(connection, events)
             self._at("consumer.handled")
@@ -145,12 +146,12 @@ class EventTransactions:
                 raise HandlerError from wrong
             if mine.guarantee is not Guarantee.EXACTLY_ONCE:
                 self._call(one.event, one.attempts + 1)
-            with self._transaction() as connection:
+            with self._transaction() as (connection, limit):
                 number = _number(connection)
                 connection.execute(sa.delete(made).where(this))
                 if mine.guarantee is Guarantee.EXACTLY_ONCE:
                     what = [one.event] if mine.batch else one.event
-                    self._handle(connection, what, one.attempts + 1)
+                    self._handle(connection, limit, what, one.attempts + 1)
                 self._keep_lease(connection, number)
         except HandlerError as error:
             failed = sa.update(made).where(this).values(error=error_text(error.__cause__ or error))
@@ -235,19 +236,24 @@ class EventTransactions:
     # -- the handler --
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def _transaction(self) -> Iterator[tuple[sa.Connection, TimeLimit]]:
         """Run a block in the transaction of a handler, which may be cut off only at the next statement."""
+        limit = TimeLimit()
         try:
             with self._ledger.transaction() as connection:
-                yield connection
+                limit.watch(connection)
+                yield connection, limit
         except sa.exc.DBAPIError as error:
-            if (late := overdue(error)) is None:
+            limit.look(error)
+            if limit.exceeded is None:
                 raise
-            raise HandlerError from late
+            raise HandlerError from limit.exceeded
+        finally:
+            limit.close()
 
-    def _handle(self, connection: sa.Connection, what: Any, attempt: int) -> None:
+    def _handle(self, connection: sa.Connection, limit: TimeLimit, what: Any, attempt: int) -> None:
         try:
-            with Guard(connection) as guard:
+            with Guard(connection, limit) as guard:
                 self._run(what, attempt, guard.session)
         except Exception as error:
             raise HandlerError from error
