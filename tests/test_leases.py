@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +17,10 @@ from agentbus.coordination import leases
 from agentbus.core.keys import Keys
 from agentbus.store.steps import Command, Wait
 from agentbus.store.verb import Patient
-from tests.pausing import leasing
+from tests.pausing import hurry, leasing
 from tests.repositories import make_repository
 from tests.servers import ask, client
+from tests.test_races import until
 
 
 @pytest.fixture(autouse=True)
@@ -436,17 +436,12 @@ def test_the_end_of_a_block_leaves_a_lease_that_was_taken_since(bus, bob):
 
 
 def test_the_leases_of_a_block_are_renewed(bus, monkeypatch):
-    lease, renewed = bus.lease("a", ttl=0.2), threading.Event()
-    first, renew = lease.until, lease.renew
+    intervals = hurry(monkeypatch)
+    with bus.lease("a", ttl=60) as lease:
+        first = lease.until
+        until(lambda: bus.leases()[0].until > first)
 
-    def renewing() -> None:
-        renew()
-        renewed.set()
-
-    monkeypatch.setattr(lease, "renew", renewing)
-    with lease:
-        assert renewed.wait(60)
-        assert bus.leases()[0].until > first
+    assert intervals == [20]
 
 
 def test_a_lease_is_renewed_by_its_token_alone(bus, bob):
