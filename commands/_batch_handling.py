@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentbus.commands._handling import Handling
 from agentbus.commands._payload import json_or_text
 from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
-from agentbus.core import lazy_orjson
 
 if TYPE_CHECKING:
     from agentbus.queues.delivery import Delivery
@@ -56,7 +57,7 @@ class BatchHandling(Handling):
 
     def _handle(self, part: Sequence[Delivery]) -> None:
         began = time.monotonic()
-        data = b"".join(lazy_orjson.dumps(one.payload) + b"\n" for one in part)
+        data = b"".join(orjson.dumps(one.payload) + b"\n" for one in part)
         fields = {
             "AGENTBUS_QUEUE": part[0].queue,
             "AGENTBUS_GROUP": part[0].group,

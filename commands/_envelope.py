@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+import orjson
+
 from agentbus.commands._declare import Args, Param, seconds, whole
-from agentbus.core import lazy_orjson
 from agentbus.core.context import is_traceparent
 from agentbus.core.settings import environment
 from agentbus.core.timespec import parse_rfc3339
@@ -96,7 +97,7 @@ def _trail(text: str | None) -> Any:
     if not text:
         return None
     try:
-        found = lazy_orjson.loads(text)
+        found = orjson.loads(text)
     except ValueError:
         return None
     return found if isinstance(found, list) else None

@@ -8,12 +8,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
 from agentbus.commands import _values
 from agentbus.commands._output import plain
 from agentbus.core.readable import (
@@ -24,6 +18,8 @@ from agentbus.core.readable import (
 )
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from agentbus.commands._output import Out
     from agentbus.workers.metrics import Durations
 
@@ -93,6 +89,10 @@ def table(
 
 def screen() -> Live:
     """Return a whole screen to draw on, in UTF-8 as all output, whatever Python's own encoding."""
+    # Rich takes longer to import than all else, and only a terminal needs it.
+    from rich.console import Console
+    from rich.live import Live
+
     stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     console = Console(file=stdout, highlight=False, markup=False, emoji=False)
     return Live(console=console, screen=True, auto_refresh=False)
@@ -106,6 +106,11 @@ def _draw(
     indent: int,
 ) -> None:
     """Draw a table on a terminal; what does not fit is folded, and figures beyond that are left out."""
+    # As in `screen`.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     columns = [*zip(*rows, strict=True)]
     wide = shutil.get_terminal_size().columns
     shown, gap, widths = _fit(headings, columns, right, wide - indent)
@@ -184,6 +189,8 @@ def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
+    from rich.cells import cell_len  # as in `screen`
+
     return cell_len(text)
 
 

@@ -12,6 +12,7 @@ from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import SourceFileLoader
 
 # What is imported stays: to look through it for garbage takes a quick verb a twentieth of its time.
+_THRESHOLDS = gc.get_threshold()
 gc.set_threshold(20_000, 10, 10)
 
 TYPE_CHECKING = False
@@ -144,6 +145,9 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
         waits = verb.waits is not None and _waits(verb.waits, values)
         if waits or settings.log_level == "debug":
             from agentbus.commands import _waiting
+
+            # Handlers and long runs leave garbage, so Python's own thresholds apply again.
+            gc.set_threshold(*_THRESHOLDS)
 
             def log(values: dict[str, Any], since: float | None, code: int, outcome: str) -> None:
                 _log(verb, values, made.settings, since, code, outcome)

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import orjson
+
 from agentbus.commands._payload import json_or_text
-from agentbus.core import envelope, lazy_orjson
+from agentbus.core import envelope
 from agentbus.core.context import is_traceparent
 from agentbus.core.errors import InvalidPayload
 from agentbus.core.process_guard import ProcessGuard
@@ -119,7 +121,7 @@ class Program:
 
     def __call__(self, delivery: Delivery) -> Any:
         """Run the command for a task and return its output; raises `ProgramFailed`."""
-        data = lazy_orjson.dumps(delivery.payload) + b"\n"
+        data = orjson.dumps(delivery.payload) + b"\n"
         fields = {**_fields(delivery), **_results(delivery)}
         return self.run(delivery, data, fields, json_or_text)
 
@@ -332,7 +334,7 @@ def _fields(delivery: Delivery) -> dict[str, str]:
     trace = found["traceparent"]
     named = {"TRACEPARENT": trace} if is_traceparent(trace) else {}
     return named | {
-        f"AGENTBUS_{name.upper()}": lazy_orjson.dumps(value).decode()
+        f"AGENTBUS_{name.upper()}": orjson.dumps(value).decode()
         if isinstance(value, (dict, list))
         else str(value)
         for name, value in found.items()
@@ -344,7 +346,7 @@ def _results(delivery: Delivery) -> dict[str, str]:
     """Return the results of the tasks that a task waited for; nothing if they are too long."""
     if not delivery.after:
         return {}
-    found = lazy_orjson.dumps(delivery.results())
+    found = orjson.dumps(delivery.results())
     return {"AGENTBUS_RESULTS": found.decode()} if len(found) <= _LONGEST_RESULTS else {}
 
 

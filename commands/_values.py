@@ -105,9 +105,9 @@ def value(out: Out, found: object) -> None:
     if isinstance(found, str):
         out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
     else:
-        from agentbus.core import lazy_orjson
+        import orjson
 
-        out.record({}, lazy_orjson.dumps(found).decode())
+        out.record({}, orjson.dumps(found).decode())
 
 
 def number(wanted: str, fits: Callable[[float], bool]) -> Convert:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import orjson
+
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core import lazy_orjson
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import shell_word, word
@@ -263,7 +264,7 @@ def _line(one: Entry) -> str:
         text += f", attempts {one.attempts}"
     elif one.deliveries is not None and one.deliveries > 1:
         text += f", delivered {one.deliveries} times"
-    said = one.error or lazy_orjson.dumps(one.payload).decode()
+    said = one.error or orjson.dumps(one.payload).decode()
     return f"{text}: {'malformed: ' if one.error else ''}{_format.cut(said, 200)}"
 
 

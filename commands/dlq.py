@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentbus.commands import _format, _together, _values, _views
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
-from agentbus.core import lazy_orjson, names
+from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.queues.dead_letters import is_to_be_replayed
@@ -180,7 +182,7 @@ def _show(out: Out, one: Letter) -> None:
         "failed": one.failed_at,
         "replayed": one.replayed,
         "error": one.error,
-        "payload": lazy_orjson.dumps(one.payload).decode(),
+        "payload": orjson.dumps(one.payload).decode(),
     }
     rows |= {key.replace("_", " "): value for key, value in _envelope(one).items()}
     _format.pairs(out, rows)
@@ -191,7 +193,7 @@ def _show(out: Out, one: Letter) -> None:
 def _envelope(one: Letter) -> dict[str, Any]:
     """Return the task's envelope without its payload."""
     try:
-        found = lazy_orjson.loads((one.fields or {}).get("meta", "{}"))
+        found = orjson.loads((one.fields or {}).get("meta", "{}"))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import orjson
+
 from agentbus import events
 from agentbus.commands import _events, _format, _schemas, _together, _values
 from agentbus.commands._bare import actions, no_action, unknown_action
@@ -13,7 +15,6 @@ from agentbus.commands._declare import Call, Param, Verb, body, whole
 from agentbus.commands._demo import demo as send_demo
 from agentbus.commands._events import words
 from agentbus.commands._format import age, count
-from agentbus.core import lazy_orjson
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.names import MAX_BODY_BYTES, word
@@ -213,8 +214,8 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
             "attempts": one.attempts,
             "since": since,
             "error": one.error,
-            "payload": lazy_orjson.dumps(event.payload).decode(),
-            "metadata": lazy_orjson.dumps(event.metadata).decode(),
+            "payload": orjson.dumps(event.payload).decode(),
+            "metadata": orjson.dumps(event.metadata).decode(),
         }
         _format.pairs(call.out, rows)
         return

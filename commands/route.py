@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
+
 from agentbus.commands import _long_running
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._format import count
-from agentbus.core import lazy_orjson
 from agentbus.core.errors import InvalidPayload
 from agentbus.routing import Router, load
 
@@ -89,7 +90,7 @@ def run(call: Call) -> None:
 def _explain(call: Call, rules: Rules, given: str) -> None:
     given = given if given[:1] in ("-", "@", "{", "[", '"') else f"@{given}"
     try:
-        task = lazy_orjson.loads(body("task", given, None, call.settings.max_body))
+        task = orjson.loads(body("task", given, None, call.settings.max_body))
     except ValueError as error:
         raise InvalidPayload(f"the task is not JSON ({error})", hint="give an object") from None
     told = rules.explain(task)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentbus.commands import _by_hand, _envelope, _format, _together, _values
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, seconds
-from agentbus.core import lazy_orjson
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
@@ -165,7 +166,7 @@ def described(found: TaskState) -> list[str]:
         "replayed": found.replayed,
         "waits for": ", ".join(found.waits_for) or None,
         "awaited by": ", ".join(found.awaited_by) or None,
-        "payload": lazy_orjson.dumps(found.payload).decode(),
+        "payload": orjson.dumps(found.payload).decode(),
     }
     # It has its id above, and when it was made.
     named = {key: value for key, value in found.envelope.items() if key not in ("id", "created_at")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -133,16 +132,3 @@ def test_an_expression_with_a_mistake_is_refused_with_its_place(shell):
 
     assert done.returncode == 2
     assert "'25' at character 3 is not valid as the hour" in done.stderr
-
-
-def test_the_verb_starts_without_the_library_of_cron_expressions(checkout):
-    script = (
-        "import sys; from agentbus.commands._declare import module; module('schedule');"
-        "print([one for one in ('cronsim', 'zoneinfo', 'agentbus.tasks') if one in sys.modules])"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=checkout, capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout == "[]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import signal
@@ -100,7 +101,8 @@ def test_a_blind_view_says_since_when(view):
 
 
 def test_a_verdict_that_is_old_says_so(view, bus):
-    found = Dashboard(bus).snapshot().__replace__(health_age=12.0)
+    found = Dashboard(bus).snapshot()
+    found = dataclasses.replace(found, health_age=12.0)
 
     view.frame(found, None, [])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import agentbus.aio
@@ -146,7 +148,7 @@ async def test_a_page_that_fails_stops_no_other(bus, served, monkeypatch):
         raise ZeroDivisionError("a secret")
 
     browser = Browser(served)
-    broken = page.__replace__(load=fail)
+    broken = dataclasses.replace(page, load=fail)
     monkeypatch.setitem(served.state.site.by_path, "/queues", broken)
     async with browser.stream("/live?page=/queues"), browser.stream("/live?page=/") as other:
         assert "cards" in (await other.event("regions")).data

@@ -6,7 +6,9 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, names
+import orjson
+
+from agentbus.core import names
 from agentbus.core.errors import EpochMismatch
 from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
@@ -220,7 +222,7 @@ def decimal(value: str | None) -> float:
 def by_bucket(value: str | None) -> tuple[int, ...]:
     """Return a field's histogram buckets, or () if it is malformed."""
     try:
-        found = lazy_orjson.loads(value or "[]")
+        found = orjson.loads(value or "[]")
     except ValueError:
         return ()
     if not isinstance(found, list) or not all(isinstance(n, int) and n >= 0 for n in found):

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from agentbus.core import lazy_orjson, renewal
+import orjson
+
+from agentbus.core import renewal
 from agentbus.core.errors import UsageError
 from agentbus.core.settings import state_directory
 from agentbus.core.settings_check import make_private
@@ -47,7 +49,7 @@ def keep(one: TaskToken) -> None:
     descriptor = os.open(made, flags, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(lazy_orjson.dumps({name: getattr(one, name) for name in one.__match_args__}))
+            file.write(orjson.dumps({name: getattr(one, name) for name in one.__match_args__}))
         os.replace(made, os.path.join(folder, _name(one.task_id, one.group)))
     except OSError:
         os.unlink(made)
@@ -109,7 +111,7 @@ def _read(path: str) -> TaskToken | None:
             about = os.fstat(descriptor)
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
                 return None
-            fields: Any = lazy_orjson.loads(file.read(_LARGEST))
+            fields: Any = orjson.loads(file.read(_LARGEST))
         visibility = by_hand.seconds(fields["visibility"])
         values = [*(fields[name] for name in _TEXTS), visibility]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UsageError):

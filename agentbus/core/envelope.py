@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.errors import InvalidPayload
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ META = (
 )
 
 
+# Refuses subclasses and dataclasses.
+_PLAIN = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS
+
+
 def by(agent: str) -> tuple[bytes, str]:
     """Return the field, with its value, that names the agent that publishes an entry."""
     return AGENT, agent
@@ -89,7 +94,7 @@ def encode(payload: object, limit: int) -> bytes:
     """Return a payload as JSON that every later sink can store; raises `InvalidPayload`."""
     try:
         # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
-        data = lazy_orjson.dumps(payload, None, lazy_orjson.PLAIN)
+        data = orjson.dumps(payload, None, _PLAIN)
     except TypeError as error:
         raise InvalidPayload(
             f"the payload cannot be sent as JSON ({error})",
@@ -124,12 +129,12 @@ def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
         # Another program's entry: it is malformed if its bytes are not text.
         found = {key.decode(): value.decode() for key, value in named.items()}
         return found, {name: found[name] for name in (WORK_ITEM, INBOX) if found.get(name)}
-    rest = lazy_orjson.loads(named[b"meta"]) if b"meta" in named else {}
+    rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
     if not isinstance(rest, dict):
         raise ValueError("the field 'meta' is not an object")  # noqa: TRY004 (malformed data)
     if b"id" in named:
         rest["id"] = named[b"id"].decode()
-    return lazy_orjson.loads(payload), rest
+    return orjson.loads(payload), rest
 
 
 def trail_of(meta: dict[str, Any], payload: object) -> Any:
@@ -142,7 +147,7 @@ def trail_of(meta: dict[str, Any], payload: object) -> Any:
         found = payload.get(TRAIL)
         if isinstance(found, str):
             try:
-                return lazy_orjson.loads(found)
+                return orjson.loads(found)
             except ValueError:
                 return found
     return found

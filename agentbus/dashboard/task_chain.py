@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.envelope import trail_of
 from agentbus.core.errors import InvalidName, NotFound, TaskBuried, TaskCancelled, UsageError
 from agentbus.dashboard.letter_boxes import first_line
@@ -221,7 +222,7 @@ class _Graph:
             for priority in STREAMS
         ]
         keys = [self._scope.keys.queue(*place) for place in places]
-        wanted = WalkQuery("value", (text, lazy_orjson.dumps(text).decode()), _FIELDS)
+        wanted = WalkQuery("value", (text, orjson.dumps(text).decode()), _FIELDS)
         matches, _, reached = yield from walk(
             places, keys, Mark(), wanted, hits=2 * NODES, most=LOOKED_AT
         )
@@ -229,7 +230,7 @@ class _Graph:
         found = []
         for (queue, priority), entry, (own, stored, moved) in matches:
             try:
-                meta = lazy_orjson.loads(stored or "{}")
+                meta = orjson.loads(stored or "{}")
             except ValueError:
                 continue
             if isinstance(meta, dict) and text in (

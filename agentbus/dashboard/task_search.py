@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentbus.admin.stats import is_text
-from agentbus.core import lazy_orjson, names
+from agentbus.core import names
 from agentbus.core.envelope import INBOX, WORK_ITEM
 from agentbus.core.errors import InvalidName, NotFound, UsageError
 from agentbus.core.stream import id_time, text as decoded
@@ -84,7 +86,7 @@ class TaskSearch:
                 "the search is empty" if not self._text else "the search is not valid text",
                 hint=f"give an id, a key, or words of an error, at most {_LONGEST} characters",
             )
-        self._json = lazy_orjson.dumps(self._text).decode()
+        self._json = orjson.dumps(self._text).decode()
         self._words = tuple(word.encode().lower().decode() for word in self._text.split())
         self._found: dict[tuple[str | None, str | None], TaskHit] = {}
         self._read = 0
@@ -347,7 +349,7 @@ def _named(flat: Sequence[bytes]) -> dict[str, str]:
 
 def _meta(stored: str) -> dict[str, Any]:
     try:
-        found = lazy_orjson.loads(stored or "{}")
+        found = orjson.loads(stored or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, names
+import orjson
+
+from agentbus.core import names
 from agentbus.core.errors import TaskFailed, TimedOut, UsageError
 from agentbus.core.stream import position, text
 from agentbus.core.validate import is_seconds
@@ -145,7 +147,7 @@ def ask(
     finally:
         inbox.leave(asker)
     yield from inbox.tidy()
-    answer = lazy_orjson.loads(found)
+    answer = orjson.loads(found)
     if answer.get("cancelled"):
         raise cancelled(task_id, answer["error"])
     if not answer["ok"]:

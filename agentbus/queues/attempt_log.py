@@ -15,7 +15,8 @@ from math import nan
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.queues.claimed import Expired, NotRun, Taken, said
 from agentbus.queues.ids import PRIORITIES
 
@@ -123,7 +124,7 @@ class AttemptLog:
             *(self.bound, *self._of, "agent", self._scope.agent),
             *("ids", b" ".join([task.entry_id for task in tasks])),
             *("began", _packed(began), "took", _packed(took)),
-            *("more", lazy_orjson.dumps(more) if more else b""),
+            *("more", orjson.dumps(more) if more else b""),
         )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.stream import is_number, text
 
 # Seconds for which the record of a task's attempts is kept after the last one.
@@ -40,7 +41,7 @@ class Attempt:
 
 def who(worker: str, agent: str) -> bytes:
     """Return the part of a record that names the worker."""
-    return lazy_orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
+    return orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
 
 
 def record(
@@ -56,7 +57,7 @@ def record(
         found["error"] = error[:_LONGEST_ERROR]
     if after is not None:
         found["after_ms"] = round(after * 1000)
-    return lazy_orjson.dumps(found)[:-1]
+    return orjson.dumps(found)[:-1]
 
 
 def newest(flat: Sequence[bytes]) -> list[bytes]:
@@ -70,7 +71,7 @@ def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
     found: list[Attempt] = []
     for one in stored:
         try:
-            fields = lazy_orjson.loads(one)
+            fields = orjson.loads(one)
             began, ended = fields.get("began"), fields.get("ended")
             outcome = fields.get("outcome", "running")
             number = fields["attempt"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentbus.core import lazy_orjson
+import orjson
 
 # How many words of a body come before the fields and values of its entry.
 DELAYED, DEPENDENT = 2, 5
@@ -17,7 +17,7 @@ def read(body: bytes | None, fixed: int) -> list[str]:
     If another program wrote it in another form, they are those of an entry that workers bury as malformed.
     """
     try:
-        found: Any = lazy_orjson.loads(body or b"")
+        found: Any = orjson.loads(body or b"")
     except ValueError:
         found = None
     if isinstance(found, list) and len(found) > fixed and all(isinstance(w, str) for w in found):

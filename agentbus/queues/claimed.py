@@ -6,7 +6,8 @@ import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import INBOX, WORK_ITEM
 from agentbus.core.stream import is_number
@@ -216,7 +217,7 @@ class UndecodedTask(Taken):
         if self._data is not None:
             data, self._data = self._data, None
             try:
-                self._payload = lazy_orjson.loads(data)
+                self._payload = orjson.loads(data)
             except ValueError as error:
                 self._why = str(error)
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import envelope, lazy_orjson, names, validate
+import orjson
+
+from agentbus.core import envelope, names, validate
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import fields, is_number, text
 from agentbus.core.timespec import stream_id
@@ -295,7 +297,7 @@ def _ordering_key(one: Letter) -> str:
     """Return the ordering key of a letter's task; '' without one."""
     named = one.fields or {}
     try:
-        meta = lazy_orjson.loads(named["meta"]) if {"payload", "meta"} <= named.keys() else {}
+        meta = orjson.loads(named["meta"]) if {"payload", "meta"} <= named.keys() else {}
     except ValueError:
         return ""
     key = meta.get("ordering_key") if isinstance(meta, dict) else None

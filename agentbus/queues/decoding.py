@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentbus.core import envelope, lazy_orjson
+import orjson
+
+from agentbus.core import envelope
 from agentbus.queues import retry_stream
 from agentbus.queues.claimed import Taken, UndecodedTask
 from agentbus.queues.ids import RETRY
@@ -28,7 +30,7 @@ def decoded(
     append, agent = found.append, envelope.AGENT
     task_of: Any = UndecodedTask if large else Taken
     # `bytes` returns bytes as they are.
-    loads: Any = bytes if large else lazy_orjson.loads
+    loads: Any = bytes if large else orjson.loads
     # Each entry is freed when its task is made: the garbage collector then runs less often.
     entries.reverse()
     pop = entries.pop
@@ -45,7 +47,7 @@ def decoded(
             if (
                 (size == _ENVELOPED and usual and flat[4] == agent)
                 and (flat[0] == b"payload" and flat[2] == b"meta")
-                and type(meta := lazy_orjson.loads(flat[3])) is dict
+                and type(meta := orjson.loads(flat[3])) is dict
             ):
                 # As below, for an entry as `publish` writes it.
                 task = task_of(entry_id, priority, loads(flat[1]), meta, attempt)

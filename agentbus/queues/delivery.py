@@ -7,7 +7,8 @@ import time
 from math import inf
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.envelope import META, trail_of
 from agentbus.core.errors import UsageError
 from agentbus.queues import tracing
@@ -250,7 +251,7 @@ class Delivery(AnyDelivery, Blocking):
                     hint="make the handler one, too, and await delivery.step(...)",
                 )
             done = self._perform(self._durable().end(name, result))
-        found: R = lazy_orjson.loads(done)
+        found: R = orjson.loads(done)
         return found
 
 
@@ -278,4 +279,4 @@ class AsyncDelivery(AnyDelivery, Awaiting):
                 if inspect.isawaitable(result):
                     result = await result
             done = await self._perform(self._durable().end(name, result))
-        return lazy_orjson.loads(done)
+        return orjson.loads(done)

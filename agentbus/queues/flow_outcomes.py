@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.names import unescape
 from agentbus.queues.attempts import is_cancelled
 from agentbus.queues.ids import RESULT_KEPT
@@ -83,7 +84,7 @@ def _keys_of(scope: Scope, queue: str, priority: str) -> tuple[str, ...]:
 def _places(stored: bytes | None) -> list[tuple[str, str]]:
     """Return the queues and priorities of the tasks that undo others."""
     try:
-        found: Any = lazy_orjson.loads(stored or b"[]")
+        found: Any = orjson.loads(stored or b"[]")
         return [(str(queue), str(priority)) for queue, priority in found]
     except (ValueError, TypeError):
         # Another program wrote it.

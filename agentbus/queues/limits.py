@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, names
+import orjson
+
+from agentbus.core import names
 from agentbus.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,9 +59,7 @@ class QueueLimit:
     def encoded(self) -> bytes:
         """Return the limits as they are stored."""
         given = {name: getattr(self, name) for name in ("at_once", "per_second", "burst", "by")}
-        return lazy_orjson.dumps(
-            {name: value for name, value in given.items() if value is not None}
-        )
+        return orjson.dumps({name: value for name, value in given.items() if value is not None})
 
 
 def checked(
@@ -109,7 +109,7 @@ def limit_of(stored: bytes | None) -> QueueLimit | None:
     if not stored:
         return None
     try:
-        found = lazy_orjson.loads(stored)
+        found = orjson.loads(stored)
         given = (found.get(name) for name in ("at_once", "per_second", "burst", "by"))
         return checked(*given)
     except (ValueError, AttributeError, UsageError):

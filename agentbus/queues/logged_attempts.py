@@ -7,7 +7,8 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.stream import id_time
 from agentbus.queues.ids import PRIORITIES, split, suffix
 
@@ -56,7 +57,7 @@ def _unpacked(entry_id: str, named: Mapping[bytes, bytes]) -> LoggedAttempts:
         raise ValueError(f"the entry {entry_id} has no ids of tasks")
     ids = listed.split(" ")
     number, at = len(ids), id_time(entry_id)
-    more = lazy_orjson.loads(named[b"more"] or b"{}")
+    more = orjson.loads(named[b"more"] or b"{}")
     queue, group, worker, agent = (
         named[name].decode() for name in (b"queue", b"group", b"worker", b"agent")
     )

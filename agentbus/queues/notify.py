@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import envelope, lazy_orjson, names
+import orjson
+
+from agentbus.core import envelope, names
 from agentbus.core.errors import UsageError
 from agentbus.queues.ids import PRIVATE, writable
 from agentbus.queues.task import UNTIL_DONE
@@ -105,7 +107,7 @@ def notifications(
         found.counter, webhook = "webhooks_off", None
     try:
         about = {"task_id": task_id, "queue": queue, "group": group}
-        head = lazy_orjson.dumps({"ok": error is None, **about})[:-1]
+        head = orjson.dumps({"ok": error is None, **about})[:-1]
         tail = b',"result":' + (result or b"null") if error is None else _error(error)
         body = head + tail + (b',"cancelled":true}' if cancelled else b"}")
         rest, by = _rest(scope, task_id, meta), envelope.by(scope.agent)
@@ -117,7 +119,7 @@ def notifications(
             writable(reply_to)
             found.add(scope, reply_to, "payload", body, "meta", rest, *by)
         if webhook is not None:
-            payload = b'{"url":' + lazy_orjson.dumps(webhook) + b',"body":' + body + b"}"
+            payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
             found.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
         if notify:
             ended = "done" if error is None else "cancelled" if cancelled else "buried"
@@ -132,7 +134,7 @@ def notifications(
 
 
 def _error(error: str) -> bytes:
-    return b',"error":' + lazy_orjson.dumps(error)
+    return b',"error":' + orjson.dumps(error)
 
 
 def _rest(scope: Scope, task_id: str, meta: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.errors import UsageError
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Command, one_step
@@ -59,7 +60,7 @@ class RunningProgress:
             elif len(found) < _MOST:
                 found[self._id_of(held[one])] = [said.fraction, said.text, said.at]
         self._told = bool(found)
-        return [_FIELD, lazy_orjson.dumps(found).decode() if found else ""]
+        return [_FIELD, orjson.dumps(found).decode() if found else ""]
 
 
 def progress_of(fraction: float, text: str, now: float) -> TaskProgress:
@@ -78,7 +79,7 @@ def said(scope: Scope, worker: str, task: str) -> Op[TaskProgress | None]:
     if not found:
         return None
     try:
-        fraction, text, at = lazy_orjson.loads(found)[task]
+        fraction, text, at = orjson.loads(found)[task]
         return progress_of(fraction, text, float(at))
     except (ValueError, TypeError, KeyError, UsageError):
         # Another task of the worker, or another program's record.

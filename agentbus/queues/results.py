@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, names, validate
+import orjson
+
+from agentbus.core import names, validate
 from agentbus.core.errors import (
     InvalidName,
     NotFound,
@@ -121,7 +123,7 @@ def of_tasks(scope: Scope, ids: Sequence[str], group: str) -> Op[list[Any]]:
     keys = [scope.keys.result(one, group) for one in ids]
     stored = yield from or_empty(one_step(Command("MGET", *keys)), [None] * len(keys))
     return [
-        None if kept is None or attempts.burial(kept) is not None else lazy_orjson.loads(kept)
+        None if kept is None or attempts.burial(kept) is not None else orjson.loads(kept)
         for kept in stored
     ]
 
@@ -165,7 +167,7 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
 def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str) -> Op[Any]:
     buried = attempts.burial(kept)
     if buried is None:
-        return lazy_orjson.loads(kept)
+        return orjson.loads(kept)
     letter, error = buried
     if not letter:
         raise cancelled(task.id, error)

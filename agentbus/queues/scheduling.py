@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import context, envelope, lazy_orjson
+import orjson
+
+from agentbus.core import context, envelope
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.core.validate import is_seconds
@@ -83,7 +85,7 @@ def schedule(
     seen = [keys.seen(queue, key)] if key is not None else []
     if isinstance(words[0], bytes):
         words = [word if isinstance(word, str) else word.decode() for word in words]
-    body = lazy_orjson.dumps([priority, ordering or "", *words])
+    body = orjson.dumps([priority, ordering or "", *words])
 
     def places(once: str) -> tuple[str, ...]:
         return (

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, names
+import orjson
+
+from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import id_time, text
 from agentbus.queues import attempts, retry_stream
@@ -219,7 +221,7 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
         return entry
     fields = found.fields or {}
     try:
-        meta = lazy_orjson.loads(fields.get("meta", "{}"))
+        meta = orjson.loads(fields.get("meta", "{}"))
     except ValueError:
         meta = {}
     return replace(
@@ -269,7 +271,7 @@ def _not_ready(
         return unready(name, queue, group, delayed, float(due) / 1000), ()
     if dependent is None:
         return None, ()
-    marks = [str(one) for one in (lazy_orjson.loads(waits) if waits else ())]
+    marks = [str(one) for one in (orjson.loads(waits) if waits else ())]
     last = f"\n{len(address.number):02d}{name}"
     if not marks:
         return unready(name, queue, group, dependent, None), ()

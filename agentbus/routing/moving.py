@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentbus.coordination import speak
-from agentbus.core import envelope, lazy_orjson
+from agentbus.core import envelope
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
 from agentbus.queues.ids import ASIDE, PRIORITIES, suffix
@@ -89,7 +91,7 @@ def _words(
         return "", ""
     way = [*map(list, trail), [agent, now]]
     kept = {name: value for name, value in meta.items() if name != "id"}
-    return lazy_orjson.dumps({**kept, "trail": way}), lazy_orjson.dumps(way)
+    return orjson.dumps({**kept, "trail": way}), orjson.dumps(way)
 
 
 class TaskMover:

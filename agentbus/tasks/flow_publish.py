@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.stream import text
 from agentbus.queues import attempts, scheduling, tracing
@@ -81,7 +82,7 @@ def publish(
     )
     header = (
         *("size", len(tasks), "group", group, "agent_id", scope.agent),
-        *("places", lazy_orjson.dumps([*places])),
+        *("places", orjson.dumps([*places])),
     )
     try:
         if (yield from _send(scope, policies, flow, group, sent, header)) == "published":
@@ -164,10 +165,10 @@ def _again(task: dict[str, Any], task_id: str, after: Sequence[str], now: float)
     """Return the record of a task that is published again under another id."""
     body = [*task["body"]]
     at = body.index("meta", _WORDS + 2) + 1
-    meta = lazy_orjson.loads(body[at]) | {"created_at": now}
+    meta = orjson.loads(body[at]) | {"created_at": now}
     if after:
         meta["after"] = after
-    body[at] = lazy_orjson.dumps(meta).decode()
+    body[at] = orjson.dumps(meta).decode()
     return {**task, "id": task_id, "body": body}
 
 
@@ -195,12 +196,12 @@ def _send(
         ),
     ]
     for one in sent:
-        body = lazy_orjson.dumps(one.task["body"])
+        body = orjson.dumps(one.task["body"])
         argv += (
             one.number,
             places.index(one.place) + 1,
             one.task["id"],
-            lazy_orjson.dumps(one.task),
+            orjson.dumps(one.task),
         )
         argv += (body, len(one.waits), *(indices[other] for other in one.waits))
     while True:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentbus.core import lazy_orjson
+import orjson
+
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues.task import Task
@@ -167,7 +168,7 @@ def read(flow: str, fields: Mapping[str, str]) -> FlowState | None:
 def tasks_in(fields: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the records of a flow's tasks, the first one first."""
     return [
-        lazy_orjson.loads(fields[f"task {number}"])
+        orjson.loads(fields[f"task {number}"])
         for number in range(1, int(fields["size"]) + 1)
         if f"task {number}" in fields
     ]

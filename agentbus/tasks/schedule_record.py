@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.core import lazy_orjson, names
+from agentbus.core import names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import is_number, text
@@ -174,13 +174,13 @@ def task_of(schedule: ScheduleState, due: int | None) -> Task:
 
 def written(state: ScheduleState) -> bytes:
     """Return the record of a schedule."""
-    return lazy_orjson.dumps({name: getattr(state, name) for name in _KEPT})
+    return orjson.dumps({name: getattr(state, name) for name in _KEPT})
 
 
 def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
     """Return a schedule from the fields of its hash; None if there is none, or nothing to read."""
     try:
-        record = lazy_orjson.loads(fields[b"record"])
+        record = orjson.loads(fields[b"record"])
         found = ScheduleState(name, **{field: record[field] for field in _KEPT})
         _check(found)
     except (KeyError, ValueError, TypeError, UsageError):

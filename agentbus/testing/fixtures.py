@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentbus.testing.memory import MemoryServer
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agentbus.client.aio import AsyncBus
     from agentbus.client.bus import Bus
     from agentbus.testing.clock import FakeClock
+    from agentbus.testing.memory import MemoryServer
 
 
 # The plugin of the embedded server's package, and the name of its entry point.
@@ -55,6 +54,9 @@ def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
 @pytest.fixture
 def agentbus_server() -> Iterator[MemoryServer]:
     """A server in memory for this test alone; it creates the buses of agents."""
+    # Needs the extra `memory`, and pytest loads this module in every run.
+    from agentbus.testing.memory import MemoryServer
+
     with MemoryServer() as server:
         yield server
 

@@ -7,8 +7,6 @@ import uuid
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from agentbus.client import aio, bus
-from agentbus.store import memory
-from agentbus.store.memory_clock import ServerTime
 from agentbus.store.schemes import backend
 from agentbus.testing.clock import FakeClock
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.aio import AsyncBus
     from agentbus.client.bus import Bus, Verbs
+    from agentbus.store.memory_clock import ServerTime
 
     AnyBus = TypeVar("AnyBus", bound=Verbs)
 
@@ -50,6 +49,8 @@ class MemoryServer:
     def clock(self) -> FakeClock:
         """The fake clock of this server and its buses; the first access switches them to it."""
         if self._clock is None:
+            from agentbus.store.memory_clock import ServerTime  # needs the extra `memory`
+
             clock = FakeClock()
             self._time = ServerTime(self._name, clock.server_time)
             clock.on_advance(self._time.wake)
@@ -84,6 +85,8 @@ class MemoryServer:
         self._buses, self._async_buses = [], []
         if self._time is not None:
             self._time.close()
+        from agentbus.store import memory  # needs the extra `memory`
+
         memory.forget(self._name)
 
     def _set(self, opened: AnyBus) -> AnyBus:

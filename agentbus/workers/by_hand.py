@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, validate
+import orjson
+
+from agentbus.core import validate
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, StaleToken, TimedOut, UsageError
 from agentbus.core.stream import text
@@ -107,7 +109,7 @@ class ByHand(Fetched):
         if self.token is None:
             return found
         # By these, a repeated call is recognised.
-        return found + b"," + lazy_orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
+        return found + b"," + orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
 
 
 def take(
@@ -319,7 +321,7 @@ def _repeated(
     states = {"failed": "retrying", "retried": "retrying"}
     for stored in attempts.newest(flat):
         try:
-            run: Any = lazy_orjson.loads(stored)
+            run: Any = orjson.loads(stored)
             before = (run["token"], run["asked"], run["attempt"], run["outcome"])
         except (ValueError, KeyError, TypeError):
             continue

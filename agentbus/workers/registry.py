@@ -14,7 +14,9 @@ from itertools import count
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import lazy_orjson, names
+import orjson
+
+from agentbus.core import names
 from agentbus.core.keys import pause_field
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
@@ -280,7 +282,7 @@ def reason(order: bytes) -> str | None:
 def parsed(stored: bytes) -> dict[str, str]:
     """Return the text fields of a JSON object, such as an order; none if it is malformed."""
     try:
-        found = lazy_orjson.loads(stored)
+        found = orjson.loads(stored)
     except ValueError:
         return {}
     if not isinstance(found, dict):
