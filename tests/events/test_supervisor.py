@@ -686,7 +686,6 @@ def test_the_verb_lists_and_releases(real_shell, valkey, bus):
         "consumer": "welcome",
         "stream": "s",
         "timestamp": "2026-01-02T03:04:05Z",
-        "quarantined_at": "2026-01-02T03:04:05Z",
         "reason": "crash_loop",
         "crashes": 5,
         "last_error": "exit 3",

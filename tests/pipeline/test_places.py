@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import sys
 import threading
 import uuid
 
@@ -227,7 +228,8 @@ def test_missing_credentials_are_told(s3, monkeypatch, tmp_path):
 
 
 def test_a_missing_extra_is_told(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "botocore", None)
+    monkeypatch.delitem(sys.modules, "agentbus.pipeline.archives.bucket")
+    monkeypatch.setitem(sys.modules, "botocore", None)
 
     with pytest.raises(ConfigError, match=r"needs the extra s3.*agentbus-toolkit\[pipeline,s3\]"):
         place("s3a://bucket/x")
