@@ -54,12 +54,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect with the least work: compile once, and search no garbage.
 
     pytest rewrites the assertions of all tests where no file of an earlier run is there. The first of
     several processes does this, and the others, which wait here, read what it wrote.
     """
+    # The process that hands out the tests collects none, and would only let all others begin at once.
+    if session.config.getoption("dist", "no") != "no":
+        return (yield)
     with (CACHE / "collecting.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +123,9 @@ _ON_VALKEY = (
     *("tests/test_pausing_workers.py", "tests/test_await.py", "tests/test_progress.py"),
     *("tests/test_slow_batches.py", "tests/test_router.py", "tests/test_tracing.py"),
     *("tests/test_adversity.py", "tests/test_webhook.py", "tests/test_match.py"),
-    *("tests/test_handlers.py", "tests/test_foreign_records.py"),
+    *("tests/test_handlers.py", "tests/test_foreign_records.py", "tests/test_top.py"),
+    *("tests/test_top_actions.py", "tests/test_figures.py", "tests/test_dashboard.py"),
+    *("tests/test_letters_pages.py", "tests/test_many_results.py", "tests/test_typed_tasks.py"),
 )
 
 
