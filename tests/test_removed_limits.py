@@ -12,6 +12,7 @@ import agentbus
 from agentbus.tasks.limits import Limits
 from tests.conftest import Connect
 from tests.servers import ask
+from tests.tiers import on_one_store
 
 
 def publish(bus: agentbus.Bus, number: int) -> None:
@@ -79,6 +80,7 @@ def test_tidying_leaves_tasks_waiting_for_a_limit_that_is_in_force(bus: agentbus
     assert bus.queue("mail").fetch() == []
 
 
+@on_one_store
 def test_many_tasks_that_wait_for_a_limit_may_start_once_it_is_removed(bus: agentbus.Bus) -> None:
     aside(bus, 1002)
     Limits(bus).remove("mail")

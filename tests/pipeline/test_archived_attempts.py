@@ -146,6 +146,7 @@ def test_an_archive_that_holds_attempts_gets_what_another_one_has(
     assert left(bus) == 0
 
 
+@pytest.mark.slow
 def test_attempts_of_a_server_that_went_back_in_time_are_archived_before_they_are_trimmed(
     run: Callable[..., list[Round]],
     spark: SparkSession,

@@ -40,6 +40,7 @@ from agentbus.pipeline.archives.versions import (
 from agentbus.pipeline.rows import schema
 from tests.pipeline.archives import row, write_archive
 from tests.pipeline.racing import DATE, T, add
+from tests.tiers import nightly
 
 
 @pytest.fixture
@@ -367,16 +368,17 @@ def racer(path, wins, **options):
     )
 
 
-def test_of_twenty_processes_that_race_each_version_has_one_winner(tmp_path):
+@pytest.mark.parametrize("racers", [8, nightly(20)])
+def test_of_processes_that_race_each_version_has_one_winner(tmp_path, racers):
     path = tmp_path / "archive"
-    racing = [racer(path, 3) for _ in range(20)]
+    racing = [racer(path, 3) for _ in range(racers)]
     won = [int(line) for process in racing for line in process.communicate()[0].split()]
 
     state = Log(place(path)).open()
-    assert [process.returncode for process in racing] == [0] * 20
-    assert sorted(won) == list(range(2, 62))
-    assert state.version == 61
-    assert len(state.files) == 60
+    assert [process.returncode for process in racing] == [0] * racers
+    assert sorted(won) == list(range(2, 3 * racers + 2))
+    assert state.version == 3 * racers + 1
+    assert len(state.files) == 3 * racers
 
 
 def test_a_log_is_whole_after_each_kill_of_a_committing_process(tmp_path):

@@ -7,6 +7,8 @@ import math
 import random
 from decimal import Decimal
 
+import pytest
+
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.reports import NAMES, load, running
 from tests.pipeline import histories, report_queries, talk
@@ -103,6 +105,7 @@ def test_every_table_is_queried():
     )
 
 
+@pytest.mark.slow
 def test_reports_of_work_are_what_duckdb_says(spark, tmp_path):
     write_archive(tmp_path / "bus", histories.history(3_000, seed=4, days=6), "app")
 
@@ -111,6 +114,7 @@ def test_reports_of_work_are_what_duckdb_says(spark, tmp_path):
     assert len(filled) == 17
 
 
+@pytest.mark.slow
 def test_reports_of_talk_are_what_duckdb_says(spark, tmp_path):
     write_archive(tmp_path / "bus", talk.history(7, 1_500, 40), "app")
 
@@ -119,6 +123,7 @@ def test_reports_of_talk_are_what_duckdb_says(spark, tmp_path):
     assert len(filled) == 12
 
 
+@pytest.mark.slow
 def test_the_report_on_attempts_is_what_duckdb_says(spark, tmp_path):
     write_archive(tmp_path / "bus", [*attempts(800)], "app")
 

@@ -185,6 +185,7 @@ def test_each_hour_is_judged_as_a_plain_program_does_it(framed, seed):
     same(*hours)
 
 
+@pytest.mark.slow
 def test_compacted_rows_say_the_same_as_raw_ones(spark, framed, tmp_path):
     raw = framed(history(1000, 5, 2))
     typed(raw.where("kind = 'metrics'"), "metrics").write.parquet(str(tmp_path / "typed"))

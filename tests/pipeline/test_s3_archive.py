@@ -89,6 +89,7 @@ def test_an_archive_in_a_bucket_is_exact_before_and_after_compaction(
     assert (found.path, found.rows, found.files, found.lag) == (path, 4, 3, 0)
 
 
+@pytest.mark.slow
 def test_two_archivers_of_a_bucket_archive_each_entry_once(spark, settings, fill, path):
     fill("q:mail", [f"{n}-1" for n in range(1, 1001)])
     ready, rows = threading.Barrier(2), []
