@@ -245,7 +245,7 @@ def _run_file(file: str, words: Sequence[str]) -> NoReturn:
 
 
 # Few command lines need these, which take as long to import as all others.
-_SELDOM = ("agentbus.pipeline", "agentbus.testing", "agentbus.torture")
+_SELDOM = ("agentbus.pipeline", "agentbus.testing")
 
 
 def _prepare() -> None:
