@@ -20,7 +20,7 @@ import agentbus
 import agentbus.aio
 from agentbus.commands._declare import VERBS, module
 from agentbus.core import loggers, oplog
-from tests.servers import Shell, program
+from tests.servers import Shell, all_exit, program
 from tests.test_races import until
 from tests.tiers import nightly
 
@@ -169,9 +169,14 @@ def test_the_line_of_a_worker_counts_what_it_did_and_what_failed(real_shell):
 # -- debug --
 
 
-def test_debug_logs_each_exchange_with_the_server(real_shell):
+def test_debug_logs_each_exchange_with_the_server(real_shell, real_url, project):
     real_shell.ok("speak", "sesame-7351", "--log-level", "debug")
-    real_shell.run("await", "never", "--timeout", "0.1", "--log-level", "debug")
+    waiting = real_shell.start("await", "built", "--log-level", "debug")
+    with agentbus.connect(real_url, project=project, agent="bob") as bus:
+        until(bus.waiters)
+        bus.satisfy("built")
+    all_exit([waiting])
+    assert waiting.returncode == 0
 
     found = lines(real_shell)
 
