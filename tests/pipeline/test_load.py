@@ -17,6 +17,7 @@ from agentbus.pipeline.source.archive_reader import ArchiveReader
 from agentbus.pipeline.source.data_source import AgentBusSource
 from agentbus.pipeline.source.options import ArchiveOptions
 from tests.pipeline.archives import row, table, write_archive
+from tests.pipeline.queries import completed
 
 ROWS = [
     *(row("q:mail", f"{1_763_600_000_000 + n}-1", payload=str(n)) for n in range(8)),
@@ -70,16 +71,14 @@ def test_the_lag_of_a_query_is_what_it_has_not_read_yet(registered, real_url, pr
     with agentbus.connect(real_url, project=project, agent="ada") as bus:
         bus.queue("mail").publish_many(range(30))
 
-    query = (
+    query = completed(
         registered.readStream.format("agentbus")
         .options(url=real_url, project=project, maxRowsPerTrigger="20")
         .load()
         .writeStream.format("noop")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
 
     assert list(map(query_lag, query.recentProgress))[:2] == [{"q:mail": 10}, {}]
 

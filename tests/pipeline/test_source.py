@@ -13,6 +13,7 @@ from agentbus.errors import BackendUnavailable
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.source.data_source import AgentBusSource
 from agentbus.pipeline.spark.errors import told
+from tests.pipeline.queries import completed
 from tests.tiers import nightly
 
 
@@ -46,15 +47,12 @@ def grow(registered, real_url, project, tmp_path):
     def _grow(checkpoint: str = "c", **options):
         source = registered.readStream.format("agentbus").options(url=real_url, project=project)
         got: list = []
-        query = (
-            source.options(**options)
-            .load()
-            .writeStream.foreachBatch(lambda frame, _n: got.append(frame.collect()))
+        writer = source.options(**options).load().writeStream
+        completed(
+            writer.foreachBatch(lambda frame, _n: got.append(frame.collect()))
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
         return got
 
     return _grow
