@@ -30,9 +30,13 @@ class Blocked:
             waiting = define(bus, *args, **options)
         self._link = bus.runner.link
         self._op = bus.runner.attempt(waiting.op, waiting.seconds)
+        # Time stands still meanwhile: on a busy machine a short wait would be over before it begins.
+        clock, now = bus.scope.monotonic, bus.scope.monotonic()
+        bus.scope.monotonic = lambda: now
         self._step = next(self._op)
         while not isinstance(self._step, Wait):
             self._go_on()
+        bus.scope.monotonic = clock
 
     def finish(self) -> Any:
         """Go on to the end, blocking, and return the verb's result."""
