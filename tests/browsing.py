@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 HOST = "127.0.0.1:7070"
 TOKEN = "a-token-of-the-user-1234"
 CODE = "the-one-time-code"
-PATIENCE = 10.0
+PATIENCE = 60.0
 # Elements without an end tag.
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 

@@ -71,7 +71,7 @@ def test_who_waits_for_a_flag_is_shown(bus, connect):
     while not (found := pages.flags().waiters):
         assert waiting.is_alive()
     bus.satisfy("building")
-    waiting.join(10)
+    waiting.join(60)
 
     assert [(one.agent_id, one.flag) for one in found] == [("bob", "building")]
 

@@ -189,7 +189,7 @@ def test_a_policy_makes_publishes_and_asks_durable(pair, frozen, project, tmp_pa
     config = tmp_path / "config.yaml"
     config.write_text("queues: {work: {durable: replica}, rare: {durable: disk}}")
     monkeypatch.setenv("AGENTBUS_CONFIG", str(config))
-    with agentbus.connect(pair[0].url, project=project, agent="ada", deadline=0.5) as bus:
+    with agentbus.connect(pair[0].url, project=project, agent="ada", deadline=1) as bus:
         with pytest.raises(OutcomeUnknown):
             bus.queue("work").publish(1)
         with pytest.raises(OutcomeUnknown):
@@ -252,7 +252,7 @@ def test_a_confined_user_publishes_durably(pair, project, role):
 def test_a_shell_learns_whether_its_task_is_confirmed(pair, shell):
     pair[1].stop()
     words = ("publish", "work", "1", "--key", "k", "--durable", "replica", "--url", pair[0].url)
-    unknown = shell.run(*words, "--deadline", "0.5")
+    unknown = shell.run(*words, "--deadline", "1")
     pair[1].go_on()
 
     assert (unknown.returncode, unknown.stdout) == (7, "")

@@ -163,7 +163,7 @@ def test_a_bus_that_fetched_nothing_writes_nothing_at_its_end(bus: agentbus.Bus)
 def test_a_server_that_is_gone_does_not_keep_a_bus_from_closing(
     own_server: Server, project: str
 ) -> None:
-    bus = agentbus.connect(own_server.url, project=project, agent="ada", deadline=0.2)
+    bus = agentbus.connect(own_server.url, project=project, agent="ada", deadline=1)
     queue = bus.queue("mail")
     queue.publish(1)
     (delivery,) = queue.fetch()

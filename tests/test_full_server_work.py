@@ -178,7 +178,7 @@ def test_a_write_whose_answer_was_lost_is_asked_about_until_the_server_has_room(
 def test_a_write_whose_answer_was_lost_is_not_said_to_be_refused_by_a_full_server(
     own_server: Server, project: str
 ) -> None:
-    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=0.5) as bus:
+    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=1) as bus:
         queue = bus.queue("mail")
         queue.publish("first")
         answers_are_lost(bus, own_server, full_for=1000)

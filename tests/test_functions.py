@@ -133,7 +133,7 @@ def test_a_user_without_scripts_does_its_work_by_functions(loaded: Server) -> No
         assert bus.recall("how").value == "make"
         with bus.hold("deploying", ttl=60):
             assert [flag.state for flag in bus.flags()] == ["held"]
-        bus.await_("deploying", timeout=5)
+        bus.await_("deploying", timeout=60)
         mail = bus.queue("mail")
         first = mail.publish(1, key="k", ordering_key="o")
         mail.publish_many([2, 3])

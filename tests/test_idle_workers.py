@@ -21,9 +21,9 @@ from agentbus.store.scope import Intervals
 from tests.conftest import Connect
 from tests.servers import Server, ask
 
-PATIENCE = 8.0
+PATIENCE = 60.0
 # Nobody looks again during a test: what a worker notices, it was woken for.
-SELDOM = Intervals(beat=60.0, alive=180.0, look=60.0, fetch=60.0)
+SELDOM = Intervals(beat=600.0, alive=1800.0, look=600.0, fetch=600.0)
 OFTEN = Intervals(beat=0.05, alive=3.0, look=0.05, fetch=0.05)
 
 

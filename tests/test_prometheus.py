@@ -399,7 +399,7 @@ def test_whatever_lies_in_the_stream_the_exposition_can_be_read(
 
 
 def test_a_server_that_is_away_is_told_as_down(own_server: Server, project: str) -> None:
-    with agentbus.connect(own_server.url, project=project, deadline=0.2) as bus:
+    with agentbus.connect(own_server.url, project=project, deadline=1) as bus:
         clock = Clock()
         collector = Collector(bus, monotonic=clock)
         assert value(scraped(bus, collector), "agentbus_up") == 1

@@ -43,7 +43,7 @@ def ask(
 ) -> tuple[int, dict[str, str], str]:
     """Request a page, or send a form, and return the status, the headers and the text."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     try:
         if form is not None:
             headers["Content-Type"] = "application/x-www-form-urlencoded"
@@ -105,7 +105,7 @@ def test_a_signal_ends_it_while_somebody_looks(shell, number):
         _, headers, _ = ask(printed["url"])
         cookie = headers["set-cookie"].partition(";")[0]
         parts = urlsplit(printed["url"])
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
         connection.request("GET", "/live?page=/", headers={"Cookie": cookie})
         with contextlib.closing(connection), connection.getresponse() as answer:
             while answer.readline() != b"event: regions\n":
@@ -113,7 +113,7 @@ def test_a_signal_ends_it_while_somebody_looks(shell, number):
 
             process.send_signal(number)
 
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         assert process.stderr.read() == ""
 
 

@@ -173,7 +173,7 @@ async def test_what_an_action_could_not_do_is_said_on_the_page(bus, writing):
 
 
 async def test_an_action_while_the_server_is_away_is_not_lost_in_silence(own_server, project):
-    async with agentbus.aio.connect(own_server.url, project=project, deadline=0.3) as bus:
+    async with agentbus.aio.connect(own_server.url, project=project, deadline=1) as bus:
         made = app(bus, write=True, person="eve")
         browser = Browser(made)
         page = (await browser.get("/")).page

@@ -35,7 +35,7 @@ async def test_who_waits_for_a_flag_that_nobody_holds_is_shown(bus, connect, ser
 
     page = (await Browser(served).get("/flags")).page
     bus.satisfy("tested")
-    waiting.join(10)
+    waiting.join(60)
 
     assert "bob until satisfied" in page.text
 

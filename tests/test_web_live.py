@@ -169,7 +169,7 @@ async def test_streams_end_with_the_application(bus, served):
 async def test_the_pages_say_since_when_they_are_blind_and_go_on(own_server, project):
     with agentbus.connect(own_server.url, project=project) as bus:
         bus.queue("mail").publish(1)
-    async with agentbus.aio.connect(own_server.url, project=project, deadline=0.5) as bus:
+    async with agentbus.aio.connect(own_server.url, project=project, deadline=1) as bus:
         made = app(bus)
         browser = Browser(made)
         async with browser.stream("/live?page=/queues") as stream:
@@ -193,7 +193,7 @@ async def test_the_pages_say_since_when_they_are_blind_and_go_on(own_server, pro
 
 async def test_without_a_server_from_the_beginning_a_page_says_so(own_server, project):
     own_server.kill()
-    async with agentbus.aio.connect(own_server.url, project=project, deadline=0.3) as bus:
+    async with agentbus.aio.connect(own_server.url, project=project, deadline=1) as bus:
         made = app(bus)
         answer = await Browser(made).get("/")
         async with Browser(made).stream("/live?page=/") as stream:

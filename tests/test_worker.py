@@ -442,7 +442,7 @@ def test_a_worker_survives_that_its_group_or_stream_is_removed(
     else:
         remove()
 
-    assert queue.result(queue.publish("after"), wait=10) == "done"
+    assert queue.result(queue.publish("after"), wait=PATIENCE) == "done"
     worker.stop()
     thread.join(PATIENCE)
     assert not thread.is_alive()

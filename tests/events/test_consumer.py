@@ -703,7 +703,7 @@ def test_a_running_consumer_handles_what_comes_and_stops(ledger, relay, consume)
 
 
 def test_a_consumer_without_a_server_says_so_and_goes_on(ledger, own_server, project):
-    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=0.3) as bus:
+    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=1) as bus:
         relay = Relay(ledger, bus)
         mine = Consumer(register(act, STREAM, name="welcome"), ledger, bus)
         send(ledger, "a")

@@ -349,7 +349,7 @@ def test_a_running_relay_publishes_what_comes_and_stops(ledger, bus, valkey, pro
 
 
 def test_a_relay_without_a_server_says_so_and_loses_nothing(ledger, own_server, project):
-    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=0.3) as bus:
+    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=1) as bus:
         relay = Relay(ledger, bus)
         send(ledger, "a")
         own_server.kill()
@@ -363,7 +363,7 @@ def test_a_relay_without_a_server_says_so_and_loses_nothing(ledger, own_server, 
 
 def test_a_relay_keeps_its_streams_over_trouble_with_the_server(ledger, own_server, project):
     key = f"{project}:ev:shop%3Aorders"
-    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=0.3) as bus:
+    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=1) as bus:
         relay = Relay(ledger, bus)
         published, troubled = threading.Event(), threading.Event()
         thread = threading.Thread(target=relay.run, args=(lambda _number: published.set(),))

@@ -185,7 +185,7 @@ def test_postgresql_is_notified_by_the_commit_alone(postgres_database, engines):
             send_event(session, "users", "A", {})
             session.commit()
 
-        told = list(raw.notifies(timeout=10, stop_after=1))
+        told = list(raw.notifies(timeout=60, stop_after=1))
         raw.autocommit = False
 
     assert [notice.payload for notice in told] == [""]
