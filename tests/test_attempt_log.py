@@ -268,7 +268,7 @@ def test_a_coroutine_has_rows(logged: agentbus.Bus) -> None:
 
     found = rows(logged)
     assert len(found) == 10
-    assert all(0.01 <= row["took"] < 5 for row in found)
+    assert all(0.01 <= row["took"] < 60 for row in found)
 
 
 def test_nothing_is_logged_unless_the_policy_says_so(bus: agentbus.Bus) -> None:

@@ -24,7 +24,7 @@ from tests.test_fuzz_commands import interrupted
 
 # Nightly: `tests/pipeline/test_commits.py` has the single cases.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-LIMIT = 10.0
+LIMIT = 60.0
 
 
 @pytest.fixture(scope="module")

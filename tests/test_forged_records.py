@@ -27,7 +27,7 @@ from tests.test_fuzz_commands import interrupted
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 # Seconds that no line takes.
-LIMIT = 10.0
+LIMIT = 60.0
 _EXACT = {"recall", "result", "work", "hold"}
 
 

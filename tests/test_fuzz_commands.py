@@ -55,7 +55,7 @@ WAITING = {
         "agent",
     ),
 }
-PATIENCE, LIMIT = 0.4, 10.0
+PATIENCE, LIMIT = 0.4, 60.0
 # A second interrupt ends a worker at once, and this process with it.
 AGAIN = 5.0
 

@@ -847,7 +847,7 @@ def test_a_watch_tells_what_changes_and_what_is_healthy_again(
     own_server: Server, shell: Shell
 ) -> None:
     watch = shell.start(
-        *("health", "--watch", "--every", "0.1", "--json", "--deadline", "0.3"),
+        *("health", "--watch", "--every", "0.1", "--json", "--deadline", "1"),
         *("--url", own_server.url),
     )
     assert watch.stdout is not None
