@@ -261,12 +261,12 @@ def test_a_handler_much_longer_than_the_visibility_runs_once(
 
     def handler(delivery: Delivery) -> str:
         runs.append(delivery.attempt)
-        # The work itself takes ten times the visibility.
-        time.sleep(3)
+        # The work itself takes four times the visibility.
+        time.sleep(4)
         return "done"
 
     worker, other = (
-        connect(name).subscribe("mail", handler, visibility=0.3) for name in ("a", "b")
+        connect(name).subscribe("mail", handler, visibility=1) for name in ("a", "b")
     )
     threads = [background(worker), background(other)]
     assert queue.result(queue.publish(1), wait=PATIENCE) == "done"
