@@ -112,11 +112,11 @@ def test_tasks_taken_by_hand_let_others_go_on(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
     second = queue.publish("second", after=queue.publish("first"))
 
-    (delivery,) = queue.fetch(block=5)
+    (delivery,) = queue.fetch(block=60)
     assert queue.fetch() == []
     delivery.ack()
 
-    (delivery,) = queue.fetch(block=5)
+    (delivery,) = queue.fetch(block=60)
     assert (delivery.id, delivery.payload) == (second, "second")
 
 
@@ -126,7 +126,7 @@ def test_a_task_keeps_its_id_its_envelope_and_its_priority(bus: agentbus.Bus) ->
     known = queue.publish("second", after=first, priority="high", headers={"a": "b"}, topic="t")
     drain(bus, count=1)
 
-    (delivery,) = queue.fetch(block=5)
+    (delivery,) = queue.fetch(block=60)
 
     assert (delivery.id, delivery.priority, delivery.attempt) == (known, "high", 1)
     assert (delivery.headers, delivery.topic) == ({"a": "b"}, "t")
@@ -161,7 +161,7 @@ def test_a_delayed_task_is_waited_for_before_and_after_it_is_due(bus: agentbus.B
     queue = bus.queue("mail")
     first = queue.publish("first", delay=0.05, priority="high")
     queue.publish("second", after=first)
-    (delivery,) = queue.fetch(block=5)
+    (delivery,) = queue.fetch(block=60)
     queue.publish("third", after=first)
     delivery.ack()
     queue.publish("fourth", after=first)
@@ -548,7 +548,7 @@ def test_what_waits_for_one_that_was_trimmed_away_is_buried(
     queue, keys = bus.queue("mail"), Keys(bus.settings.project)
     first = queue.publish("first", delay=delay)
     second = bus.queue("next").publish("second", after=first)
-    assert [one.payload for one in queue.fetch(block=5)] == ["first"]
+    assert [one.payload for one in queue.fetch(block=60)] == ["first"]
     queue.publish("behind")
     ask(bus, "XTRIM", keys.queue("mail"), "MAXLEN", 1)
 

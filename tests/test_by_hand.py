@@ -72,7 +72,7 @@ def test_after_its_visibility_anyone_gets_it_as_the_next_attempt(connect: Connec
     task_id = queue.publish(1)
     bus.take("mail", visibility=OVER)
 
-    (again,) = connect("bob").queue("mail").fetch(block=5)
+    (again,) = connect("bob").queue("mail").fetch(block=60)
 
     assert (again.id, again.attempt) == (task_id, 2)
     runs = bus.task(task_id).runs

@@ -265,7 +265,7 @@ async def test_an_asynchronous_bus_fetches_in_the_order_of_a_key(
     assert await first.ack("sent")
     assert await queue.result(first.id) == "sent"
 
-    (second,) = await queue.fetch(block=1.0)
+    (second,) = await queue.fetch(block=60)
     assert await second.retry()
     (second,) = await queue.fetch()
     assert (second.payload, second.attempt) == (["k", 2], 2)

@@ -204,7 +204,7 @@ def test_fetch_delivers_a_delayed_task_that_is_due(bus: agentbus.Bus) -> None:
     queue = bus.queue("mail")
     queue.publish("delayed", delay=0.05)
 
-    found = [delivery.payload for delivery in queue.fetch(block=2.0)]
+    found = [delivery.payload for delivery in queue.fetch(block=60)]
 
     assert found == ["delayed"]
 

@@ -87,7 +87,7 @@ def test_rows_are_tasks_with_their_envelopes(registered, save, bus, valkey, proj
 
     save(rows, queue="mail", agent="etl")
 
-    (delivery,) = bus.queue("mail").fetch(block=5)
+    (delivery,) = bus.queue("mail").fetch(block=60)
     assert (delivery.payload, delivery.id.endswith(":high")) == ({"to": "ada", "n": 0}, True)
     assert (delivery.key, delivery.correlation_id, delivery.attempts) == ("k", "c1", 2)
     assert delivery.headers == {"lang": "de"}
