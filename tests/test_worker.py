@@ -265,9 +265,7 @@ def test_a_handler_much_longer_than_the_visibility_runs_once(
         time.sleep(4)
         return "done"
 
-    worker, other = (
-        connect(name).subscribe("mail", handler, visibility=1) for name in ("a", "b")
-    )
+    worker, other = (connect(name).subscribe("mail", handler, visibility=1) for name in ("a", "b"))
     threads = [background(worker), background(other)]
     assert queue.result(queue.publish(1), wait=PATIENCE) == "done"
     worker.stop()
