@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentbus.client import preload
 from agentbus.commands import _signals, _waiting
 from agentbus.commands._output import to_stderr
 from agentbus.commands.pause import named
@@ -36,6 +37,8 @@ def until_told(
 
     The worker stops itself `limit` seconds from now; what it runs then has the same grace.
     """
+    # Handlers may fork.
+    preload.load()
     told: list[int] = []
     timers: list[threading.Timer] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from agentbus.client import preload
 from agentbus.client.bus import Verbs
 from agentbus.client.subscriptions import AsyncSubscriptions
 from agentbus.core.settings import Settings, resolve
@@ -54,6 +55,7 @@ def connect(
     deadline: float | None = None,
 ) -> AsyncBus:
     """Return an asynchronous bus, for `async with`; the arguments are those of `agentbus.connect`."""
+    preload.load()
     return AsyncBus(resolve({"url": url, "project": project, "agent": agent, "deadline": deadline}))
 
 

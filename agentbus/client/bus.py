@@ -7,7 +7,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentbus.admin import doctor, project
-from agentbus.client import preload  # noqa: F401
+from agentbus.client import preload
 from agentbus.client.inbox_verbs import InboxVerbs
 from agentbus.client.lease_verbs import LeaseVerbs
 from agentbus.client.presence_verbs import PresenceVerbs
@@ -359,4 +359,5 @@ def connect(
     No connection is opened before the first verb. `deadline` is the number of seconds after which a verb
     gives up on a server that does not respond. Raises `ConfigError`.
     """
+    preload.load()
     return Bus(resolve({"url": url, "project": project, "agent": agent, "deadline": deadline}))

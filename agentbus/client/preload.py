@@ -22,5 +22,8 @@ _MODULES = (
     *("agentbus.store.scan", "agentbus.store.schemes", "agentbus.store.tcp"),
 )
 
-for _name in _MODULES:
-    importlib.import_module(_name)
+
+def load() -> None:
+    """Load them."""
+    for name in _MODULES:
+        importlib.import_module(name)
