@@ -11,7 +11,7 @@ import click
 
 from agentbus.commands._bare import actions_of, no_action, unknown_action
 from agentbus.commands._completion import items
-from agentbus.commands._declare import GLOBAL, GROUPS, VERBS, Param, Verb, module
+from agentbus.commands._declare import GLOBAL, GROUPS, SUMMARIES, VERBS, Param, Verb, module
 from agentbus.commands._errors import tell
 from agentbus.commands._nearest import meant
 from agentbus.commands._output import Out, to_stderr
@@ -86,10 +86,21 @@ class _Verbs(click.Group):
             raise click.UsageError(f"there is no verb {name!r}{meant(name, VERBS, owners)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        """Return the verbs and options that begin so, without importing all verbs."""
+        verbs = [
+            click.shell_completion.CompletionItem(name, help=summary)
+            for name, summary in SUMMARIES.items()
+            if name.startswith(incomplete)
+        ]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, names in GROUPS.items():
+        for title, verbs in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, module(name).VERB.summary) for name in names])
+                formatter.write_dl([*verbs.items()])
         with formatter.section("Topics"):
             formatter.write_dl([(name, topic.summary) for name, topic in TOPICS.items()])
         with formatter.section("Exit codes"):

@@ -89,7 +89,6 @@ class Verb:
     def __init__(
         self,
         name: str,
-        summary: str,
         *params: Param,
         text: str = "",
         examples: Sequence[str] = (),
@@ -100,7 +99,7 @@ class Verb:
         waits: str | None = None,
     ) -> None:
         self.name = name
-        self.summary = summary
+        self.summary = SUMMARIES[name]
         self.text = text
         self.params = params
         self.examples = examples
@@ -324,20 +323,90 @@ GLOBAL = (
 )
 
 GROUPS = {
-    "Talk": ("speak", "overhear", "monitor", "tell", "reply", "inbox", "receipts", "who"),
-    "Notes": ("jot", "recall", "list", "forget"),
-    "Flags": ("announce", "await", "satisfy", "fail", "release", "hold", "lease"),
-    "Work": (
-        *("publish", "work", "result", "route", "ask", "dlq", "pause", "halt", "resume", "agent"),
-        *("bus", "metrics", "rerun", "tidy", "task", "schedule", "limit", "flow"),
-    ),
-    "Agents": ("top", "web", "mcp", "prime", "hook", "install", "uninstall"),
-    "Pipeline": ("archive", "replay", "report", "spark"),
-    "Events": ("events", "outbox", "consume", "supervise", "quarantine"),
-    "Housekeeping": ("whoami", "doctor", "health", "projects", "acl", "clear", "server"),
-    "Help": ("help", "version", "completion"),
+    "Talk": {
+        "speak": "Say something on the project's channel.",
+        "overhear": "Print the messages that this agent has not heard yet.",
+        "monitor": "Print messages and notices as they come, each one once.",
+        "tell": "Send a message to one agent, or to several.",
+        "reply": "Answer a message to this agent.",
+        "inbox": "Print the messages to this agent that it has not read.",
+        "receipts": "Print how far a message got: sent, notified, read or answered.",
+        "who": "List the agents that are present, and say what this one does.",
+    },
+    "Notes": {
+        "jot": "Write a note that every agent can recall.",
+        "recall": "Read a note by its key, or notes by their tags.",
+        "list": "List notes, flags, agents, topics or queues.",
+        "forget": "Delete a note and its tag entries.",
+    },
+    "Flags": {
+        "announce": "Take a flag: announce that this agent does something now.",
+        "await": "Wait until flags are satisfied (or announced, or free).",
+        "satisfy": "Release a flag as done, and wake the agents that await it.",
+        "fail": "Release a flag as failed, and wake the agents that await it.",
+        "release": "Release a flag without an outcome.",
+        "hold": "Run a command while holding a flag.",
+        "lease": "Lease paths, so that no other agent edits them; or list the leases.",
+    },
+    "Work": {
+        "publish": "Add a task to a queue.",
+        "work": "Run a program for each task of a queue.",
+        "result": "Print the result of a finished task.",
+        "route": "Route incoming tasks to agents' queues by rules.",
+        "ask": "Publish a task, wait for it, and print its result.",
+        "dlq": "List, show, replay or purge dead letters: tasks that failed for good.",
+        "pause": "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
+        "halt": "Pause the whole project: no worker takes new tasks.",
+        "resume": "Resume a paused queue; without a name, lift a halt of the project.",
+        "agent": "List, pause, resume and remove agents and workers.",
+        "bus": "Show streams, queues, groups and statistics; delete a queue or group.",
+        "metrics": "Sum up the counts of workers and publishers, or export them to Prometheus.",
+        "rerun": "Deliver a group's acknowledged tasks again, starting at a task or a time.",
+        "tidy": "Trim finished tasks, and delete dead consumers and leftovers.",
+        "task": "Show, change or cancel a task, or take one by hand and settle it.",
+        "schedule": "Publish a task again and again, by a period or a cron expression.",
+        "limit": "Bound how many tasks of a queue run at once, or start in a second.",
+        "flow": "Show, cancel or replay flows: tasks that were published together.",
+    },
+    "Agents": {
+        "top": "Show agents, talk, queues, flags, leases and health on a terminal.",
+        "web": "Show agents, talk, queues, flags, leases and health in a browser.",
+        "mcp": "Serve tools to a coding agent by MCP, on stdin and stdout.",
+        "prime": "Print what an agent reads first: who is there, and what to do.",
+        "hook": "Answer an event of a coding agent's client; for clients, not for people.",
+        "install": "Install AgentBus in the clients of coding agents: hooks, tools, a skill.",
+        "uninstall": "Take AgentBus out of the clients of coding agents.",
+    },
+    "Pipeline": {
+        "archive": "Archive streams as Parquet files, each entry exactly once.",
+        "replay": "Publish entries of an archive again, each exactly once.",
+        "report": "Report on an archive: activity, latency, failures and anomalies.",
+        "spark": "Show which Java and Spark the pipeline uses, and make it start faster.",
+    },
+    "Events": {
+        "events": "Send events; show the status of consumers, and handle parked events.",
+        "outbox": "Create an outbox, publish its waiting events, or show its status.",
+        "consume": "Run the consumers of a Python module, each event exactly once.",
+        "supervise": "Run each consumer of a module in its own process, and keep it running.",
+        "quarantine": "List the consumers that supervisors gave up, or release them.",
+    },
+    "Housekeeping": {
+        "whoami": "Show the agent, project and server, and the source of each.",
+        "doctor": "Check the server and the project, with a remedy for each finding.",
+        "health": "Check queues, workers, events and the server against thresholds.",
+        "projects": "List the projects on the server.",
+        "acl": "Print the ACL rule that confines a user of the server to this project.",
+        "clear": "Delete all keys of this project, and of no other.",
+        "server": "Control the embedded server, and load functions into any.",
+    },
+    "Help": {
+        "help": "Show the help of a verb, or a page on a topic.",
+        "version": "Print the version.",
+        "completion": "Print a completion script for a shell.",
+    },
 }
-VERBS = tuple(name for group in GROUPS.values() for name in group)
+SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+VERBS = tuple(SUMMARIES)
 # Verbs whose names are keywords or builtins of Python.
 _MODULES = {"await": "await_", "list": "list_"}
 

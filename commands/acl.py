@@ -13,7 +13,6 @@ from agentbus.core.names import MAX_BODY_BYTES
 
 VERB = Verb(
     "acl",
-    "Print the ACL rule that confines a user of the server to this project.",
     Param("--user NAME", "The user's name (default: the project's)."),
     Param("--read-only", "Grant read access only."),
     Param(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "agent",
-    "List, pause, resume and remove agents and workers.",
     actions(
         {
             "list": "Print each agent, the flags it holds, the messages it has not heard, its workers.",

@@ -9,7 +9,6 @@ from agentbus.core.settings import variable
 
 VERB = Verb(
     "announce",
-    "Take a flag: announce that this agent does something now.",
     *FLAG,
     Param("--ttl S", "End the hold after S seconds, unless it is renewed.", convert=seconds),
     Param("--force", "Take it even if another agent holds it."),

@@ -29,7 +29,6 @@ _INTERVAL = 5.0
 
 VERB = Verb(
     "archive",
-    "Archive streams as Parquet files, each entry exactly once.",
     Param(
         "[ACTION] PATH",
         "A directory or s3a://bucket/prefix; without an action, archive what is new.",

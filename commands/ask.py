@@ -8,7 +8,6 @@ from agentbus.core.errors import InvalidPayload
 
 VERB = Verb(
     "ask",
-    "Publish a task, wait for it, and print its result.",
     Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("PAYLOAD|-|@FILE", "The payload.", dest="payload", required=True),
     Param(

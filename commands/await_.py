@@ -9,7 +9,6 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "await",
-    "Wait until flags are satisfied (or announced, or free).",
     Param("NAME...", "The flags.", dest="names", many=True, values="flag"),
     Param("--flag NAME", "A flag. May be repeated.", many=True, values="flag"),
     Param(

@@ -25,7 +25,6 @@ T = TypeVar("T")
 
 VERB = Verb(
     "bus",
-    "Show streams, queues, groups and statistics; delete a queue or group.",
     actions(
         {
             "list": "Print the streams: the channel, queues in use, dead letters, metrics.",

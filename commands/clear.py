@@ -7,7 +7,6 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "clear",
-    "Delete all keys of this project, and of no other.",
     Param("--force", "Delete the keys."),
     Param("--dry-run", "Only print the counts; exit 0."),
     text="Without --force it only prints the counts, and exits 2."

@@ -10,7 +10,6 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "completion",
-    "Print a completion script for a shell.",
     Param("SHELL", "bash, zsh or fish.", required=True, choices=("bash", "zsh", "fish")),
     examples=(
         "agentbus completion bash >> ~/.bashrc",

@@ -16,7 +16,6 @@ _COUNTS = ("handled", "duplicates", "parked", "failed", "unknown", "foreign")
 
 VERB = Verb(
     "consume",
-    "Run the consumers of a Python module, each event exactly once.",
     *_events.MODULE,
     Param("--once", "Handle the events that are there, and end."),
     _events.LEASE,

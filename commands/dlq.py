@@ -27,7 +27,6 @@ _SHOWN = 100
 
 VERB = Verb(
     "dlq",
-    "List, show, replay or purge dead letters: tasks that failed for good.",
     actions(
         {
             "list QUEUE [ID...]": "Print a line for each that was neither replayed nor purged.",

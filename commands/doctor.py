@@ -12,7 +12,6 @@ from agentbus.core.errors import AgentBusError, Unhealthy
 
 VERB = Verb(
     "doctor",
-    "Check the server and the project, with a remedy for each finding.",
     text="Connection, latency, version, persistence, eviction policy, memory, clock, disk, identity,"
     " installation, stale consumers, dead letters, and what 'install' has put into clients. Exits 6 if"
     " something endangers data."

@@ -29,7 +29,6 @@ _PARKED = ("list", "show", "retry", "drop")
 
 VERB = Verb(
     "events",
-    "Send events; show the status of consumers, and handle parked events.",
     actions(
         {
             "send STREAM TYPE PAYLOAD": "Send one event; prints its UUID.",

@@ -7,7 +7,6 @@ from agentbus.commands.satisfy import end
 
 VERB = Verb(
     "fail",
-    "Release a flag as failed, and wake the agents that await it.",
     *FLAG,
     Param("--force", "Even if another agent holds it."),
     Param("--note TEXT", "A note for the awaiters, such as the error."),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "flow",
-    "Show, cancel or replay flows: tasks that were published together.",
     actions(
         {
             "list": "Print a line for each flow, the newest first.",

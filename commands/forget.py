@@ -7,7 +7,6 @@ from agentbus.core.names import word
 
 VERB = Verb(
     "forget",
-    "Delete a note and its tag entries.",
     Param("KEY", "The note's key.", required=True, values="note"),
     text="Reports it on the channel in the same atomic step. If there is no such note, exit 5. JSON:"
     " key.",

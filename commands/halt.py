@@ -7,7 +7,6 @@ from agentbus.commands.pause import OPTIONS, show_confirmed
 
 VERB = Verb(
     "halt",
-    "Pause the whole project: no worker takes new tasks.",
     *OPTIONS,
     text="Running tasks are finished and acknowledged; tasks that were taken and not started are returned."
     " Returns when every live worker has confirmed: from then on no task starts until 'agentbus"

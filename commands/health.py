@@ -16,7 +16,6 @@ from agentbus.core.errors import BackendUnavailable, Unhealthy
 
 VERB = Verb(
     "health",
-    "Check queues, workers, events and the server against thresholds.",
     Param("--strict", "Exit 6 for warnings as well."),
     Param("--watch", "Repeat the check until interrupted."),
     Param("--every S", "With --watch: check every S seconds (5).", convert=seconds),

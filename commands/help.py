@@ -10,7 +10,6 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "help",
-    "Show the help of a verb, or a page on a topic.",
     Param(
         "VERB|TOPIC",
         "A verb or a topic; without it, the list of both.",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "hold",
-    "Run a command while holding a flag.",
     Param("NAME", "The flag.", dest="flag", required=True, values="flag"),
     Param("-- CMD...", "The command and its arguments.", dest="command", many=True),
     Param(

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "hook",
-    "Answer an event of a coding agent's client; for clients, not for people.",
     Param("CLIENT", "claude, codex, copilot, gemini, cursor or opencode.", required=True),
     Param("EVENT", "The event, as the client calls it.", required=True),
     Param("--tools", "The client has the tools of 'agentbus mcp': name these, not commands."),

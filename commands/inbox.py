@@ -8,7 +8,6 @@ from agentbus.coordination import frames, inbox
 
 VERB = Verb(
     "inbox",
-    "Print the messages to this agent that it has not read.",
     Param("--topic T", "Only this topic.", values="topic"),
     Param("--from AGENT", "Only from this agent.", dest="sender", values="agent"),
     Param("--thread ID", "The thread from this message on, with what was read before."),

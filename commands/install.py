@@ -38,7 +38,6 @@ GIT = Param("--git", "The hook of git that keeps a commit from changing what ano
 
 VERB = Verb(
     "install",
-    "Install AgentBus in the clients of coding agents: hooks, tools, a skill.",
     CLIENT,
     SCOPE,
     GIT,

@@ -10,7 +10,6 @@ from agentbus.core.names import word
 
 VERB = Verb(
     "jot",
-    "Write a note that every agent can recall.",
     Param("KEY", "The note's key.", dest="name", values="note"),
     Param("VALUE|-|@FILE", "The note's text.", dest="text"),
     Param("--key K", "The note's key.", values="note"),

@@ -14,7 +14,6 @@ _TAKING = ("--why", "--ttl", "--wait")
 
 VERB = Verb(
     "lease",
-    "Lease paths, so that no other agent edits them; or list the leases.",
     Param("PATH...", "Paths or patterns such as 'src/**'.", dest="paths", many=True, values="file"),
     Param("--why T", "The reason, which others see."),
     Param(

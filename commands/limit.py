@@ -27,7 +27,6 @@ def _rate(text: str) -> float:
 
 VERB = Verb(
     "limit",
-    "Bound how many tasks of a queue run at once, or start in a second.",
     actions(
         {
             "set QUEUE": "Set the limits of a queue, in place of those it has.",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "list",
-    "List notes, flags, agents, topics or queues.",
     Param("--tag T", "Only notes with this tag; with any of several as a,b.", values="tag"),
     Param("--latest N", "At most N notes (50).", convert=whole, default=50),
     Param("--flags", "Flags that are held, satisfied, failed or awaited, and who waits."),

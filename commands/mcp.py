@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "mcp",
-    "Serve tools to a coding agent by MCP, on stdin and stdout.",
     text="A client of the Model Context Protocol starts it, one for each session. The tools are catch_up,"
     " tell, ask, reply, receipts, who, lease, note, flag and work; a call waits for at most 45 seconds."
     " Ends when stdin does.",

@@ -22,7 +22,6 @@ _PATIENCE = 5.0
 _GLANCE = 0.2
 VERB = Verb(
     "metrics",
-    "Sum up the counts of workers and publishers, or export them to Prometheus.",
     Param("--queue Q", "Only this queue.", values="queue"),
     Param(
         "--since 5m|TIME|ID",

@@ -18,7 +18,6 @@ def _interval(text: str) -> float:
 
 VERB = Verb(
     "monitor",
-    "Print messages and notices as they come, each one once.",
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     Param(
         "--interval S",

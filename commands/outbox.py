@@ -33,7 +33,6 @@ _LEASES: dict[str, Callable[[LeaseStanding], str]] = {
 
 VERB = Verb(
     "outbox",
-    "Create an outbox, publish its waiting events, or show its status.",
     actions(
         {
             "init": "Create the tables that are missing.",

@@ -8,7 +8,6 @@ from agentbus.coordination import overhear
 
 VERB = Verb(
     "overhear",
-    "Print the messages that this agent has not heard yet.",
     Param(
         "--topic T",
         "Only this topic, with its own cursor; several as a,b; 'all' for all. May be repeated.",

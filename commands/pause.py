@@ -25,7 +25,6 @@ OPTIONS = (
 )
 VERB = Verb(
     "pause",
-    "Pause a queue: workers take no new tasks. Without a name, list the pauses.",
     Param("QUEUE", "The queue.", values="queue"),
     *OPTIONS,
     text="Running tasks continue. Returns when every live worker has confirmed: a task that is published"

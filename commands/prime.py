@@ -8,7 +8,6 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "prime",
-    "Print what an agent reads first: who is there, and what to do.",
     Param("--max-chars N", "At most N letters (2400).", convert=whole, default=2400),
     Param("--tools", "Name the tools of 'agentbus mcp' in place of commands."),
     text="Says this agent's name, who is present, what is leased, what waits in the inbox, the newest notes"

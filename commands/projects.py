@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "projects",
-    "List the projects on the server.",
     text="Prints a line for each project, the most recently active first: how many agents and queues it"
     " has, and the time since anything happened in it. What another user of the server may read"
     " alone is shown as -. On a server with over a million keys projects may be missing, which"

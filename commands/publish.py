@@ -22,7 +22,6 @@ _PIECE = 65536
 
 VERB = Verb(
     "publish",
-    "Add a task to a queue.",
     Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("PAYLOAD|-|@FILE", "The payload.", dest="payload"),
     Param("--lines", "Publish a task for each line of stdin."),

@@ -25,7 +25,6 @@ _COLUMNS: dict[str, Callable[[Quarantined], str]] = {
 
 VERB = Verb(
     "quarantine",
-    "List the consumers that supervisors gave up, or release them.",
     actions(
         {
             "list": "Print the consumers in quarantine.",

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "recall",
-    "Read a note by its key, or notes by their tags.",
     Param("KEY", "The note's key.", dest="name", values="note"),
     Param("--key K", "The note's key.", values="note"),
     Param(

@@ -9,7 +9,6 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "receipts",
-    "Print how far a message got: sent, notified, read or answered.",
     Param("ID", "The message, as 'tell' or 'speak' printed it.", required=True),
     Param("--wait S", "Wait up to S seconds for the answer, and print it.", convert=seconds),
     Param("--for", "What to wait for (answer).", dest="until", choices=_inbox.UNTIL),

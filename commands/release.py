@@ -7,7 +7,6 @@ from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
 
 VERB = Verb(
     "release",
-    "Release a flag without an outcome.",
     *FLAG,
     Param("--force", "Even if another agent holds it."),
     text="Wakes 'await --until free'; agents that await its outcome keep waiting. If another agent"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _RATE = _values.number("a number above 0", lambda rate: 0 < rate < 1e12)
 VERB = Verb(
     "replay",
-    "Publish entries of an archive again, each exactly once.",
     Param("PATH", "The archive: a directory, or s3a://…", required=True, values="file"),
     Param("--from ID|TIME|30m", "Start at this entry or time.", dest="start"),
     Param("--to ID|TIME|30m", "End at this entry or time, inclusive.", dest="end"),

@@ -8,7 +8,6 @@ from agentbus.coordination import tell
 
 VERB = Verb(
     "reply",
-    "Answer a message to this agent.",
     Param("ID", "The message, as 'inbox' prints it.", required=True),
     Param("TEXT|-|@FILE", "The answer.", dest="text"),
     Param("--msg TEXT", "The answer, taken literally."),

@@ -28,7 +28,6 @@ NAMES = (
 )
 VERB = Verb(
     "report",
-    "Report on an archive: activity, latency, failures and anomalies.",
     Param("NAME", "Name of a report, or all.", required=True, choices=NAMES),
     Param("PATH", "The archive: a path, file:// or s3a://.", values="file"),
     Param("--since 30m|TIME|ID", "Start: a time span ago, a time, or an id."),

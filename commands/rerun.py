@@ -9,7 +9,6 @@ from agentbus.core.names import word
 
 VERB = Verb(
     "rerun",
-    "Deliver a group's acknowledged tasks again, starting at a task or a time.",
     Param("QUEUE", "The queue.", required=True, values="queue"),
     Param("--from ID|TIME|30m", "Start at this task or time.", dest="start"),
     Param("--until ID|TIME|30m", "Stop at this task or time (default: no limit)."),

@@ -7,7 +7,6 @@ from agentbus.commands._declare import Call, Param, Verb, seconds
 
 VERB = Verb(
     "result",
-    "Print the result of a finished task.",
     Param("ID", "The task's id, as 'publish' printed it.", required=True),
     Param("--wait S", "Wait up to S seconds for it.", convert=seconds),
     Param(

@@ -8,7 +8,6 @@ from agentbus.commands.pause import show_resumed
 
 VERB = Verb(
     "resume",
-    "Resume a paused queue; without a name, lift a halt of the project.",
     Param("QUEUE", "The queue (default: the whole project).", values="queue"),
     text="Workers continue at once. Orders are independent: an order for a queue, an agent or a worker"
     " remains in force after the end of a halt, and vice versa. If it was not paused, nothing happens,"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "route",
-    "Route incoming tasks to agents' queues by rules.",
     Param("RULES.yaml", "The file of rules.", dest="rules", required=True, values="file"),
     Param(
         "--explain TASK",

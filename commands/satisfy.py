@@ -8,7 +8,6 @@ from agentbus.core.names import word
 
 VERB = Verb(
     "satisfy",
-    "Release a flag as done, and wake the agents that await it.",
     *FLAG,
     Param("--force", "Even if another agent holds it."),
     Param("--note TEXT", "A note for the awaiters."),

@@ -36,7 +36,6 @@ _OF_ADD = (
 
 VERB = Verb(
     "schedule",
-    "Publish a task again and again, by a period or a cron expression.",
     actions(
         {
             "add NAME QUEUE [PAYLOAD]": "Add a schedule, or change the one of this name.",

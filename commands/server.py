@@ -10,7 +10,6 @@ from agentbus.store.embedded import control
 
 VERB = Verb(
     "server",
-    "Control the embedded server, and load functions into any.",
     actions(
         {
             "start": "Start it, if it does not run.",

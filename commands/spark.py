@@ -7,7 +7,6 @@ from agentbus.commands._declare import Call, Param, Verb
 
 VERB = Verb(
     "spark",
-    "Show which Java and Spark the pipeline uses, and make it start faster.",
     Param(
         "--prepare", "Store Spark's classes, as Java has loaded them, in a file of about 200 MiB."
     ),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "speak",
-    "Say something on the project's channel.",
     Param("TEXT|-|@FILE", "The message.", dest="text"),
     Param("--msg TEXT", "The message, taken literally."),
     Param("--topic T", "The topic.", values="topic"),

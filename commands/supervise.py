@@ -17,7 +17,6 @@ _ARCHIVER = "agentbus.pipeline.archives.supervised:run"
 
 VERB = Verb(
     "supervise",
-    "Run each consumer of a module in its own process, and keep it running.",
     *_events.SOME_MODULE,
     Param("--relay", "Also run the relay, as 'outbox relay' does."),
     Param(

@@ -22,7 +22,6 @@ BY_HAND = ("take", "done", "retry", "bury", "renew")
 _SAY = ("done", "retry", "bury")
 VERB = Verb(
     "task",
-    "Show, change or cancel a task, or take one by hand and settle it.",
     actions(
         {
             "show ID": "Print its state, attempts, errors and workers, and the tasks around it.",

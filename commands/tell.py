@@ -9,7 +9,6 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "tell",
-    "Send a message to one agent, or to several.",
     Param("TO[,TO...]", "The agents.", dest="to", required=True, values="agent"),
     Param("TEXT|-|@FILE", "The message.", dest="text"),
     Param("--msg TEXT", "The message, taken literally."),

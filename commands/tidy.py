@@ -9,7 +9,6 @@ from agentbus.core.names import word
 
 VERB = Verb(
     "tidy",
-    "Trim finished tasks, and delete dead consumers and leftovers.",
     Param("QUEUE", "The queue (default: all).", values="queue"),
     Param("--dry-run", "Only count."),
     text="Workers do this regularly. Tasks that a group or a reader still needs are kept, and finished"

@@ -31,7 +31,6 @@ def _every(text: str) -> float:
 
 VERB = Verb(
     "top",
-    "Show agents, talk, queues, flags, leases and health on a terminal.",
     Param(
         "--every S",
         "Read a frame every S seconds (1; at least 0.2).",

@@ -9,7 +9,6 @@ from agentbus.commands.install import CLIENT, DRY_RUN, GIT, SCOPE, at_work, take
 
 VERB = Verb(
     "uninstall",
-    "Take AgentBus out of the clients of coding agents.",
     CLIENT,
     SCOPE,
     GIT,

@@ -7,7 +7,6 @@ from agentbus.core.version import __version__
 
 VERB = Verb(
     "version",
-    "Print the version.",
     text="'agentbus --version' and 'agentbus -V' print it, too. JSON: version.",
     examples=("agentbus version",),
     unconfigured=True,

@@ -30,7 +30,6 @@ def _port(text: str) -> int:
 
 VERB = Verb(
     "web",
-    "Show agents, talk, queues, flags, leases and health in a browser.",
     Param("--host ADDRESS", "The address to listen on (127.0.0.1).", default=_LOOPBACK),
     Param("--port N", "The port to listen on (7070; 0: any).", convert=_port, default=7070),
     Param("--write", "Let the pages act: pause, resume, halt, replay, tell."),

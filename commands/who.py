@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 VERB = Verb(
     "who",
-    "List the agents that are present, and say what this one does.",
     Param("--doing TEXT", "Record what this agent does, for others to see; '' removes it."),
     Param("--max, --limit N", "At most N agents (30).", convert=whole, default=30),
     Param("--all", "All known agents, including those that are gone."),

@@ -11,7 +11,6 @@ from agentbus.store.url import read
 
 VERB = Verb(
     "whoami",
-    "Show the agent, project and server, and the source of each.",
     text="A password in the URL is masked. The identity tells where the agent's name is from: given"
     " (--agent, AGENTBUS_AGENT, a config file), session (a variable of a coding agent's client), ancestor"
     " (the client's process), ci (a job's variables) or posix (this POSIX session). JSON: agent_id,"

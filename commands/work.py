@@ -64,7 +64,6 @@ def _at_most(most: int) -> Callable[[str], int]:
 
 VERB = Verb(
     "work",
-    "Run a program for each task of a queue.",
     Param(
         "QUEUE",
         "The queue. Without CMD and --handler: MODULE:TASKS, where the typed tasks are declared.",
