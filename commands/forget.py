@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Param, Verb
+from agentbus.coordination import notes
 from agentbus.core.names import word
 
 VERB = Verb(
@@ -17,5 +18,5 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Delete the note and print its key."""
-    call.bus.forget(call.args.key)
+    call.run(notes.forget(call.enter(), call.args.key))
     call.out.record({"key": call.args.key}, word(call.args.key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._declare import FLAG, Call, Param, Verb, one_flag
+from agentbus.coordination import flags
 
 VERB = Verb(
     "release",
@@ -18,5 +19,6 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Release the flag and print it."""
-    args = call.args
-    _values.flag(call.out, call.bus.release(one_flag(args), force=args.force))
+    flag = one_flag(call.args)
+    op = flags.end(call.enter(), flag, "released", force=call.args.force)
+    _values.flag(call.out, call.run(op))
