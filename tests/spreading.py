@@ -26,10 +26,13 @@ _ONE_RUN = (
     *(("test_web_hostile",), ("test_web_forged",)),
 )
 _SHARED = {f"tests/{name}.py": names[0] for names in _ONE_RUN for name in names}
-# One test of a file that otherwise has to do with servers.
-_SHARED["tests/test_acl.py::test_a_rule_allows_what_the_source_asks_for_and_nothing_else"] = (
-    "test_layers"
-)
+# Tests of files that otherwise have to do with servers.
+for _test in (
+    "test_acl.py::test_a_rule_allows_what_the_source_asks_for_and_nothing_else",
+    "test_quick_path.py::test_other_modules_import_inside_functions_for_a_stated_reason_alone",
+    "test_quick_path.py::test_other_modules_use_typing_and_dataclasses",
+):
+    _SHARED[f"tests/{_test}"] = "test_layers"
 APART = {f"{TOGETHER}test_{name}.py": names[0] for names in _APART for name in names}
 
 

@@ -102,21 +102,27 @@ def prepare(shell: Shell) -> None:
         loaded(shell, words)
 
 
-def test_a_quick_verb_loads_at_most_35_modules_of_the_list(short_home, project, valkey):
-    embedded = Shell(short_home)
-    remote = Shell(short_home, {"AGENTBUS_PROJECT": project, "AGENTBUS_URL": valkey.tcp_url})
-    modules = {}
-    for where, shell in (("embedded", embedded), ("TCP", remote)):
+def test_a_quick_verb_loads_at_most_35_modules_of_the_list_and_nothing_slow(
+    short_home, project, valkey
+):
+    urls = {"embedded": "", "socket": valkey.url, "TCP": valkey.tcp_url}
+    quick, slow = {}, {}
+    for where, url in urls.items():
+        shell = Shell(short_home, {"AGENTBUS_PROJECT": project, "AGENTBUS_URL": url})
         prepare(shell)
         for verb, words in VERBS.items():
             names = loaded(shell, words)
-            modules[where, verb] = {name for name in names if name.partition(".")[0] == "agentbus"}
-    embedded.ok("server", "stop")
+            quick[where, verb] = {name for name in names if name.partition(".")[0] == "agentbus"}
+            # Only a host's name needs `socket`.
+            slow[where, verb] = names & SLOW - ({"socket"} if where == "TCP" else set())
+        if not url:
+            shell.ok("server", "stop")
 
-    assert {verb: names - QUICK for verb, names in modules.items() if names - QUICK} == {}
-    assert {verb: len(names) for verb, names in modules.items() if len(names) > 35} == {}
+    assert {verb: names for verb, names in slow.items() if names} == {}
+    assert {verb: names - QUICK for verb, names in quick.items() if names - QUICK} == {}
+    assert {verb: len(names) for verb, names in quick.items() if len(names) > 35} == {}
     # The other two are loaded for an agent without a name: its name, and the warning that it ends.
-    assert QUICK - set().union(*modules.values()) == {
+    assert QUICK - set().union(*quick.values()) == {
         *("agentbus.core.agent_name", "agentbus.commands._session")
     }
 
@@ -124,21 +130,6 @@ def test_a_quick_verb_loads_at_most_35_modules_of_the_list(short_home, project, 
 def test_the_list_has_at_most_60_modules():
     assert QUICK <= MODULES
     assert len(QUICK) <= 60
-
-
-@pytest.mark.parametrize("where", ["embedded", "socket", "tcp"])
-def test_the_quick_verbs_load_nothing_slow(where, short_home, project, valkey):
-    urls = {"socket": valkey.url, "tcp": valkey.tcp_url}
-    shell = Shell(short_home, {"AGENTBUS_PROJECT": project, "AGENTBUS_URL": urls.get(where, "")})
-    prepare(shell)
-    # Only a host's name needs `socket`.
-    slow = SLOW - ({"socket"} if where == "tcp" else set())
-
-    found = {verb: loaded(shell, words) & slow for verb, words in VERBS.items()}
-    if where == "embedded":
-        shell.ok("server", "stop")
-
-    assert {verb: names for verb, names in found.items() if names} == {}
 
 
 def test_other_modules_import_inside_functions_for_a_stated_reason_alone():
