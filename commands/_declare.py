@@ -147,9 +147,7 @@ class Call:
     def bus(self) -> Bus:
         """The bus that the settings name."""
         if self._bus is None:
-            from agentbus.client.bus import Bus
-
-            self._bus = Bus(self.settings)
+            self._bus = open_bus(self.settings)
         return self._bus
 
     def enter(self) -> Scope:
@@ -233,6 +231,13 @@ class Call:
             advice=self._backend.advice,
             meanwhile=_prepare,
         )
+
+
+def open_bus(settings: Settings) -> Bus:
+    """Return the bus of settings, which takes longer to import than most verbs."""
+    from agentbus.client.bus import Bus
+
+    return Bus(settings)
 
 
 def _prepare() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.agents.tools import LONGEST_WAIT
-from agentbus.client.bus import Bus
 from agentbus.commands import _declare
 from agentbus.commands._declare import Args, Call
 from agentbus.commands._output import Out, plain
@@ -14,6 +13,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.oplog import write
 
 if TYPE_CHECKING:
+    from agentbus.client.bus import Bus
     from agentbus.core.settings import Settings
     from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
@@ -61,7 +61,7 @@ class Links:
     def bus(self) -> Bus:
         """The bus of verbs that use one; threads may share it."""
         if self._bus is None:
-            self._bus = Bus(self.settings)
+            self._bus = _declare.open_bus(self.settings)
         return self._bus
 
     def take(self) -> Opened | None:

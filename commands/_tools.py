@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.agents.tools import LONGEST_WAIT
-from agentbus.commands import _by_hand, _inbox, _spoken
+from agentbus.commands import _inbox, _spoken
 from agentbus.coordination import announce, frames, inbox, receipts, speak, tell as messages
 from agentbus.coordination.leases import shown
 from agentbus.core.clock import of_day
@@ -255,6 +255,9 @@ def work(call: ToolCall) -> None:
         except NotFound as error:
             call.out.record({}, error.message)
             return
+        # Each session has its own server, and few take tasks, for which half of the package is imported.
+        from agentbus.commands import _by_hand
+
         task: Any = call.captured.records[0]
         _unless_taken(call, lambda: _by_hand.give_back(call, task["task_id"], task["token"]))
     else:
