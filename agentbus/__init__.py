@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus as Bus, connect as connect
     from agentbus.client.queue import Queue as Queue
     from agentbus.coordination.flags import FlagState as FlagState, Hold as Hold
+    from agentbus.coordination.hold import Leasing as Leasing
     from agentbus.coordination.inbox import InboxMessage as InboxMessage
     from agentbus.coordination.leases import Lease as Lease
-    from agentbus.coordination.leasing import Leasing as Leasing
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
     from agentbus.coordination.presence import Presence as Presence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agentbus.queues.dead_letters import Letter as Letter
     from agentbus.queues.delivery import AsyncDelivery as AsyncDelivery, Delivery as Delivery
     from agentbus.queues.policy import Policy as Policy
-    from agentbus.queues.priority import Priority as Priority
+    from agentbus.queues.publish import Priority as Priority
     from agentbus.queues.retry import (
         Backoff as Backoff,
         Bury as Bury,
@@ -76,7 +76,7 @@ _HOMES = {
     **dict.fromkeys(("HeldTask", "SettledTask", "TakenTask"), "queues.by_hand"),
     "InboxMessage": "coordination.inbox",
     "Lease": "coordination.leases",
-    "Leasing": "coordination.leasing",
+    "Leasing": "coordination.hold",
     "Message": "coordination.message",
     "Receipt": "coordination.receipts",
     "Sent": "coordination.tell",
@@ -84,7 +84,7 @@ _HOMES = {
     "Presence": "coordination.presence",
     "Letter": "queues.dead_letters",
     "Policy": "queues.policy",
-    "Priority": "queues.priority",
+    "Priority": "queues.publish",
     "Task": "queues.task",
     # Statistics
     "Attendee": "admin.agents",

@@ -14,7 +14,7 @@ from agentbus.core.errors import InvalidPayload, NotFound, StaleToken, UsageErro
 from agentbus.queues import by_hand
 from agentbus.queues.by_hand import checked
 from agentbus.queues.results import Address
-from agentbus.workers import by_hand as holding
+from agentbus.workers import fetch as holding
 
 if TYPE_CHECKING:
     from agentbus.client.task_tokens import TaskToken

@@ -11,7 +11,7 @@ from agentbus.commands._format import count
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 from agentbus.tasks.registry import Tasks
-from agentbus.workers.drain import buried_error
+from agentbus.workers.loop import buried_error
 
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call

@@ -20,7 +20,7 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.names import word
 from agentbus.core.settings import environment
-from agentbus.workers.drain import buried_error
+from agentbus.workers.loop import buried_error
 from agentbus.workers.match import matches
 
 if TYPE_CHECKING:

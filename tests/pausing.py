@@ -10,7 +10,7 @@ import pytest
 
 import agentbus
 from agentbus.coordination import leases
-from agentbus.coordination.upkeep import Upkeep
+from agentbus.coordination.hold import Upkeep
 from agentbus.store.steps import Emit, LinkDown, Pause, Script, ServerReply, Wait
 from agentbus.store.verb import Patient
 

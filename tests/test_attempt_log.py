@@ -10,8 +10,8 @@ import pytest
 
 import agentbus
 from agentbus.core.stream import text
+from agentbus.queues.attempt_log import unpacked
 from agentbus.queues.consumer import Consumption
-from agentbus.queues.logged_attempts import unpacked
 from agentbus.queues.policy import Policies
 from agentbus.queues.retry import Backoff, Snooze
 from agentbus.store.steps import Batch, Command, one_step

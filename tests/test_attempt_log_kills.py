@@ -15,7 +15,7 @@ import pytest
 
 import agentbus
 from agentbus.core.stream import text
-from agentbus.queues.logged_attempts import unpacked
+from agentbus.queues.attempt_log import unpacked
 from agentbus.queues.policy import Policies
 from agentbus.queues.retry import Backoff
 from agentbus.store.steps import Command, Pause, one_step

@@ -18,7 +18,7 @@ from agentbus.admin import doctor
 from agentbus.agents import hook
 from agentbus.agents.event import WITHIN
 from agentbus.coordination import leases, presence
-from agentbus.coordination.paths import MOST_PATTERNS
+from agentbus.coordination.leases import MOST_PATTERNS
 from agentbus.core import client_session, renewal
 from agentbus.core.settings import resolve
 from agentbus.store import resp

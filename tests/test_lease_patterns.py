@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import example, given, strategies as st
 
-from agentbus.coordination.paths import within, worktree, written
+from agentbus.coordination.leases import within, worktree, written
 from agentbus.store.memory import MemoryLink
 from agentbus.store.steps import Command
 from tests.profiles import times

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from agentbus.agents.bell import checked
 from agentbus.coordination import leases
 from agentbus.coordination.lease_step import taking
-from agentbus.coordination.paths import MOST_PATTERNS, patterns
+from agentbus.coordination.leases import MOST_PATTERNS, patterns
 from agentbus.core import names
 from agentbus.core.clock import of_day
 from agentbus.core.errors import UsageError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.agents import prime, tasks
 from agentbus.coordination import leases, presence, sessions
-from agentbus.coordination.paths import of_files
+from agentbus.coordination.leases import of_files
 from agentbus.coordination.sessions import lives
 from agentbus.core import client_session, repository
 from agentbus.core.names import shell_word

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from agentbus.coordination import leases, leasing
+from agentbus.coordination import hold, leases
 from agentbus.coordination.semaphore import Semaphore
 from agentbus.store.verb import verb
 
 if TYPE_CHECKING:
+    from agentbus.coordination.hold import Leasing
     from agentbus.coordination.leases import Lease
-    from agentbus.coordination.leasing import Leasing
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -47,7 +47,7 @@ class LeaseVerbs:
         """
         once = self.scope.once()
         op = leases.take(self.scope, paths, why=why, ttl=ttl, wait=wait, force=force, once=once)
-        return leasing.Leasing(self, op, once, ttl=ttl, wait=wait)
+        return hold.Leasing(self, op, once, ttl=ttl, wait=wait)
 
     @verb
     def leases(self) -> Op[list[Lease]]:

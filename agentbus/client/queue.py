@@ -10,8 +10,8 @@ from agentbus.admin.delete import delete
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import dependencies, ids, publish, rerun, results
-from agentbus.queues.bound import trims
 from agentbus.queues.dead_letters import DeadLetters
+from agentbus.queues.publish import trims
 from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
@@ -142,7 +142,7 @@ class Queue(OnBus[BusT_co]):
         each `Task`; a `Task` keeps its own. Raises `QueueFull` for a batch that does not fit; earlier
         batches stay in the queue. `durable` and `min_replicas` are as in `publish`, for each batch.
         """
-        items = self.policy.each_keyed(publish.several(payloads))
+        items = self.policy.each_keyed(publish.check_payloads(payloads))
         op: Op[list[str]] = publish.publish_many(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
@@ -163,7 +163,7 @@ class Queue(OnBus[BusT_co]):
         Only two batches are in memory, so `payloads` may be endless. Nothing is published before the first
         iteration.
         """
-        items = self.policy.each_keyed(publish.several(payloads))
+        items = self.policy.each_keyed(publish.check_payloads(payloads))
         op = publish.publish_stream(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )

@@ -8,7 +8,7 @@ from agentbus.client.queue import AsyncQueue, Queue
 from agentbus.queues import amend, ask, cancel, janitor, publish, results, task_state
 from agentbus.queues.ask import result_of
 from agentbus.store.verb import Awaiting, Patient, verb
-from agentbus.workers import by_hand
+from agentbus.workers import fetch
 
 if TYPE_CHECKING:
     from agentbus.core.envelope import Envelope
@@ -156,9 +156,7 @@ class QueueVerbs:
         up to `wait` seconds for a task. Raises `NotFound` if none is ready, or there is no such queue, and
         `TimedOut` after `wait`.
         """
-        op: Op[Any] = by_hand.take(
-            self.runner, queue, group=group, wait=wait, visibility=visibility
-        )
+        op: Op[Any] = fetch.take(self.runner, queue, group=group, wait=wait, visibility=visibility)
         return Patient(op, wait or 0.0)
 
     @verb
@@ -180,7 +178,7 @@ class QueueVerbs:
         needs it. Idempotent: a second call with the same token and outcome changes nothing, for 24 hours.
         Raises `StaleToken` if the task is not held with this token any more.
         """
-        return by_hand.settle(
+        return fetch.settle(
             self.runner,
             task_id,
             token,
@@ -204,7 +202,7 @@ class QueueVerbs:
 
         Raises `StaleToken` if it is not held with this token any more, and `Refused` if it was cancelled.
         """
-        return by_hand.renew(self.runner, task_id, token, visibility, group=group)
+        return fetch.renew(self.runner, task_id, token, visibility, group=group)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, over
 from agentbus.core.errors import UsageError
 from agentbus.core.signals import stopped_by_signals
 from agentbus.workers.async_worker import AsyncMatchWorker, AsyncWorker
-from agentbus.workers.drain import buried_error
+from agentbus.workers.loop import buried_error
 from agentbus.workers.match import MatchWorker
 from agentbus.workers.worker import Worker
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
-from agentbus.coordination.undo import SHORTLY
-from agentbus.coordination.upkeep import Upkeep
+from agentbus.coordination.hold import SHORTLY, Upkeep
 from agentbus.core import names, validate
 from agentbus.core.errors import AgentBusError, NotHolder, SemaphoreFull, UsageError
 from agentbus.core.stream import text

@@ -18,8 +18,7 @@ from agentbus.coordination.inbox import (
     not_found,
     split_id,
 )
-from agentbus.coordination.leases import not_own
-from agentbus.coordination.paths import patterns
+from agentbus.coordination.leases import not_own, patterns
 from agentbus.core import names
 from agentbus.core.errors import InboxFull, NoSuchAgent, TooManyMessages
 from agentbus.core.stream import is_number, score, text

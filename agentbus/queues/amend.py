@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import Refused, UsageError
 from agentbus.queues import retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
-from agentbus.queues.encoding import known
 from agentbus.queues.ids import RETRY
 from agentbus.queues.policy import DEFAULTS
+from agentbus.queues.publish import check_priority, due
 from agentbus.queues.results import Address
-from agentbus.queues.scheduling import due
 from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def amend(
     if at is not None and now:
         raise UsageError("a task is due at a time, or now", hint="give one of them")
     if priority is not None:
-        known(priority)
+        check_priority(priority)
     task = Address(given)
     when = "" if at is None else due(None, at)[1]
     keys, queue = scope.keys, task.queue

@@ -10,7 +10,7 @@ from agentbus.core import envelope
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Refused
 from agentbus.core.stream import position, text
-from agentbus.queues import attempts, bodies, retry_stream, task_state
+from agentbus.queues import attempts, results, retry_stream, task_state
 from agentbus.queues.dependencies import entry_of
 from agentbus.queues.dependents import groups as working, passed_on, queue_of
 from agentbus.queues.ids import (
@@ -250,8 +250,8 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
     )
     if delayed is None and dependent is None:
         return False
-    of = (delayed, bodies.DELAYED) if delayed is not None else (dependent, bodies.DEPENDENT)
-    words = bodies.read(*of)[of[1] :]
+    of = (delayed, results.DELAYED) if delayed is not None else (dependent, results.DEPENDENT)
+    words = results.read(*of)[of[1] :]
     meta = _decoded(envelope.decode, [word.encode() for word in words])
     groups = sorted((yield from working(scope, queue)) - {ROUTER}) or ["default"]
     group = groups[0] if len(groups) == 1 else "default"

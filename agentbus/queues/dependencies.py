@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
-from agentbus.queues import attempts, scheduling, tracing
-from agentbus.queues.bound import refused
+from agentbus.queues import attempts, tracing
 from agentbus.queues.dependents import DONE, follow, groups
-from agentbus.queues.encoding import window_of
 from agentbus.queues.ids import (
     BOUND,
     DEDUP_WINDOW,
@@ -25,6 +23,7 @@ from agentbus.queues.ids import (
     suffix,
     writable,
 )
+from agentbus.queues.publish import due as due_after, make_room_or_raise, stored_fields, window_of
 from agentbus.queues.results import Address
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
@@ -87,11 +86,11 @@ def publish(
     writable(queue)
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
-    wait, due = ("", "") if delay is None and at is None else scheduling.due(delay, at)
+    wait, due = ("", "") if delay is None and at is None else due_after(delay, at)
     waits: dict[str, Any] = {"after": [other.id for other in others]}
     if group != "default":
         waits["after_group"] = group
-    priority, words, key, ordering = scheduling.kept(scope, item, priority, delay, at, waits)
+    priority, words, key, ordering = stored_fields(scope, item, priority, delay, at, waits)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []
     argv: list[Any] = [
@@ -124,7 +123,7 @@ def publish(
         )
         reply = yield step
         if reply[0] == b"full":
-            yield from refused(scope, queue, priority, bound, argv, reply)
+            yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
             continue
         if reply[0] != b"unclear":
             break

@@ -1,23 +1,36 @@
-"""Publishes tasks: appends them to a queue, or keeps them until they are due."""
+"""Publishes tasks: encodes them, appends them within a queue's bound, or stores them until they are due."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
 from itertools import chain
 from operator import attrgetter
 from sys import modules
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
+import orjson
+
 from agentbus.core import context, envelope
-from agentbus.core.errors import UsageError
+from agentbus.core.cache import cached
+from agentbus.core.errors import QueueFull, UsageError
+from agentbus.core.keys import Keys
 from agentbus.core.stream import text
+from agentbus.core.validate import is_seconds
 from agentbus.queues import tracing
-from agentbus.queues.bound import refused
-from agentbus.queues.encoding import Encoded, encoded, known, meta_of, window_of
-from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, writable
-from agentbus.queues.scheduling import schedule
-from agentbus.queues.stream_keys import place as stream_keys
-from agentbus.queues.task import Task, is_bare
+from agentbus.queues.ids import (
+    BOUND,
+    DEDUP_WINDOW,
+    PRIORITIES,
+    RETRY,
+    UNIQUE_KEPT,
+    suffix,
+    writable,
+)
+from agentbus.queues.retry_stream import make_room
+from agentbus.queues.task import LONGEST, Task, check_due, envelope_of, is_bare
 from agentbus.store import durable
 from agentbus.store.steps import Emit, Push, Script
 
@@ -25,9 +38,15 @@ if TYPE_CHECKING:
     from agentbus.queues.policy import Policy
     from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Arg, Once, Op
+
 
 T = TypeVar("T")
+# When a queue is at its bound, so many publishes in a row ask for trimming at once.
+_CROWDED = 20
+_payload_and_meta = attrgetter("payload", "meta")
+# Where the arguments of the scripts say that the caller makes room if it can.
+ASKS = 0
 
 
 class BatchOptions(TypedDict, total=False):
@@ -40,9 +59,6 @@ class BatchOptions(TypedDict, total=False):
     common: Task | None
 
 
-# When a queue is at its bound, so many publishes in a row ask for trimming at once.
-_CROWDED = 20
-_payload_and_meta = attrgetter("payload", "meta")
 # Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
 # must not block the server.
 BATCH, BATCH_BYTES = 500, 1 << 20
@@ -72,7 +88,7 @@ def publish(
         return (yield from _publish(scope, queue, item, bound, priority, delay, at, window, trim))
     # As `_send`, for a payload alone, which is the usual case: it saves a fifth of a publish.
     if priority not in PRIORITIES:
-        known(priority)
+        check_priority(priority)
     place = stream_keys(scope.keys.project, queue, priority)
     data = envelope.encode(item, scope.max_body)
     if not place.crowded:
@@ -107,7 +123,7 @@ def _publish(
         return (yield from schedule(scope, queue, item, bound, priority, delay, at, window))
     if isinstance(item, Task):
         priority = item.priority or priority
-    known(priority)
+    check_priority(priority)
     (found,) = yield from _send(
         scope, queue, [encoded(scope, item)], priority, bound, window, trim, None
     )
@@ -134,7 +150,7 @@ def confirmed(
     return durable.confirmed(op, wanted)
 
 
-def several(payloads: Iterable[object]) -> Iterable[object]:
+def check_payloads(payloads: Iterable[object]) -> Iterable[object]:
     """Return the payloads of several tasks. Raises `UsageError` for a single one."""
     # Iterating over these would publish each character or key as its own task.
     if isinstance(payloads, (str, bytes, dict)) or not hasattr(payloads, "__iter__"):
@@ -205,7 +221,7 @@ def _batches(
     common: Task | None = None,
 ) -> Iterator[Op[list[str]]]:
     writable(queue)
-    known(priority)
+    check_priority(priority)
     # With `trim`, a batch must not be longer than the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
     ahead = Ahead(_grouped(scope, items, priority, most, common))
@@ -232,7 +248,7 @@ def _grouped(
                 item = common.filling(item)
             if isinstance(item, Task) and item.priority:
                 priority = item.priority
-                known(priority)
+                check_priority(priority)
             found = encoded(scope, item)
         # With an envelope apart, 2 if its key is kept for as long as it is not done.
         rich = 1 + found.unique if isinstance(found, Encoded) else 0
@@ -307,6 +323,300 @@ def _send(
         scope.settled(once, step)
         if reply[0] != b"full":
             break
-        yield from refused(scope, queue, priority, bound, argv, reply)
+        yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
     ids = [text(found) for found in reply[1:]]
     return [found if "@" in found else found + place.suffix for found in ids]
+
+
+def trims(on_full: str) -> bool:
+    """Return whether the oldest tasks make room at the bound. Raises `UsageError`."""
+    if on_full not in ("refuse", "trim"):
+        raise UsageError(f"on_full is {on_full!r}", hint="use 'refuse' or 'trim'")
+    return on_full == "trim"
+
+
+def make_room_or_raise(
+    scope: Scope, queue: str, priority: str, bound: int, argv: list[Any], reply: Sequence[Any]
+) -> Op[None]:
+    """Make room after a refusal, and change the script's arguments for another try; raises `QueueFull`."""
+    if not argv[ASKS] or not reply[3]:
+        raise full(queue, bound, reply)
+    argv[ASKS] = int((yield from make_room(scope, queue, priority, reply)))
+
+
+def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
+    """Return the error of a script's reply: the number of tasks, the group that blocks, and the oldest."""
+    group, oldest, number = text(reply[2]), text(reply[3]), int(reply[1])
+    tasks = "task" if number == 1 else "tasks"
+    if oldest:
+        reader = f"the group {group!r}" if group else "a reader outside of groups"
+        return QueueFull(
+            f"the queue {queue!r} keeps {number} {tasks}, because {reader} has not finished"
+            f" {oldest}; ten times its limit of {bound} are kept",
+            hint="wait until it is finished, or cancel it",
+        )
+    return QueueFull(
+        f"the queue {queue!r} holds {number} unfinished {tasks}; the limit is {bound}"
+        + (f"; the group {group!r} has not finished the oldest" if group else ""),
+        hint=f"start workers{f' of the group {group!r}' if group else ''}, wait, or raise its bound",
+    )
+
+
+class Encoded:
+    """A task with an envelope: its payload and the rest of the envelope, both encoded, and its keys.
+
+    `meta` is empty if the keys and the payload are all there is.
+    """
+
+    __slots__ = ("key", "meta", "ordering_key", "payload", "unique")
+
+    def __init__(
+        self,
+        payload: bytes,
+        meta: bytes,
+        key: str | None,
+        ordering_key: str | None,
+        unique: bool = False,
+    ) -> None:
+        self.payload = payload
+        self.meta = meta
+        self.key = key
+        self.ordering_key = ordering_key
+        self.unique = unique
+
+    def words(self, agent: str) -> list[bytes | str]:
+        """Return the fields and values of its entry, published by an agent."""
+        meta = (b"meta", self.meta) if self.meta else ()
+        return [b"payload", self.payload, *meta, *envelope.by(agent)]
+
+
+def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -> bytes | Encoded:
+    """Return an encoded payload; for a task with more than that, and in a handler, with its envelope.
+
+    `more` are fields of the envelope that no publisher sets.
+    """
+    origin = context.current.get()
+    if not isinstance(item, Task):
+        if origin is None and not more:
+            return envelope.encode(item, scope.max_body)
+        item = Task(item)
+    found = envelope_of(item)
+    data = envelope.encode(item.payload, scope.max_body)
+    if found is None and origin is None and not more:
+        return data
+    meta = {**(found or {}), **more} if more else found or {}
+    if origin is not None:
+        _link(meta, origin)
+    kept = envelope.encode(meta, scope.max_body) if meta else b""
+    if item.unique is not None and item.key is None:
+        raise UsageError("a unique task has no key", hint="give it a key")
+    return Encoded(data, kept, item.key, item.ordering_key, item.unique is not None)
+
+
+def meta_of(scope: Scope, item: Task) -> bytes:
+    """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
+    found = encoded(scope, replace(item, payload=None, unique=None))
+    return found.meta if isinstance(found, Encoded) else b""
+
+
+def _link(meta: dict[str, Any], origin: context.Origin) -> None:
+    """Link a task that a handler publishes to the handler's task."""
+    meta.setdefault("correlation_id", origin.correlation_id or origin.id)
+    meta.setdefault("causation_id", origin.id)
+    if origin.trail:
+        meta.setdefault("trail", origin.trail)
+    if origin.traceparent and context.is_traceparent(origin.traceparent):
+        meta.setdefault("traceparent", context.child(origin.traceparent))
+
+
+def window_of(item: object, window: float) -> float:
+    """Return for how many seconds the key of a task stands for it; `window` unless it is unique."""
+    return UNIQUE_KEPT if isinstance(item, (Task, Encoded)) and item.unique else window
+
+
+def check_priority(priority: object) -> None:
+    """Raise `UsageError` for another word than a priority."""
+    if priority not in PRIORITIES:
+        raise UsageError(
+            f"{priority!r} is not a priority", hint=f"use one of {', '.join(PRIORITIES)}"
+        )
+
+
+class Schedule(Push):
+    """The script `schedule` with one task; a link may send several of them as one.
+
+    `when` is its delay and the time at which it is due, in ms; one of them is empty.
+    """
+
+    __slots__ = ("_when",)
+    script = "schedule"
+
+    def __init__(
+        self,
+        kind: object,
+        reserve: Callable[[], Once],
+        keys_with: Callable[[str], tuple[str, ...]],
+        head: tuple[Arg, ...],
+        when: tuple[str, str],
+        body: bytes,
+    ) -> None:
+        super().__init__(kind, reserve, keys_with, head, body)
+        self._when = when
+
+    @property
+    def argv(self) -> Sequence[Arg]:  # type: ignore[override]
+        """The arguments of the script."""
+        return (*self._head, self.once.token, *self._when, self.payload)
+
+    def joined(self, steps: Sequence[Push]) -> Script:
+        """Return a script that keeps the tasks of all steps, which differ in nothing else."""
+        argv: list[Arg] = [*self._head, self.once.token]
+        for step in steps:
+            assert isinstance(step, Schedule)
+            argv += (*step._when, step.payload)
+        return Script(self.script, self.keys, argv, writes=True)
+
+    def shared(self, reply: Any, number: int) -> list[Any] | None:
+        """Return the reply for each of the joined steps; None if they must be sent one by one."""
+        if reply[0] != b"accepted":
+            return None
+        name, at, tail = bytes(reply[1]).partition(b"@")
+        first = int(name[1:])
+        return [[b"accepted", b"d%d%b%b" % (first + n, at, tail)] for n in range(number)]
+
+
+def schedule(
+    scope: Scope,
+    queue: str,
+    item: object,
+    bound: int,
+    priority: str,
+    delay: float | None,
+    at: float | None,
+    window: float,
+) -> Op[str]:
+    """Keep one payload or `Task` until it is due, and return its id. Raises `QueueFull`."""
+    writable(queue)
+    when = due(delay, at)
+    priority, words, key, ordering = stored_fields(scope, item, priority, delay, at)
+    keys = scope.keys
+    seen = [keys.seen(queue, key)] if key is not None else []
+    if isinstance(words[0], bytes):
+        words = [word if isinstance(word, str) else word.decode() for word in words]
+    body = orjson.dumps([priority, ordering or "", *words])
+
+    def places(once: str) -> tuple[str, ...]:
+        return (
+            *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
+            *(once, keys.queue(queue, priority), keys.bell(queue)),
+            *(keys.metrics, keys.readers(queue, priority), keys.after(queue)),
+            *(keys.queue(queue, RETRY), *seen),
+        )
+
+    head = (1, queue, bound, round(window_of(item, window)), suffix(queue, "normal"))
+    argv: list[Any] = [*head, "", *when, body]
+    if key is None:
+        kind = ("schedule", queue, priority, bound)
+        push = Schedule(kind, scope.once, places, head, when, body)
+        reply = yield push
+        if push.sendings:
+            # Not with the request of another one.
+            scope.settled(push.once, push)
+        if reply[0] == b"accepted":
+            return text(reply[1])
+        yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
+    once = scope.once()
+    argv[len(head)] = once.token
+    while True:
+        step = Script("schedule", places(once.key), argv, writes=True)
+        reply = yield step
+        scope.settled(once, step)
+        if reply[0] != b"full":
+            break
+        yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
+    found = text(reply[1])
+    return found if "@" in found else found + suffix(queue, priority)
+
+
+def stored_fields(
+    scope: Scope,
+    item: object,
+    priority: str,
+    delay: float | None,
+    at: float | None,
+    more: Mapping[str, Any] | None = None,
+) -> tuple[str, list[Any], str | None, str | None]:
+    """Return the priority of a task that is kept until it is ready, its fields and values, and its keys.
+
+    `more` are fields of its envelope that no publisher sets.
+    """
+    now = round(scope.now(), 3)
+    if not isinstance(item, Task) and not more and context.current.get() is None:
+        # As below, for a payload alone, which is the usual case.
+        check_priority(priority)
+        data = envelope.encode(item, scope.max_body).decode()
+        meta = f'{{"created_at":{now}}}'
+        return priority, ["payload", data, "meta", meta, "agent_id", scope.agent], None, None
+    task = item if isinstance(item, Task) else Task(item)
+    priority = task.priority or priority
+    check_priority(priority)
+    if task.created_at is None:
+        # The entry's id will show when it was ready, not when it was published.
+        task = replace(task, created_at=now)
+    found = encoded(scope, task, more)
+    assert isinstance(found, Encoded)
+    check_due(task, at - scope.now() if at is not None else delay or 0.0)
+    return priority, found.words(scope.agent), found.key, found.ordering_key
+
+
+def due(delay: float | None, at: float | None) -> tuple[str, str]:
+    """Check a delay or a time, in seconds, and return both in ms; the one that is not given is empty."""
+    if delay is not None and at is not None:
+        raise UsageError("a task has a delay and a time", hint="give one of them")
+    if delay is not None:
+        if not is_seconds(delay) or not 0 <= delay <= LONGEST:
+            raise UsageError(f"the delay is {delay!r}", hint="give seconds, at most 400 days")
+        return str(round(delay * 1000)), ""
+    assert at is not None
+    if not is_seconds(at) or not 0 <= at <= time.time() + LONGEST:
+        raise UsageError(f"the time is {at!r}", hint="give unix seconds, at most 400 days ahead")
+    return "", str(round(at * 1000))
+
+
+class StreamKeys:
+    """The keys of a publish, and the suffix of its tasks' ids."""
+
+    __slots__ = (
+        *("crowded", "metrics", "order", "queues", "readers", "retries", "stats", "stream"),
+        "suffix",
+    )
+
+    def __init__(self, project: str, queue: str, priority: str) -> None:
+        writable(queue)
+        keys = Keys(project)
+        # For how many more publishes to expect that nothing fits without trimming.
+        self.crowded = 0
+        self.stream = keys.queue(queue, priority)
+        self.retries = keys.queue(queue, RETRY)
+        self.queues = keys.queues
+        self.stats = keys.stats(queue)
+        self.metrics = keys.metrics
+        self.readers = keys.readers(queue, priority)
+        self.order = keys.order(queue, priority)
+        self.suffix = suffix(queue, priority)
+
+    def plain(self, once: str) -> tuple[str, ...]:
+        """Return the keys of a publish of payloads alone."""
+        return (self.stream, once, self.stats, self.queues, self.retries)
+
+
+stream_keys = cached(StreamKeys)
+
+
+class Priority(StrEnum):
+    """The priority of a task; each is a separate stream, and they are read in this order."""
+
+    CRITICAL = "critical"
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"

@@ -1,4 +1,4 @@
-"""Reads the results of tasks."""
+"""Reads the results of tasks, and the stored bodies of those that are delayed or blocked."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
+
 _FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
 _LARGEST = 2**64
+_LONGEST_TIME = 15
 
 
 class Address:
@@ -206,3 +208,24 @@ def _is_number(digits: str) -> bool:
         return False
     # As the server writes it: another spelling would be another key.
     return str(int(digits)) == digits and int(digits) < _LARGEST
+
+
+# How many words of a body come before the fields and values of its entry.
+DELAYED, DEPENDENT = 2, 5
+
+
+def read(body: bytes | None, fixed: int) -> list[str]:
+    """Return the words of a body: the priority and more about the task, `fixed` in all, then its entry's.
+
+    If another program wrote it in another form, they are those of an entry that workers bury as malformed.
+    """
+    try:
+        found: Any = orjson.loads(body or b"")
+    except ValueError:
+        found = None
+    if isinstance(found, list) and len(found) > fixed and all(isinstance(w, str) for w in found):
+        due = found[2] if fixed == DEPENDENT else ""
+        if not due or (due.isascii() and due.isdigit() and len(due) <= _LONGEST_TIME):
+            return found
+    shown = (body or b"").decode("utf-8", "replace")
+    return ["normal", *[""] * (fixed - 1), "payload", shown, "meta", "!"]

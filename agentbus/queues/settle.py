@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.stream import text
-from agentbus.queues import attempts, failure_log
+from agentbus.queues import attempt_log, attempts
 from agentbus.queues.attempt_log import BURIED, CANCELLED, RETRIED, SNOOZED, EndedAttempt
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken, error_text, said
@@ -293,7 +293,7 @@ class Ending(Ordering):
         )
         buried = yield from self._ended(task, step, once)
         if buried:
-            failure_log.emit(self.scope, (self.queue, self.group, name), "error", task, why)
+            attempt_log.emit(self.scope, (self.queue, self.group, name), "error", task, why)
         if buried and task.claims:
             # The work is not done: a replay or another task may claim it.
             yield from self.claim(task, keep=False)

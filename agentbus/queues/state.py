@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core import envelope
 from agentbus.core.stream import id_time, is_number, position, text
-from agentbus.queues import attempts, bodies as stored, retry_stream
+from agentbus.queues import attempts, results as stored, retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id

@@ -15,7 +15,7 @@ from agentbus.queues import attempts, retry_stream
 from agentbus.queues.attempts import Attempt
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.dependencies import entry_of
-from agentbus.queues.flow_outcomes import watched
+from agentbus.queues.dependents import watched
 from agentbus.queues.ids import RETRY, ROUTER, STREAMS, groups_of, taker
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.progress import TaskProgress, said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.queues.decoding import decoded
+from agentbus.queues.claimed import decoded
 from agentbus.queues.dependents import passed_on
 from agentbus.queues.ids import PRIORITIES, suffix
 from agentbus.queues.settle import Ending

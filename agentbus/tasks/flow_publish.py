@@ -12,10 +12,10 @@ import orjson
 
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.stream import text
-from agentbus.queues import attempts, scheduling, tracing
-from agentbus.queues.bound import refused
-from agentbus.queues.flow_outcomes import place_of
+from agentbus.queues import attempts, tracing
+from agentbus.queues.dependents import place_of
 from agentbus.queues.ids import RETRY, suffix, writable
+from agentbus.queues.publish import make_room_or_raise, stored_fields
 from agentbus.store.steps import Batch, Script
 from agentbus.tasks.flow_record import tasks_in
 
@@ -154,7 +154,7 @@ def _record(
         more["after"] = after
         if group != "default":
             more["after_group"] = group
-    priority, words, _, ordering = scheduling.kept(scope, one.task, policy.tier, None, None, more)
+    priority, words, _, ordering = stored_fields(scope, one.task, policy.tier, None, None, more)
     letters, kept = policy.dead_letters or one.queue, str(math.ceil(policy.results))
     body = [priority, ordering or "", "", letters, kept]
     body += [word if isinstance(word, str) else word.decode() for word in words]
@@ -218,7 +218,7 @@ def _send(
         if reply[0] != b"full":
             break
         place, bound = places[int(reply[4]) - 1], bounds[int(reply[4]) - 1]
-        yield from refused(scope, *place, bound, argv, reply)
+        yield from make_room_or_raise(scope, *place, bound, argv, reply)
     scope.settled(once, step)
     return text(reply[0])
 

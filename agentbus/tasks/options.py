@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import UsageError
-from agentbus.queues.encoding import known
+from agentbus.queues.publish import check_priority
 from agentbus.queues.task import Task, envelope_of
 from agentbus.tasks.schedule_record import check_times
 
@@ -42,7 +42,7 @@ class TaskOptions:
     def __post_init__(self) -> None:
         names.name("queue", self.queue)
         if self.priority is not None:
-            known(self.priority)
+            check_priority(self.priority)
         if self.backoff is not None and not callable(getattr(self.backoff, "after", None)):
             raise UsageError(f"the backoff is {self.backoff!r}", hint="give a Backoff")
         envelope_of(

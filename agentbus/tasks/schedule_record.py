@@ -12,8 +12,8 @@ from agentbus.core import names
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import is_number, text
-from agentbus.queues.encoding import encoded, known
 from agentbus.queues.ids import writable
+from agentbus.queues.publish import check_priority, encoded
 from agentbus.queues.task import Task, envelope_of
 from agentbus.tasks import cron
 
@@ -139,7 +139,7 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
         if one in envelope:
             raise UsageError(f"a schedule has no {one!r}", hint="leave it out: it is one task's")
     if "priority" in envelope:
-        known(envelope["priority"])
+        check_priority(envelope["priority"])
     if "unique" in envelope and "key" not in envelope:
         # Each tick would have another key.
         raise UsageError(f"the schedule {name!r} is unique, and has no key", hint="give it a key")

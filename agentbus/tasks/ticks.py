@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text
 from agentbus.queues import tracing
-from agentbus.queues.bound import full
-from agentbus.queues.encoding import Encoded, encoded, window_of
+from agentbus.queues.publish import Encoded, encoded, full, stream_keys, window_of
 from agentbus.queues.retry_stream import make_room
-from agentbus.queues.stream_keys import place as stream_keys
 from agentbus.store.steps import Command, Script
 from agentbus.tasks import schedule_record
 from agentbus.tasks.schedule_record import task_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core import envelope
 from agentbus.core.errors import InvalidPayload
-from agentbus.queues import failure_log
+from agentbus.queues import attempt_log
 from agentbus.queues.claimed import NotRun, Taken
 from agentbus.queues.consumer import FinishedRun
 from agentbus.queues.dependents import queue_of
@@ -199,9 +199,9 @@ class Acker:
             with self._counting:
                 self.failed += 1
             self.tally.note("failed")
-        if isinstance(error, BaseException) and failure_log.is_heard("warning"):
+        if isinstance(error, BaseException) and attempt_log.is_heard("warning"):
             of = self._consumer.queue, self._consumer.group, self._consumer.id_of(task)
-            failure_log.emit(self._consumer.scope, of, "warning", task, error)
+            attempt_log.emit(self._consumer.scope, of, "warning", task, error)
         took = outcome.took
         if task.place in self._consumer.stopping:
             drop = self._consumer.drop(task, error, took=took, ran=True)

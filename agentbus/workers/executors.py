@@ -1,7 +1,8 @@
-"""Executors: run synchronous and asynchronous handlers serially, or in batches.
+"""Executors: run synchronous and asynchronous handlers serially, or in batches, within a time limit.
 
 An executor returns the outcome of each task: the task itself if it is done without a result, else a
-`TaskOutcome`.
+`TaskOutcome`. At its time limit a coroutine is cancelled, and a thread is asked to stop. Where the log of
+attempts is written, an executor also times each attempt.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.context import current
 from agentbus.queues import tracing
 from agentbus.queues.claimed import ALONE
-from agentbus.workers import time_limits
 from agentbus.workers.batch import QUICK, TaskOutcome, expired_as, malformed
 from agentbus.workers.pause import Halt
 
@@ -31,9 +31,14 @@ if TYPE_CHECKING:
     Wrap = Callable[[Taken], AnyDelivery]
     Handler = Callable[[Any], Any]
 
+    from agentbus.queues.claimed import Taken
+    from agentbus.queues.delivery import AnyDelivery
+
+
 _settled = attrgetter("settled")
 # The fields of an envelope that matter to a run, or after it.
 _PARTICULAR = ALONE | {"expires", "time_limit"}
+_clock = time.monotonic
 
 
 class _Executor:
@@ -174,7 +179,7 @@ class Inline(_Executor):
         if "expires" in task.meta and (expired := delivery.expired):
             return expired_as(task, expired)
         if "time_limit" in task.meta:
-            time_limits.begin(task, delivery)
+            begin(task, delivery)
         current.set(delivery)
         try:
             run = self._run
@@ -251,8 +256,8 @@ class Coroutines(_Executor):
         if "expires" in task.meta and (expired := delivery.expired):
             return expired_as(task, expired)
         handler = self._handler
-        if "time_limit" in task.meta and (seconds := time_limits.begin(task, delivery)):
-            handler = time_limits.within(seconds, handler)
+        if "time_limit" in task.meta and (seconds := begin(task, delivery)):
+            handler = within(seconds, handler)
         current.set(delivery)
         here = asyncio.current_task()
         self._now[id(task)] = here
@@ -296,7 +301,7 @@ class Batches(_Executor):
                 outcomes.append(expired_as(task, expired))
                 continue
             if "time_limit" in task.meta:
-                time_limits.begin(task, delivery)
+                begin(task, delivery)
             keep(task)
             deliver(delivery)
         began, error = time.monotonic(), None
@@ -389,3 +394,101 @@ def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOut
 def _interrupt(error: BaseException) -> BaseException | None:
     """Return the error if it ends the worker, not only the task."""
     return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
+
+
+_inline, _coroutine = Inline.one, Coroutines.one
+
+
+class TimedInline(Inline):
+    """Runs a synchronous handler, and times each attempt."""
+
+    timed = True
+
+    def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
+        task.began = began
+        outcome = _inline(self, task, wrap, began)
+        task.took = _clock() - began
+        if outcome is not task:
+            _unmade(outcome)
+        return outcome
+
+
+class TimedCoroutines(Coroutines):
+    """Runs an asynchronous handler, and times each attempt."""
+
+    async def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
+        task.began = began
+        outcome = await _coroutine(self, task, wrap, began)
+        task.took = _clock() - began
+        if outcome is not task:
+            _unmade(outcome)
+        return outcome
+
+
+class TimedBatches(Batches):
+    """Runs a handler for a list of tasks, of which each takes its share of the time."""
+
+    def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
+        before = len(batch.outcomes)
+        tasks = list(batch.left)
+        began = _clock()
+        for task in tasks:
+            # The handler may settle it.
+            task.began = began
+        super().__call__(batch, wrap)
+        took = (_clock() - began) / max(1, len(tasks))
+        for task in tasks:
+            task.took = took
+        for outcome in batch.outcomes[before:]:
+            _unmade(outcome)
+
+
+def _unmade(outcome: TaskOutcome | Taken) -> None:
+    """Let an attempt that was not made have no beginning: its task is malformed, expired or cancelled."""
+    if isinstance(outcome, TaskOutcome) and (not outcome.begun or isinstance(outcome.error, str)):
+        del outcome.task.began
+
+
+def executor(
+    handler: Handler,
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
+    stopping: Halt | None = None,
+    cancelled: Container[tuple[str, bytes]] = (),
+    timed: bool = False,
+) -> Inline | Coroutines:
+    """Return the serial executor for this kind of handler; it times attempts if they are logged."""
+    if is_async(handler):
+        kind = TimedCoroutines if timed else Coroutines
+        return kind(handler, Finish(loop, keep=True), stopping, cancelled)
+    return (TimedInline if timed else Inline)(
+        handler, Finish(loop, keep=False), stopping, cancelled
+    )
+
+
+def begin(task: Taken, delivery: AnyDelivery) -> float | None:
+    """Return the time limit of an attempt in seconds, and let its delivery say when that is over."""
+    seconds = task.time_limit
+    if seconds is not None:
+        delivery.over_at = time.monotonic() + seconds
+    return seconds
+
+
+def within(
+    seconds: float, handler: Callable[[Any], Awaitable[object]]
+) -> Callable[[Any], Awaitable[object]]:
+    """Return a coroutine function that cancels the handler, and raises `TimeoutError`, after `seconds`.
+
+    A handler that ends without an error nevertheless has done its task.
+    """
+
+    async def handle(delivery: Any) -> object:
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await handler(delivery)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        raise TimeoutError(f"the attempt took longer than {seconds:g} s")
+
+    return handle

@@ -1,4 +1,8 @@
-"""`Queue.fetch`: takes tasks for a program that acknowledges them itself, without a worker."""
+"""`Queue.fetch`: takes tasks for programs that acknowledge them; `take` and `settle` do it by a token.
+
+An agent rather than a process takes a task with `take`: any process settles it later, by its token. What
+is fetched and settled is counted, and the counts are written together with the program's own requests.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,50 @@ import secrets
 import socket
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
 
 from agentbus.core import validate
+from agentbus.core.clock import rfc3339
+from agentbus.core.errors import NotFound, StaleToken, TimedOut, UsageError
+from agentbus.core.stream import text
+from agentbus.queues import attempts, by_hand, task_state
+from agentbus.queues.by_hand import AsyncTakenTask, HeldTask, SettledTask, TakenTask
 from agentbus.queues.consumer import Consumption
 from agentbus.queues.delivery import AsyncDelivery, Delivery
+from agentbus.queues.ids import BY_HAND, missing, taker
+from agentbus.queues.results import Address
+from agentbus.queues.retry import pause
 from agentbus.queues.runner import AsyncRunner
-from agentbus.store.steps import Pause
+from agentbus.store.steps import Batch, Command, Pause
 from agentbus.workers import registry
-from agentbus.workers.fetched import Fetched, FetchTally
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
+from agentbus.workers.metrics import Tally
 from agentbus.workers.reclaim import Reclaimer, seconds
 
 if TYPE_CHECKING:
+    from agentbus.queues.by_hand import AnyTakenTask
     from agentbus.queues.claimed import Taken
     from agentbus.queues.delivery import AnyDelivery
     from agentbus.queues.runner import Runner
     from agentbus.store.scope import Scope
-    from agentbus.store.steps import Op
+    from agentbus.store.steps import Arg, Op, Script
+
 
 # Retries and delayed tasks may become due while a fetch waits for new ones.
 _LOOK_EVERY = 0.1
 # How much longer each look of a long wait is.
 _LONGER = 1.2
+_consumers: weakref.WeakKeyDictionary[Any, Here] = weakref.WeakKeyDictionary()
+T = TypeVar("T")
+# Seconds between two entries, as for a worker.
+_EVERY = 1.0
+OUTCOMES = ("done", "retry", "bury")
+# Seconds between two looks for retries in a long wait, on a `Bus` and on an `AsyncBus`.
+_RETRIES_EVERY = (1.0, 0.1)
 
 
 class Here:
@@ -57,9 +80,6 @@ class Here:
         if self.process == os.getpid():
             for tally in list(self.tallies.values()):
                 yield from tally.flush()
-
-
-_consumers: weakref.WeakKeyDictionary[Any, Here] = weakref.WeakKeyDictionary()
 
 
 def here(runner: Runner | AsyncRunner) -> Here:
@@ -198,3 +218,387 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     # Less often would do, but a program that fetches has no background thread.
     yield from consumer.bookmark()
     return taken
+
+
+class FetchTally(Tally):
+    """The counts of one program's fetches for a group, written at most once a second.
+
+    They are sent in the same exchange as a fetch or a settle, and the last ones when the bus is closed.
+    """
+
+    def __init__(self, scope: Scope, queue: str, group: str, consumer: str) -> None:
+        super().__init__(scope, queue, group, consumer)
+        self._clock = scope
+        self._due = scope.monotonic() + _EVERY
+
+    def aboard(self, op: Op[T]) -> Op[T]:
+        """Return an operation that also writes the counts, if that is due."""
+        now = self._clock.monotonic()
+        if now < self._due:
+            return op
+        self._due = now + _EVERY
+        return self.beside(op)
+
+
+class Fetched(Consumption):
+    """The consumer of fetched tasks: settles them, and counts that. `tally` is set after construction.
+
+    A task runs from the moment at which it was fetched until it is settled.
+    """
+
+    tally: FetchTally
+    # When the tasks were fetched, by the monotonic clock.
+    since = 0.0
+
+    def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
+        took = self.scope.monotonic() - self.since
+        ours = yield from self.tally.aboard(super().finish(task, took, result))
+        self._count(took, "processed" if ours else "stale")
+        return ours
+
+    def retry(
+        self,
+        task: Taken,
+        after: float,
+        *,
+        error: BaseException | str | None = None,
+        took: float = 0.0,
+        ran: bool = True,
+    ) -> Op[bool]:
+        took = self.scope.monotonic() - self.since
+        op = super().retry(task, after, error=error, took=took, ran=ran)
+        ours = yield from self.tally.aboard(op)
+        self._failed("retried" if ours else "stale")
+        return ours
+
+    def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
+        took = self.scope.monotonic() - self.since
+        ours = yield from self.tally.aboard(super().bury(task, error, took=took))
+        self._failed("dead" if ours else "stale")
+        return ours
+
+    def _failed(self, then: str) -> None:
+        self.tally.note("failed")
+        self._count(self.scope.monotonic() - self.since, then)
+
+    def _count(self, took: float, outcome: str) -> None:
+        self.tally.note(outcome)
+        self.tally.ran(1, took)
+
+
+class ByHand(Fetched):
+    """The consumer of one task that an agent holds by hand: settles it with its `token`."""
+
+    token: str | None = None
+    # The unix time at which its visibility ends.
+    until = 0.0
+    # What was asked for, and whether the task had been cancelled.
+    asked = "done"
+    dropped = False
+
+    def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
+        self.asked = "done"
+        return (yield from self._settled(task, super().finish(task, took, result)))
+
+    def retry(
+        self,
+        task: Taken,
+        after: float,
+        *,
+        error: BaseException | str | None = None,
+        took: float = 0.0,
+        ran: bool = True,
+    ) -> Op[bool]:
+        self.asked = "retry"
+        op = super().retry(task, after, error=error, took=took, ran=ran)
+        return (yield from self._settled(task, op))
+
+    def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
+        return (yield from self._settled(task, super().bury(task, error, took=took)))
+
+    def release(self, task: Taken) -> Op[bool]:
+        ours = yield from self._settled(task, super().release(task))
+        self.tally.note("released" if ours else "stale")
+        return ours
+
+    def drop(
+        self,
+        task: Taken,
+        error: BaseException | str | None = None,
+        *,
+        took: float = 0.0,
+        ran: bool = False,
+    ) -> Op[bool]:
+        self.dropped = True
+        return (yield from super().drop(task, error, took=took, ran=ran))
+
+    def _settled(self, task: Taken, op: Op[bool]) -> Op[bool]:
+        ours = yield from op
+        if ours and self.token is not None:
+            yield from by_hand.forget(self.scope, self.id_of(task), self.group, self.token)
+        return ours
+
+    def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
+        step = super()._script(script, keys, *argv)
+        if self.token is not None:
+            # The scripts compare it with that of the attempt that holds the task now.
+            step.argv = (self.group, f"{self.consumer}\n{self.token}", *argv)
+        return step
+
+    def _run(
+        self,
+        task: Taken,
+        outcome: str,
+        error: BaseException | str | None = None,
+        *,
+        after: float | None = None,
+    ) -> bytes:
+        found = super()._run(task, outcome, error, after=after)
+        if self.token is None:
+            return found
+        # By these, a repeated call is recognised.
+        return found + b"," + orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
+
+
+def take(
+    runner: Runner | AsyncRunner,
+    queue: str,
+    *,
+    group: str = "default",
+    wait: float | None = None,
+    visibility: float = by_hand.VISIBILITY,
+) -> Op[AnyTakenTask]:
+    """Take a task for this agent, and hold it by hand for `visibility` seconds; see `Bus.take`."""
+    by_hand.seconds(visibility)
+    if wait is not None:
+        validate.wait("wait", wait)
+    scope, policy = runner.scope, runner.policy(queue)
+    consumer = _consumer(runner, queue, group, scope.agent)
+    if not wait:
+        yield from _must_exist(scope, queue, consumer)
+    known, tally = here(runner), consumer.tally
+    due_at = known.due_at.get((queue, group), 0.0)
+    reclaimer = Reclaimer(consumer, tally, policy.visibility, own=True, due_at=due_at)
+    fetcher = Fetcher(
+        *(consumer, reclaimer, tally), attempts=policy.attempts, exact=True, counts_all=True
+    )
+    awaiting = isinstance(runner, AsyncRunner)
+    # Coroutines look for new tasks, too.
+    longest = _RETRIES_EVERY[awaiting]
+    until = time.monotonic() + (wait or 0.0)
+    while True:
+        left = max(0.0, until - time.monotonic())
+        found = yield from tally.aboard(fetched(fetcher, 1, left, awaiting, longest))
+        known.due_at[queue, group] = reclaimer.due_at
+        if not found:
+            raise (yield from _nothing(scope, queue, wait))
+        (task,) = found
+        consumer.since = scope.monotonic()
+        task.began = time.monotonic()
+        try:
+            name = consumer.id_of(task)
+            yield from by_hand.extend(consumer, name, task.priority, task.entry_id, visibility)
+        except StaleToken:
+            # It was reclaimed between two requests.
+            continue
+        kind = AsyncTakenTask if awaiting else TakenTask
+        return kind(consumer, partial(runner.run, verb="take"), task)
+
+
+def settle(
+    runner: Runner | AsyncRunner,
+    task_id: str,
+    token: object,
+    outcome: str = "done",
+    *,
+    result: object = None,
+    error: str | None = None,
+    after: float | None = None,
+    group: str = "default",
+) -> Op[SettledTask]:
+    """Settle a task that is held by hand; see `Bus.settle`."""
+    _check(outcome, result, error, after)
+    asked = by_hand.checked(token)
+    scope = runner.scope
+    one = yield from by_hand.held(scope, task_id, asked, group)
+    found = None if one is None else (yield from _found(runner, one))
+    if one is None or found is None:
+        return (yield from _repeated(runner, task_id, asked, outcome, group))
+    consumer, task = found
+    policy, due = runner.policy(one.queue), None
+    if outcome == "done":
+        ours = yield from consumer.finish(task, 0.0, result)
+        state = "done"
+    else:
+        pausing = policy.backoff.after(task.attempt) if after is None else after
+        last = task.attempt >= task.limit(policy.attempts)
+        if outcome == "bury" or last or task.expired(scope.now() + pausing):
+            consumer.asked = outcome
+            why = error or f"it was to be retried after its last attempt ({task.attempt})"
+            ours = yield from consumer.bury(task, why)
+            state = "buried"
+        else:
+            ours = yield from consumer.retry(task, pausing, error=error)
+            state = "cancelled" if consumer.dropped else "retrying"
+            due = None if consumer.dropped else scope.now() + pausing
+    if not ours:
+        return (yield from _repeated(runner, task_id, asked, outcome, group))
+    return SettledTask(task_id, one.queue, group, state, task.attempt, due, repeated=False)
+
+
+def give_back(
+    runner: Runner | AsyncRunner, task_id: str, token: object, group: str = "default"
+) -> Op[bool]:
+    """Give a task back, due at once, without its attempt; return whether it was held with this token."""
+    one = yield from by_hand.held(runner.scope, task_id, by_hand.checked(token), group)
+    found = None if one is None else (yield from _found(runner, one))
+    if found is None:
+        return False
+    consumer, task = found
+    return (yield from consumer.release(task))
+
+
+def renew(
+    runner: Runner | AsyncRunner,
+    task_id: str,
+    token: object,
+    visibility: float = by_hand.VISIBILITY,
+    *,
+    group: str = "default",
+) -> Op[HeldTask]:
+    """Hold a task by hand for `visibility` seconds from now; see `Bus.renew`."""
+    by_hand.seconds(visibility)
+    asked = by_hand.checked(token)
+    one = yield from by_hand.held(runner.scope, task_id, asked, group)
+    if one is not None:
+        priority, entry = one.place
+        consumer = _consumer(runner, one.queue, group, one.agent_id)
+        consumer.token = asked
+        try:
+            until = yield from by_hand.extend(
+                consumer, task_id, priority, entry.encode(), visibility
+            )
+        except StaleToken:
+            pass
+        else:
+            return one.held_until(until)
+    raise (yield from _stale(runner, task_id, asked, group))
+
+
+def _consumer(runner: Runner | AsyncRunner, queue: str, group: str, agent: str) -> ByHand:
+    policy, known = runner.policy(queue), here(runner)
+    found = ByHand(
+        *(runner.scope, queue, group, BY_HAND + agent),
+        kept=policy.results,
+        letters_of=policy.dead_letters,
+        recorded=policy.record_attempts,
+    )
+    found.tally = known.tally(runner.scope, queue, group)
+    found.since = runner.scope.monotonic()
+    return found
+
+
+def _check(outcome: str, result: object, error: str | None, after: float | None) -> None:
+    if outcome not in OUTCOMES:
+        raise UsageError(f"the outcome is {outcome!r}", hint=f"use {', '.join(OUTCOMES)}")
+    if result is not None and outcome != "done":
+        raise UsageError("only a task that is done has a result", hint="leave the result out")
+    if error is not None and outcome == "done":
+        raise UsageError("a task that is done has no error", hint="leave the error out")
+    if outcome == "bury" and not error:
+        raise UsageError("a task that is buried needs an error", hint="say why it failed")
+    if after is not None:
+        if outcome != "retry":
+            raise UsageError("only a retry has a pause", hint="leave 'after' out")
+        pause(after)
+
+
+def _must_exist(scope: Scope, queue: str, consumer: ByHand) -> Op[None]:
+    keys = scope.keys
+    places = (*consumer.streams.values(), keys.delayed(queue), keys.after(queue))
+    (there,) = yield Batch([("EXISTS", *places)])
+    if not there:
+        raise (yield from missing(scope, queue))
+
+
+def _nothing(scope: Scope, queue: str, wait: float | None) -> Op[NotFound | TimedOut]:
+    """Return the error for a queue in which no task is ready."""
+    order = yield from registry.held(scope, queue, scope.agent)
+    why = "" if order is None else f": it is paused {order}"
+    if wait:
+        return TimedOut(f"waited {wait:g} s for a task of {queue!r}{why}")
+    return NotFound(
+        f"no task of {queue!r} is ready{why}",
+        hint="wait for one: take(queue, wait=60)",
+        shell_hint="wait for one with '--wait 60'",
+    )
+
+
+def _found(runner: Runner | AsyncRunner, one: HeldTask) -> Op[tuple[ByHand, Taken] | None]:
+    """Return a held task as it was taken, with its consumer; None if the token is stale."""
+    scope, (priority, entry) = runner.scope, one.place
+    consumer = _consumer(runner, one.queue, one.group, one.agent_id)
+    entries, record, flat = yield Batch(
+        [
+            ("XRANGE", consumer.streams[priority], entry, entry),
+            ("HGET", consumer.attempts(priority), entry),
+            ("HGETALL", scope.keys.runs(one.id, one.group)),
+        ]
+    )
+    token = str(one.token)
+    if by_hand.token_of(record) != token:
+        return None
+    found = entries if isinstance(entries, list) and entries else [(entry.encode(), [])]
+    (task,) = consumer.decoded(found, priority, int(text(record).partition(" ")[0]))
+    # It was counted when it was taken.
+    task.uncounted, task.counted = 0, True
+    consumer.token = token
+    runs = attempts.decoded(attempts.newest(flat if isinstance(flat, list) else []), None)
+    if runs and runs[-1].began is not None:
+        consumer.since -= max(0.0, scope.now() - runs[-1].began)
+    task.began = time.monotonic() - (scope.monotonic() - consumer.since)
+    return consumer, task
+
+
+def _repeated(
+    runner: Runner | AsyncRunner, task_id: str, token: str, outcome: str, group: str
+) -> Op[SettledTask]:
+    """Return what an earlier call with this token did, if it was the same. Raises `StaleToken`."""
+    queue = Address(task_id).queue
+    flat = yield Command("HGETALL", runner.scope.keys.runs(task_id, group))
+    states = {"failed": "retrying", "retried": "retrying"}
+    for stored in attempts.newest(flat):
+        try:
+            run: Any = orjson.loads(stored)
+            before = (run["token"], run["asked"], run["attempt"], run["outcome"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if before[:2] == (token, outcome):
+            state = states.get(before[3], before[3])
+            return SettledTask(task_id, queue, group, state, before[2], None, repeated=True)
+    raise (yield from _stale(runner, task_id, token, group))
+
+
+def _stale(runner: Runner | AsyncRunner, task_id: str, token: str, group: str) -> Op[StaleToken]:
+    """Return the error for a token that is not the one with which the task is held now."""
+    why = "no such task is known any more"
+    try:
+        found = yield from task_state.task(runner.scope, task_id, group, runner.policies)
+    except NotFound:
+        found = None
+    if found is not None:
+        until = "" if found.due is None else f" until {rfc3339(found.due)}"
+        agent = taker(found.worker)
+        if agent is not None:
+            why = f"{agent!r} has it, by hand{until}, with another token"
+        elif found.worker is not None:
+            why = f"{found.worker!r} has it"
+        elif found.state == "retrying":
+            why = f"it waits for its next attempt{until}"
+        else:
+            why = f"it is {found.state}"
+    return StaleToken(
+        f"the token {token} of the task {task_id!r} is stale: {why}",
+        hint=f"see bus.task({task_id!r}); what was done for it may be done again",
+        shell_hint=f"see 'agentbus task show {task_id}'; what was done for it may be done again",
+    )

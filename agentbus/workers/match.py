@@ -28,9 +28,8 @@ from agentbus.store.failures import or_empty
 from agentbus.store.scan import members
 from agentbus.store.steps import Command, WaitAny, one_step
 from agentbus.workers.fetcher import FIRST
-from agentbus.workers.idle import CYCLE
 from agentbus.workers.middleware import around
-from agentbus.workers.pause import Gate
+from agentbus.workers.pause import CYCLE, Gate
 from agentbus.workers.registry import WorkerRegistration, ring
 from agentbus.workers.slots import Slots
 from agentbus.workers.worker import AnyWorker, own_name

@@ -1,16 +1,39 @@
-"""Stops a worker from fetching while it is paused or its heartbeat is too old."""
+"""Stops a worker from fetching while it is paused or its heartbeat is too old, and waits while it is idle.
+
+An idle worker waits for tasks, due times and orders on one connection.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from agentbus.core.errors import AgentBusError
+from agentbus.core.stream import text
+from agentbus.store.steps import Wait
+from agentbus.workers.registry import ring
+
 if TYPE_CHECKING:
+    from agentbus.queues.claimed import Taken
+    from agentbus.queues.runner import LastingRunner
     from agentbus.store.steps import Op
+    from agentbus.workers.fetcher import Fetcher
+    from agentbus.workers.heartbeat import Heartbeat
     from agentbus.workers.registry import WorkerOrders, WorkerRegistration
+
+    # Runs a fetch, unless the worker is paused; see `Loop`.
+    Allowed = Callable[[Callable[[], list[Taken]]], list[Taken] | None]
+# With a heartbeat, a read and a check for cancelled tasks in each cycle, two requests a second.
+CYCLE = 1.5
+# Seconds until it looks again for a retry that was due and could not be taken.
+_FRUITLESS = 0.05
+_READ_AT_ONCE = 1000
 
 
 class Halt:
@@ -146,3 +169,185 @@ class Gate:
             if self._said:
                 self._run(self.registration.withdraw_op())
                 self._said = ""
+
+
+# Seconds without a task after which a worker leaves its queue to the wait for many; and of one read.
+_LINGERS, _PART = 1.0, 0.1
+
+
+class Idle:
+    """Waits while a worker holds no task.
+
+    One blocked read waits for new tasks and for entries of the queue's bell stream. Between two reads, a
+    single script sends the heartbeat and returns the orders and the next due times; until a task arrives,
+    the background threads make no requests.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, gate: Gate, runner: LastingRunner, heartbeat: Heartbeat
+    ) -> None:
+        self._fetcher = fetcher
+        self._consumer = fetcher.consumer
+        self._reclaimer = fetcher.reclaimer
+        self._gate = gate
+        self._runner = runner
+        self._heartbeat = heartbeat
+        intervals = self._consumer.scope.intervals
+        self._brief = intervals.beat
+        self._cycle = min(CYCLE * intervals.beat, intervals.alive / 2)
+        if self._reclaimer.visibility < 4 * self._cycle:
+            # Longer, it would seem frozen.
+            self._cycle = self._reclaimer.visibility / 4
+        # When to look again, and when the next retry is due, by `time.monotonic`.
+        self._look_at = 0.0
+        self._retry_at = math.inf
+        # When the wait last ended for a retry, and how many had been taken by then.
+        self._left_at, self._aside = 0.0, -1
+        self._rings: list[bytes] = []
+        # Whether the bell has a group for this worker, as far as is known.
+        self._listening = False
+        self._bell = self._consumer.scope.keys.bell(self._consumer.queue)
+        self._tail = "0-0"
+
+    def wait(self, room: int, allowed: Allowed) -> list[Taken]:
+        """Return new tasks, at most `room` of each priority; none if something else is to be done first.
+
+        That is a retry that is due, a task of a dead worker, a pause, or the worker's end.
+        """
+        self._heartbeat.rest()
+        try:
+            return self._wait(room, allowed)
+        finally:
+            self._heartbeat.resume()
+
+    def _wait(self, room: int, allowed: Allowed) -> list[Taken]:
+        worked = True
+        # This worker may have put a task aside that is due soon.
+        due = min(self._consumer.due.values()) - self._consumer.scope.now()
+        self._look_at = min(self._look_at, time.monotonic() + due)
+        while not self._gate.stopping():
+            now = time.monotonic()
+            if now >= self._retry_at:
+                self._look_at, self._retry_at = 0.0, math.inf
+                self._left_at, self._aside = now, self._fetcher.aside
+                self._fetcher.look_again()
+                return []
+            if now >= self._look_at or not self._listening:
+                if self._look(worked=worked):
+                    return []
+                worked = False
+                continue
+            until = min(self._look_at, self._retry_at)
+            if worked:
+                # Its counts are written as often as those of a busy worker.
+                until = min(until, now + self._brief)
+            rings: list[bytes] = []
+            taken = allowed(partial(self._listened, room, until - now, rings))
+            if taken is None:
+                return []
+            if rings:
+                self._rings += rings
+                self._look_at = 0.0
+            elif worked and not taken:
+                self._look_at = 0.0
+            if taken:
+                if rings or self._retry_at < now + self._cycle:
+                    # This worker is busy now: another one must see to what is due.
+                    self._heartbeat.pass_on()
+                return taken
+        return []
+
+    def _listened(self, room: int, seconds: float, rings: list[bytes]) -> list[Taken]:
+        op = self._fetcher.listen(room, max(0.001, seconds))
+        try:
+            taken, found, orders = self._runner.run(op)
+        except AgentBusError:
+            if not self._listening:
+                raise
+            # The bell may hold another program's value, which the next look replaces.
+            self._listening = False
+            return []
+        self._listening = self._listening and not self._consumer.missing
+        rings += found
+        if orders > 1:
+            # Each was for one worker: the others wake the next ones.
+            self._runner.run(ring(self._bell, orders - 1, "order"))
+        return taken
+
+    def _look(self, *, worked: bool) -> bool:
+        """Send a heartbeat, and return whether the wait is over."""
+        registration, fetcher = self._gate.registration, self._fetcher
+        if self._consumer.missing:
+            self._runner.run(fetcher.prepare())
+        rings, self._rings = self._rings, []
+        send = partial(registration.idle_op, self._consumer, rings, listen=not self._listening)
+        orders = self._gate.beat(send)
+        self._listening = True
+        now = time.monotonic()
+        self._look_at = now + self._cycle
+        expected = orders.expected
+        assert expected is not None
+        self._runner.trim()
+        self._heartbeat.look(worked=worked, outcomes=expected.outcomes)
+        delayed, retry = expected.delayed, expected.retry
+        if delayed is not None and delayed <= 0:
+            _, delayed = self._runner.run(self._consumer.promote())
+        self._heartbeat.expect(math.inf if delayed is None else now + delayed)
+        self._retry_at = math.inf if retry is None else now + retry
+        if self._fetcher.aside == self._aside:
+            # What cannot be taken must not keep the server busy.
+            self._retry_at = max(self._retry_at, self._left_at + _FRUITLESS)
+        if expected.held and now >= self._reclaimer.due_at:
+            self._look_at = 0.0
+            return True
+        return self._gate.held or self._gate.stopping()
+
+    def paused(self) -> None:
+        """Wait until the worker is no longer paused."""
+        self._heartbeat.rest()
+        try:
+            while self._gate.held and not self._gate.stopping():
+                self._look(worked=False)
+                if self._gate.held and not self._gate.stopping():
+                    self._runner.run(self._rung(max(0.001, self._look_at - time.monotonic())))
+        finally:
+            self._look_at = 0.0
+            self._heartbeat.resume()
+
+    def _rung(self, seconds: float) -> Op[None]:
+        """Wait for entries of the bell."""
+        for entry_id, _ in (yield Wait(self._bell, self._tail, seconds, _READ_AT_ONCE)):
+            self._tail = text(entry_id)
+
+
+class Leave:
+    """The wait of a worker that ends when its queue has nothing for a while, or is paused."""
+
+    def __init__(self, fetcher: Fetcher, runner: LastingRunner, stop: Callable[[], None]) -> None:
+        self._fetcher = fetcher
+        self._runner = runner
+        self._stop = stop
+        # When it began to wait; None while there are tasks.
+        self._since: float | None = None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the worker has had nothing to do since its last task."""
+        return self._since is not None
+
+    def wait(self, room: int, allowed: Allowed) -> list[Taken]:
+        """Return new tasks, as `Idle.wait` does, waiting for a short time."""
+        if self._since is None:
+            self._since = time.monotonic()
+        # In parts, because it may have to make room for the worker of another queue.
+        left = min(_PART, max(0.001, self._since + _LINGERS - time.monotonic()))
+        taken = allowed(lambda: self._runner.run(self._fetcher.wait(room, left)))
+        if taken:
+            self._since = None
+        elif time.monotonic() >= self._since + _LINGERS:
+            self._stop()
+        return taken or []
+
+    def paused(self) -> None:
+        """Stop the worker."""
+        self._stop()

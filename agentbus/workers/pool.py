@@ -19,7 +19,7 @@ from agentbus.workers.executors import Coroutines, Inline
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.workers.executors import Wrap
-    from agentbus.workers.renewal import Renewal
+    from agentbus.workers.heartbeat import Renewal
 
 
 class Pool:

@@ -29,20 +29,17 @@ from agentbus.queues.retry import backoffs
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
-from agentbus.workers.drain import Drain
-from agentbus.workers.executors import Batches, Finish, is_async
+from agentbus.workers.executors import Batches, Finish, TimedBatches, executor, is_async
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
-from agentbus.workers.heartbeat import Chore, Heartbeat
-from agentbus.workers.idle import Idle, Leave
+from agentbus.workers.heartbeat import Chore, Heartbeat, Renewal
+from agentbus.workers.loop import Drain
 from agentbus.workers.metrics import Tally
 from agentbus.workers.middleware import around
-from agentbus.workers.pause import Gate, Halt
+from agentbus.workers.pause import Gate, Halt, Idle, Leave
 from agentbus.workers.pool import Pool
 from agentbus.workers.reclaim import Reclaimer, seconds
 from agentbus.workers.registry import WorkerRegistration
-from agentbus.workers.renewal import Renewal
 from agentbus.workers.serial import Serial
-from agentbus.workers.timed import TimedBatches, executor
 
 if TYPE_CHECKING:
     import asyncio

@@ -17,7 +17,7 @@ from agentbus.core.stream import position, text
 from agentbus.pipeline.replays import slices, writer
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.source.connection import ServerConnection
-from agentbus.queues.priority import Priority
+from agentbus.queues.publish import Priority
 from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from agentbus.queues.logged_attempts import LoggedAttempts, unpacked
+from agentbus.queues.attempt_log import LoggedAttempts, unpacked
 
 # The fields of a row that say which of an entry's rows it is, from 0, and how many the entry has.
 PLACE, OF = "place", "of"

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agentbus.queues import scheduling
-from agentbus.queues.bound import full
-from agentbus.queues.publish import BATCH, BATCH_BYTES
+from agentbus.queues import publish
+from agentbus.queues.publish import BATCH, BATCH_BYTES, full, stream_keys
 from agentbus.queues.retry_stream import make_room
-from agentbus.queues.stream_keys import place as stream_keys
 from agentbus.store.steps import Command, Pause, Script
 
 if TYPE_CHECKING:
@@ -156,7 +154,9 @@ class QueueSlices:
         once = digest(word.encode() for word in (self._record, one.digest, *seen))
         bodies: list[Arg] = []
         for row in rows:
-            _, words, _, ordering = scheduling.kept(self._scope, row.task, one.priority, None, None)
+            _, words, _, ordering = publish.stored_fields(
+                self._scope, row.task, one.priority, None, None
+            )
             plain = [word if isinstance(word, str) else word.decode() for word in words]
             assert row.when is not None
             bodies += (*row.when, orjson.dumps([one.priority, ordering or "", *plain]))

@@ -11,8 +11,7 @@ import orjson
 
 from agentbus.core import envelope, names
 from agentbus.core.errors import AgentBusError, InvalidPayload
-from agentbus.queues.encoding import Encoded, encoded, known
-from agentbus.queues.scheduling import due
+from agentbus.queues.publish import Encoded, check_priority, due, encoded
 from agentbus.queues.task import Task, check_due
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class TaskRows:
             seconds = float(when[0]) / 1000 if when[0] else float(when[1]) / 1000 - time.time()
             check_due(task, seconds)
         priority = row.get("priority") or self._policy.tier
-        known(priority)
+        check_priority(priority)
         found = encoded(self._scope, task)
         if not isinstance(found, Encoded):
             return RowTask(found, b"", None, None, priority, when, task)
@@ -150,7 +149,7 @@ class TaskRows:
         """Return the column that makes a row invalid, by reading each alone."""
         row = dict(zip(self._columns, values, strict=True))
         checks: dict[str, Callable[[], object]] = {
-            "priority": lambda: known(row["priority"]) if row["priority"] else None,
+            "priority": lambda: check_priority(row["priority"]) if row["priority"] else None,
             "delay": lambda: _when(row["delay"], None),
             "at": lambda: _when(None, row["at"]),
         }

@@ -14,7 +14,7 @@ from typing import Any
 import agentbus
 import agentbus.aio
 from agentbus.coordination import tell
-from agentbus.coordination.leasing import Leasing
+from agentbus.coordination.hold import Leasing
 from agentbus.core.errors import (
     BackendUnavailable,
     InboxFull,

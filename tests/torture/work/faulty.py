@@ -14,7 +14,7 @@ from agentbus.queues.claimed import Taken
 from agentbus.queues.consumer import Consumption
 from agentbus.store import resp
 from agentbus.workers.concurrent import Concurrent
-from agentbus.workers.renewal import Renewal
+from agentbus.workers.heartbeat import Renewal
 from agentbus.workers.serial import Serial
 from tests.torture.assignment import Allowance, Assignment
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentbus.core.keys import Keys
+from agentbus.queues.attempt_log import unpacked
 from agentbus.queues.ids import PRIORITIES
-from agentbus.queues.logged_attempts import unpacked
 from tests.torture.history import FAIL, INVOKE, OK, UNKNOWN, HistoryEntry
 from tests.torture.mode import Trial
 from tests.torture.nemesis import FREEZE, KILL, OF_SERVERS, Client, Fault, Nemesis, Steps
