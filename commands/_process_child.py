@@ -12,8 +12,8 @@ from typing import Any
 
 from agentbus.commands import _main, work
 from agentbus.commands._processes import Share
-from agentbus.workers.processes.child import die_with, set_apart
-from agentbus.workers.processes.report_pipe import ReportPipe
+from agentbus.processes.child import die_with, set_apart
+from agentbus.processes.report_pipe import ReportPipe
 
 
 def work_on(job: Mapping[str, Any]) -> int:

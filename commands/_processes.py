@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from agentbus.commands import _signals
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import word
-from agentbus.workers.processes.processes import Processes
+from agentbus.processes.processes import Processes
 
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
-    from agentbus.workers.processes.processes import ProcessCrash
+    from agentbus.processes.processes import ProcessCrash
 
 _CHILD = "agentbus.commands._process_child:work_on"
 # Signals that the parent passes on.

@@ -11,7 +11,7 @@ import threading
 from agentbus.commands import _main, _signals
 from agentbus.commands._output import to_stderr
 from agentbus.core.errors import UsageError
-from agentbus.workers.processes.child import die_with
+from agentbus.processes.child import die_with
 
 _INTERRUPTED = 130
 _CHILD = "from agentbus.commands import _reload; _reload.work({})"

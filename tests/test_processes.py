@@ -14,9 +14,9 @@ import pytest
 
 import agentbus
 from agentbus.errors import AgentBusError
+from agentbus.processes.crash_loop import CrashWindow
+from agentbus.processes.processes import ProcessCrash, Processes
 from agentbus.retry import Backoff
-from agentbus.workers.processes.crash_loop import CrashWindow
-from agentbus.workers.processes.processes import ProcessCrash, Processes
 from tests.servers import Shell, closed
 
 HANDLERS = """

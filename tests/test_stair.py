@@ -14,6 +14,7 @@ STAIR = (
     ("core",),
     ("store",),
     ("coordination", "queues"),
+    ("processes",),
     ("workers",),
     ("admin",),
     ("client",),

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         SupervisorStatus as SupervisorStatus,
     )
     from agentbus.events.supervisor.supervisor import Supervisor as Supervisor
-    from agentbus.workers.processes.crash_loop import Window as Window
+    from agentbus.processes.crash_loop import Window as Window
 
 # Before any module of this package tries to import it.
 if importlib.util.find_spec("sqlalchemy") is None:
@@ -73,7 +73,7 @@ if importlib.util.find_spec("sqlalchemy") is None:
 
 _NAMES = {
     "agentbus.core.errors": "CommitInTransactionError HandlerFailed StaleLease",
-    "agentbus.workers.processes.crash_loop": "Window",
+    "agentbus.processes.crash_loop": "Window",
     "agentbus.events.supervisor.quarantine": "Quarantined quarantined release_consumer",
     "agentbus.events.supervisor.options": "SupervisedJob",
     "agentbus.events.supervisor.status": "Happening PostStatus SupervisorStatus",

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.errors import ConfigError
-from agentbus.retry import Backoff
-from agentbus.workers.processes.crash_loop import (
+from agentbus.processes.crash_loop import (
     BACKOFF,
     HEALTHY,
     CrashHistory,
     CrashWindow,
     windows,
 )
+from agentbus.retry import Backoff
 from tests.profiles import times
 
 lives = st.floats(0.1, 30.0)

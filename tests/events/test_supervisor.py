@@ -33,9 +33,9 @@ from agentbus.events import (
 from agentbus.events.supervisor.options import ProcessOptions
 from agentbus.events.supervisor.process import ProcessFactory
 from agentbus.events.supervisor.roles import role
+from agentbus.processes.crash_loop import BACKOFF
+from agentbus.processes.report_pipe import ReportPipe
 from agentbus.retry import Backoff
-from agentbus.workers.processes.crash_loop import BACKOFF
-from agentbus.workers.processes.report_pipe import ReportPipe
 from tests.events import watched
 from tests.events.shop import CRASH_AFTER, STREAM, effects, rows
 from tests.servers import Server

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.events.declare import load, registered
 from agentbus.events.supervisor.roles import role
-from agentbus.workers.processes.child import die_with, set_apart, watch
-from agentbus.workers.processes.report_pipe import ReportPipe
+from agentbus.processes.child import die_with, set_apart, watch
+from agentbus.processes.report_pipe import ReportPipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

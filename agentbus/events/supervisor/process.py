@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core.errors import UsageError
 from agentbus.events.declare import chosen
 from agentbus.events.supervisor.options import RELAY, heartbeat_file
-from agentbus.workers.processes.process import WorkerProcess
+from agentbus.processes.process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

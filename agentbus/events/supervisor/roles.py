@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agentbus.events.ledger import Ledger
-    from agentbus.workers.processes.report_pipe import ReportPipe
+    from agentbus.processes.report_pipe import ReportPipe
 
 
 class Role(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agentbus.events.supervisor.options import SupervisedJob
     from agentbus.events.supervisor.process import ConsumerProcess
-    from agentbus.workers.processes.crash_loop import CrashHistory
+    from agentbus.processes.crash_loop import CrashHistory
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from agentbus.events.supervisor.status import (
     Supervised,
     SupervisorStatus,
 )
-from agentbus.workers.processes.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
+from agentbus.processes.crash_loop import BACKOFF, HEALTHY, CrashHistory, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from agentbus.events.cleanup import Cleanup
     from agentbus.events.ledger import Ledger
     from agentbus.events.supervisor.options import SupervisedJob
+    from agentbus.processes.crash_loop import CrashWindow
     from agentbus.queues.retry import Backoff
     from agentbus.queues.runner import BlockingBus
-    from agentbus.workers.processes.crash_loop import CrashWindow
 
 SILENCE = 30.0
 GRACE = 30.0

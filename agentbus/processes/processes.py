@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError
-from agentbus.workers.processes.crash_loop import BACKOFF, CrashHistory, windows
-from agentbus.workers.processes.process import WorkerProcess
+from agentbus.processes.crash_loop import BACKOFF, CrashHistory, windows
+from agentbus.processes.process import WorkerProcess
 
 if TYPE_CHECKING:
+    from agentbus.processes.crash_loop import CrashWindow
     from agentbus.queues.retry import Backoff
-    from agentbus.workers.processes.crash_loop import CrashWindow
 
 # How often processes are looked at whose pipe is closed, and all of them, in seconds.
 _SOON, _GLANCE = 0.02, 0.5

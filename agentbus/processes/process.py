@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agentbus.workers.processes.child import STOP
+from agentbus.processes.child import STOP
 
 # A fresh interpreter, not a fork: it inherits no open files, no locks and no threads, and its arguments
 # hold no secret.
