@@ -22,6 +22,7 @@ from tests.source_tree import PACKAGE, ROOT
 from tests.test_stair import STAIR
 
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
+FIRST_READING = (ROOT / "docs/explanation/first-reading.md").read_text()
 MARK = "the data that is followed"
 MOST = 8
 
@@ -171,6 +172,31 @@ def test_the_page_has_every_package_in_its_layer():
 
     built = [[room for room in rooms if room in packages] for rooms in STAIR]
     assert rows == [rooms for rooms in built if rooms]
+
+
+def test_the_first_reading_has_every_package_with_its_size():
+    rows = re.findall(r"^\| `(\w+)` \| (\d+)[^|]* \| ([\d,]+)", FIRST_READING, re.MULTILINE)
+    sizes = {}
+    for package in (room for rooms in STAIR for room in rooms if room != "agentbus"):
+        # `commands` is a link, which rglob does not follow on every version.
+        paths = [*(PACKAGE / package).resolve().rglob("*.py")]
+        sizes[package] = len(paths), sum(len(path.read_text().splitlines()) for path in paths)
+
+    assert [name for name, _, _ in rows] == [*sizes]
+    wrong = {
+        name: sizes[name]
+        for name, files, lines in rows
+        for stated, size in zip((files, lines.replace(",", "")), sizes[name], strict=True)
+        if not 0.9 * size - 50 <= int(stated) <= 1.1 * size + 50
+    }
+    assert wrong == {}
+
+
+def test_every_file_of_the_first_reading_exists():
+    paths = re.findall(r"^\d+\. `([\w/.]+)`", FIRST_READING, re.MULTILINE)
+
+    assert len(paths) == 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_every_file_on_the_page_exists():
