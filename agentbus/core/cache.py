@@ -15,14 +15,14 @@ def cached(make: Callable[[*Given], T]) -> Callable[[*Given], T]:
     """Return a function that keeps the results of another, by its arguments: up to 1000 at a time."""
     kept: dict[object, T] = {}
 
-    def found(*given: *Given) -> T:
+    def lookup(*given: *Given) -> T:
         try:
             return kept[given]
         except KeyError:
             pass
         if len(kept) >= _MOST:
             kept.clear()
-        made = kept[given] = make(*given)
-        return made
+        result = kept[given] = make(*given)
+        return result
 
-    return found
+    return lookup

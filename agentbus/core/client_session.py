@@ -95,9 +95,9 @@ def of_ancestor(folder: str) -> ClientSession | None:
     if written:
         for pid, began in ancestors():
             if str(pid) in written:
-                found = read(folder, pid, began)
-                if found is not None:
-                    return found
+                session = read(folder, pid, began)
+                if session is not None:
+                    return session
     return None
 
 
@@ -141,20 +141,20 @@ def read(folder: str, pid: int, began: str) -> ClientSession | None:
 
 def remove(folder: str, session: str) -> None:
     """Remove the files of a session that has ended."""
-    for found in live(folder):
-        if found.id == session:
-            _unlink(os.path.join(folder, str(found.pid)))
+    for running in live(folder):
+        if running.id == session:
+            _unlink(os.path.join(folder, str(running.pid)))
 
 
 def live(folder: str) -> list[ClientSession]:
     """Return the sessions whose client's process has a file, and lives."""
-    return [found for _, found in _files(folder) if found is not None]
+    return [session for _, session in _files(folder) if session is not None]
 
 
 def prune(folder: str) -> None:
     """Remove the files of processes that have ended."""
-    for path, found in _files(folder):
-        if found is None:
+    for path, session in _files(folder):
+        if session is None:
             _unlink(path)
 
 
@@ -167,8 +167,8 @@ def _files(folder: str) -> Iterator[tuple[str, ClientSession | None]]:
         # What is being written has a dot in its name.
         if each.isascii() and each.isdigit():
             began = start_of(int(each))
-            found = None if began is None else read(folder, int(each), began)
-            yield os.path.join(folder, each), found
+            session = None if began is None else read(folder, int(each), began)
+            yield os.path.join(folder, each), session
 
 
 def _unlink(path: str) -> None:
@@ -196,18 +196,18 @@ def ancestors() -> Iterator[tuple[int, str]]:
         # A client may be the first process of a container.
         if pid < 1:
             return
-        found = _stat(pid)
-        if found is None:
+        status = _stat(pid)
+        if status is None:
             return
-        above, began = found
+        above, began = status
         yield pid, began
         pid = above
 
 
 def start_of(pid: int) -> str | None:
     """Return when a process was started, as text that no later process of its number has; None if gone."""
-    found = _stat(pid)
-    return None if found is None else found[1]
+    status = _stat(pid)
+    return None if status is None else status[1]
 
 
 def _stat(pid: int) -> tuple[int, str] | None:

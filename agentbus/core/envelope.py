@@ -127,8 +127,8 @@ def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
     payload = named.pop(b"payload", None)
     if payload is None:
         # Another program's entry: it is malformed if its bytes are not text.
-        found = {key.decode(): value.decode() for key, value in named.items()}
-        return found, {name: found[name] for name in (WORK_ITEM, INBOX) if found.get(name)}
+        fields = {key.decode(): value.decode() for key, value in named.items()}
+        return fields, {name: fields[name] for name in (WORK_ITEM, INBOX) if fields.get(name)}
     rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
     if not isinstance(rest, dict):
         raise ValueError("the field 'meta' is not an object")  # noqa: TRY004 (malformed data)
@@ -142,15 +142,15 @@ def trail_of(meta: dict[str, Any], payload: object) -> Any:
 
     An entry of another program holds them in a field, as JSON. Invalid JSON is returned as it is.
     """
-    found = meta.get("trail")
-    if found is None and isinstance(payload, dict):
-        found = payload.get(TRAIL)
-        if isinstance(found, str):
+    trail = meta.get("trail")
+    if trail is None and isinstance(payload, dict):
+        trail = payload.get(TRAIL)
+        if isinstance(trail, str):
             try:
-                return orjson.loads(found)
+                return orjson.loads(trail)
             except ValueError:
-                return found
-    return found
+                return trail
+    return trail
 
 
 def _holds(value: object, test: Any) -> bool:

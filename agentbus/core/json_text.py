@@ -48,7 +48,7 @@ def from_json(
 
     rules: Any = _Rules(whole, decimal)
     try:
-        found, end = make_scanner(rules)(text, len(text) - len(text.lstrip(_SPACE)))
+        value, end = make_scanner(rules)(text, len(text) - len(text.lstrip(_SPACE)))
     except StopIteration as missing:
         raise ValueError(f"no value at character {missing.value}") from None
     except SystemError:
@@ -60,7 +60,7 @@ def from_json(
         raise ValueError("it is nested too deeply") from None
     if text[end:].strip(_SPACE):
         raise ValueError(f"more than one value, from character {end}")
-    return found
+    return value
 
 
 def as_orjson(text: str) -> Any:

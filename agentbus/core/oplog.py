@@ -60,13 +60,13 @@ def open_file(path: str) -> int:
 
         make_private(os.path.dirname(path))
         descriptor = os.open(path, flags, 0o600)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink > 1:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_nlink > 1:
         os.close(descriptor)
         raise PermissionError(f"{path} is not a regular file of this user's")
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         os.fchmod(descriptor, 0o600)
-    if found.st_size > _ROTATE_AT:
+    if status.st_size > _ROTATE_AT:
         os.replace(path, f"{path}.1")
         os.close(descriptor)
         descriptor = os.open(path, flags | os.O_EXCL, 0o600)

@@ -38,12 +38,12 @@ class _RecordType(type):
         namespace["_defaults"] = defaults
         # A field with a leading underscore is stored, but is not part of the value.
         namespace["__match_args__"] = tuple(key for key in defaults if key[0] != "_")
-        made = super().__new__(mcs, name, bases, namespace)
+        cls = super().__new__(mcs, name, bases, namespace)
         # The slots' own setters: twice as fast as to set an attribute by its name.
-        made._fields = tuple(
-            (key, default, getattr(made, key).__set__) for key, default in defaults.items()
+        cls._fields = tuple(
+            (key, default, getattr(cls, key).__set__) for key, default in defaults.items()
         )
-        return made
+        return cls
 
 
 class _LazyFields:

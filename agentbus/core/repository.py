@@ -104,7 +104,7 @@ def project(root: str, common: str | None) -> tuple[str, str]:
 
 def values(text: str, section: str, key: str) -> list[str]:
     """Return the values of a key in a git config, such as `url` in the section `remote.origin`."""
-    found, within = [], ""
+    matches, within = [], ""
     lines = iter(text.removeprefix("\ufeff").split("\n"))
     for line in lines:
         line = line.strip(_SPACE)
@@ -116,25 +116,25 @@ def values(text: str, section: str, key: str) -> list[str]:
             within = kind.strip(_SPACE).lower() + (f".{name.rpartition(quote)[0]}" if quote else "")
         name, equals, value = line.partition("=")
         if within == section and equals and name.strip(_SPACE).lower() == key:
-            found.append(_unquoted(value))
-    return found
+            matches.append(_unquoted(value))
+    return matches
 
 
 def _unquoted(value: str) -> str:
     """Return a value without its quotes, escapes, comment and the spaces around it."""
-    found, quoted = "", False
+    unquoted, quoted = "", False
     characters = iter(value)
     for character in characters:
         if character == "\\":
             character = next(characters, "")
-            found += {"n": "\n", "t": "\t", "b": "\b"}.get(character, character)
+            unquoted += {"n": "\n", "t": "\t", "b": "\b"}.get(character, character)
         elif character == '"':
             quoted = not quoted
         elif character in "#;" and not quoted:
             break
         else:
-            found += character
-    return found.strip(_SPACE)
+            unquoted += character
+    return unquoted.strip(_SPACE)
 
 
 def _config(path: str) -> str:

@@ -147,19 +147,19 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
         return default, 0
 
     def value(setting: str, default: object, variables: Sequence[str]) -> Any:
-        found, line = pick(setting, default, variables)
-        if setting not in sources or _is_sound(setting, found):
-            return found
+        raw, line = pick(setting, default, variables)
+        if setting not in sources or _is_sound(setting, raw):
+            return raw
         from agentbus.core.settings_check import checked
 
-        return checked(setting, found, sources[setting], line, pick)
+        return checked(setting, raw, sources[setting], line, pick)
 
     agent, peers = value("agent", session or None, _AGENT), ""
     if agent is None:
         from agentbus.core import agent_name
 
-        found, sources["agent"], peers = agent_name.default(os.environ, state_directory())
-        agent = names.name("agent", found)
+        default_agent, sources["agent"], peers = agent_name.default(os.environ, state_directory())
+        agent = names.name("agent", default_agent)
     chosen = value("project", None, _PROJECT)
     if chosen is None:
         chosen, sources["project"] = default_project(root, common)
@@ -180,13 +180,13 @@ def _loaded(paths: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Map]]:
 
 def _others(value: Callable[[str, object, Sequence[str]], Any]) -> dict[str, Any]:
     """Return the settings that are given, but for the agent and the project."""
-    found = {}
+    settings = {}
     for setting, variables in VARIABLES.items():
         if setting in (*IN_FILES, *IN_OWN_FILE) and setting not in _NAMING:
             given = value(setting, None, variables)
             if given is not None:
-                found[setting.replace(".", "_")] = given
-    return found
+                settings[setting.replace(".", "_")] = given
+    return settings
 
 
 def _is_sound(setting: str, value: object) -> bool:
@@ -245,11 +245,11 @@ def repository() -> tuple[str | None, str | None]:
     while True:
         git = os.path.join(here, ".git")
         try:
-            found = os.lstat(git)
+            status = os.lstat(git)
         except OSError:
             pass
         else:
-            common = _common_directory(git, found)
+            common = _common_directory(git, status)
             if common is not None:
                 return here, common or None
         if os.path.lexists(os.path.join(here, "HEAD")):
@@ -263,13 +263,13 @@ def repository() -> tuple[str | None, str | None]:
         here = above
 
 
-def _common_directory(git: str, found: os.stat_result) -> str | None:
+def _common_directory(git: str, status: os.stat_result) -> str | None:
     """Return the common directory of the repository at `git`: "" if it is another user's, None if none."""
     own, common = git, git
-    owners = {found.st_uid, os.stat(os.path.dirname(git)).st_uid}
-    if not stat.S_ISDIR(found.st_mode):
+    owners = {status.st_uid, os.stat(os.path.dirname(git)).st_uid}
+    if not stat.S_ISDIR(status.st_mode):
         # The directory around it is free of links: it is the kernel's name of the current one, or above.
-        own = common = git if stat.S_ISREG(found.st_mode) else os.path.realpath(git)
+        own = common = git if stat.S_ISREG(status.st_mode) else os.path.realpath(git)
         text = _text_of(own)
         if text.startswith("gitdir:"):
             own = os.path.join(os.path.dirname(own), text[7:].strip())

@@ -29,19 +29,19 @@ def checked(
     """
     # A flag needs no place: it has just been given.
     problems = Problems("" if source == "flag" else source)
-    found = _CHECKS[setting](Located(value, problems, setting, line=line))
-    if setting == "agent" and str(found).lower() in names.RESERVED and pick is not None:
+    result = _CHECKS[setting](Located(value, problems, setting, line=line))
+    if setting == "agent" and str(result).lower() in names.RESERVED and pick is not None:
         allowed, at = pick("agent.reserved", False)
         if not checked("agent.reserved", allowed, "agent.reserved", at):
             problems.add(
                 line,
-                f"the name {found!a} is reserved: readers would take it for another kind of speaker",
-                f"choose another name, such as 'human:{found}' for a person, or set"
+                f"the name {result!a} is reserved: readers would take it for another kind of speaker",
+                f"choose another name, such as 'human:{result}' for a person, or set"
                 " agent.reserved: true in your own config file",
             )
     if problems:
         raise problems.error(InvalidName if setting in ("agent", "project") else ConfigError)
-    return found
+    return result
 
 
 def own_directory(path: str) -> None:
@@ -49,8 +49,8 @@ def own_directory(path: str) -> None:
 
     The directory that it is in must belong to this user or to root.
     """
-    found, me = os.lstat(path), os.getuid()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != me:
+    status, me = os.lstat(path), os.getuid()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != me:
         raise ConfigError(
             f"{path} is not a directory of this user's", hint="remove it, or set XDG_STATE_HOME"
         )
@@ -60,7 +60,7 @@ def own_directory(path: str) -> None:
             f"{above} belongs to another user, who could replace what is in it",
             hint="set XDG_STATE_HOME to a directory of your own",
         )
-    if stat.S_IMODE(found.st_mode) != 0o700:
+    if stat.S_IMODE(status.st_mode) != 0o700:
         os.chmod(path, 0o700)
 
 
@@ -154,14 +154,14 @@ def _hosts(given: Located) -> tuple[str, ...] | None:
     parts = given.value.split(",") if isinstance(given.value, str) else given.value
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         return given.wrong("names of hosts, joined by commas")
-    found = tuple(part.strip().strip("[]").lower() for part in parts if part.strip())
-    for host in found:
+    hosts = tuple(part.strip().strip("[]").lower() for part in parts if part.strip())
+    for host in hosts:
         if not (host.isascii() and host.isprintable()) or set(host) & set("/@*? "):
             return given.add(
                 f"{given.what} names {host!a}",
                 "write a host as it stands in the URL, not a pattern",
             )
-    return found
+    return hosts
 
 
 def _lease_scope(given: Located) -> str | None:

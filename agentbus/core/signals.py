@@ -77,7 +77,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.raise_signal(number)
         stop()
 
-    before = {one: old for one, old in _DEFAULTS.items() if signal.getsignal(one) is old}
+    before = {signum: old for signum, old in _DEFAULTS.items() if signal.getsignal(signum) is old}
     for number in before:
         signal.signal(number, act)
     try:

@@ -58,29 +58,31 @@ def make(place: str, runtime: str | None) -> str:
 def usual(place: str, runtime: str | None) -> list[str]:
     """Return the names that follow from the server's directory, the preferred one first."""
     name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-    found = []
+    paths = []
     if runtime is not None and os.path.isabs(runtime) and _is_private(runtime):
         below = os.path.join(runtime, f"agentbus-{name}")
         if len(os.fsencode(below)) <= _LONGEST:
-            found.append(below)
-    return [*found, f"{_SHARED}/agentbus-{os.getuid()}-{name}"]
+            paths.append(below)
+    return [*paths, f"{_SHARED}/agentbus-{os.getuid()}-{name}"]
 
 
 def is_taken(path: str) -> bool:
     """Report whether something is at a path that is not a directory of this user's."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid()
+    return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
 
 
 def _is_private(path: str) -> bool:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    )
 
 
 def _recorded(place: str) -> str | None:

@@ -35,5 +35,5 @@ def id_time(entry_id: str) -> float:
 
 def score(value: bytes) -> float:
     """Return a score of a sorted set; 0 for an infinite one, which another program wrote."""
-    found = float(value)
-    return found if abs(found) != float("inf") else 0.0
+    number = float(value)
+    return number if abs(number) != float("inf") else 0.0

@@ -103,14 +103,16 @@ class Problems:
 
     def error(self, kind: type[UsageError] = ConfigError) -> UsageError:
         """Return one error that lists all problems on one line."""
-        found = self.all()
-        if len(found) == 1:
-            (one,) = found
-            return kind(f"{self.at(one.line)}{one.what}", hint=one.remedy)
-        listed = [f"{self.at(each.line)}{each.what} ({each.remedy})" for each in found[:_REPORTED]]
-        if len(found) > _REPORTED:
-            listed.append(f"and {len(found) - _REPORTED} more")
-        return kind(f"{len(found)} problems: {'; '.join(listed)}", hint="correct these lines")
+        problems = self.all()
+        if len(problems) == 1:
+            (problem,) = problems
+            return kind(f"{self.at(problem.line)}{problem.what}", hint=problem.remedy)
+        listed = [
+            f"{self.at(each.line)}{each.what} ({each.remedy})" for each in problems[:_REPORTED]
+        ]
+        if len(problems) > _REPORTED:
+            listed.append(f"and {len(problems) - _REPORTED} more")
+        return kind(f"{len(problems)} problems: {'; '.join(listed)}", hint="correct these lines")
 
     def at(self, line: int) -> str:
         """Return the source and line as the beginning of a message."""
@@ -162,14 +164,14 @@ class Located:
 
     def fields(self, known: Iterable[str], wanted: str = "") -> dict[str, Located]:
         """Return the known keys of a mapping with their values; None is an empty mapping."""
-        known, found = tuple(known), {}
+        known, values = tuple(known), {}
         inside = f" of {self.what}" if self.key or self.owner else ""
-        for key, one in self.entries(wanted or f"'key: value' lines for {_listed(known)}"):
+        for key, value in self.entries(wanted or f"'key: value' lines for {_listed(known)}"):
             if isinstance(key.value, str) and key.value in known:
-                found[str(key.value)] = one
+                values[str(key.value)] = value
             else:
                 key.add(f"the key {shown(key.value)}{inside} is unknown", nearest(key.value, known))
-        return found
+        return values
 
     def entries(self, wanted: str, owner: str = "") -> Iterator[tuple[Located, Located]]:
         """Yield each key and value of a mapping; with `owner`, "`owner` `key`" owns the value's keys."""
@@ -181,10 +183,10 @@ class Located:
         for key, value in self.value.items():
             line = lines.get(key, self.line)
             path = f"{self.key}.{key}" if self.key else str(key)
-            one = Located(value, self.problems, path, self.owner, line)
+            located = Located(value, self.problems, path, self.owner, line)
             if owner:
-                one.key, one.owner = "", f"{owner} {shown(key)}"
-            yield Located(key, self.problems, owner=self.what, line=line), one
+                located.key, located.owner = "", f"{owner} {shown(key)}"
+            yield Located(key, self.problems, owner=self.what, line=line), located
 
     def items(self) -> list[Located]:
         """Return the items of a list, or the value itself where one was given instead of a list."""
@@ -228,9 +230,9 @@ class Located:
 
     def seconds(self, least: float) -> float | None:
         """Return the value as seconds: a number, or a duration such as 30m."""
-        found = self.number(least, _TEN_YEARS, time=True)
-        if found is not None:
-            return float(found)
+        seconds = self.number(least, _TEN_YEARS, time=True)
+        if seconds is not None:
+            return float(seconds)
         return self.wrong(
             f"seconds, at least {least:g} and at most 10 years, or a duration such as 30m"
         )

@@ -350,8 +350,8 @@ async def _to_host(
 ) -> _AsyncConnection:
     """Connect to the first of a host's addresses that answers; raises `OSError`."""
     until = loop.time() + within
-    found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    for left, (family, *_, address) in zip(range(len(found), 0, -1), found, strict=True):
+    addresses = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    for left, (family, *_, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
         sock = socket.socket(family)
         try:
             sock.setblocking(False)

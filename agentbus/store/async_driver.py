@@ -62,7 +62,7 @@ class Calls(Protocol):
         verb: str | None,
         began: float,
         error: BaseException | None = None,
-        found: object = None,
+        result: object = None,
     ) -> None:
         """Log how an operation ended."""
 

@@ -71,7 +71,7 @@ class SentinelFinder:
             },
         )
         try:
-            found = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
+            address = sentinel.discover_master(self._service)  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
             _refuse_access(error, self._name)
             _refuse_without_sockets()
@@ -82,7 +82,7 @@ class SentinelFinder:
             # Else they stay open until the garbage is collected.
             for asked_one in sentinel.sentinels:
                 asked_one.close()
-        host, port = found
+        host, port = address
         return Target(
             host=str(host),
             port=int(port),
@@ -174,10 +174,10 @@ def _wants_tls(url: Url) -> bool:
 
 
 def _ssl_options(url: Url) -> dict[str, object]:
-    found: dict[str, object] = {k: v for k, v in url.options if k.startswith("ssl_")}
-    if "ssl_check_hostname" in found:
-        found["ssl_check_hostname"] = _true(url, "ssl_check_hostname")
-    return found
+    options: dict[str, object] = {k: v for k, v in url.options if k.startswith("ssl_")}
+    if "ssl_check_hostname" in options:
+        options["ssl_check_hostname"] = _true(url, "ssl_check_hostname")
+    return options
 
 
 def _context(url: Url) -> ssl.SSLContext:

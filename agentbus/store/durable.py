@@ -220,12 +220,12 @@ class Confirmations:
                 wanted = self._waiting[0][0].demand
                 group: list[Member] = []
                 rest: list[Member] = []
-                for one in self._waiting:
-                    fits = len(group) < _AT_ONCE and one[0].demand == wanted
-                    (group if fits else rest).append(one)
+                for member in self._waiting:
+                    fits = len(group) < _AT_ONCE and member[0].demand == wanted
+                    (group if fits else rest).append(member)
                 self._waiting = rest
                 # The others were cancelled.
-                group = [one for one in group if not one[1].done()]
+                group = [member for member in group if not member[1].done()]
                 if group:
                     await self._together(group)
         finally:
@@ -264,13 +264,13 @@ class Confirmations:
                 else:
                     requests = talk.send(replies)
         except StopIteration as result:
-            found: list[Any] = result.value
+            step_replies: list[Any] = result.value
         except BaseException:
             connection.close("a write was not confirmed")
             raise
-        if moved(found):
+        if moved(step_replies):
             connection.close("another server is in charge")
-        return found
+        return step_replies
 
 
 def _fail(future: asyncio.Future[Any], failure: Exception) -> None:
@@ -296,14 +296,14 @@ def _conversation(
     probe: Sequence[Arg] = ("WAIT", 0, 1) if wanted.kind == "replica" else ("WAITAOF", 1, 0, 1)
     try:
         state, able = yield [_STATE, probe]
-        found = _replicas(state)
+        replicas = _replicas(state)
     except LinkDown as failure:
         # The steps were not.
         raise type(failure)(str(failure), sent=False) from None
     if isinstance(able, ServerReply):
         return [_unable(name, wanted, able) for _ in steps]
     if wanted.kind == "replica":
-        before = found
+        before = replicas
         if len(before) < wanted.least:
             return [_too_few(name, len(before), wanted.least) for _ in steps]
     replies: list[Any] = yield [_only(encode(step.script)) for step in steps]
@@ -371,10 +371,10 @@ def _replicas(state: Any) -> frozenset[bytes]:
     )
 
 
-def _too_few(name: str, found: int, least: int) -> BackendUnavailable:
-    are = "replica" if found == 1 else "replicas"
+def _too_few(name: str, number: int, least: int) -> BackendUnavailable:
+    are = "replica" if number == 1 else "replicas"
     return BackendUnavailable(
-        f"{name} has {found} connected {are}, and durable='replica' needs {least}:"
+        f"{name} has {number} connected {are}, and durable='replica' needs {least}:"
         " nothing was published",
         hint="use the URL of a server with replicas, or publish without durable",
         shell_hint="use the URL of a server with replicas, or publish without --durable",

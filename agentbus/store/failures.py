@@ -190,8 +190,8 @@ def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBus
 
 def _unknown(said: str) -> str:
     """Return the command that a server does not know, '' for another refusal."""
-    _, found, rest = said.partition("unknown command ")
-    return rest[1:].partition(rest[0])[0].upper() if found and rest else ""
+    _, prefix, rest = said.partition("unknown command ")
+    return rest[1:].partition(rest[0])[0].upper() if prefix and rest else ""
 
 
 def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError | None:
@@ -220,10 +220,10 @@ def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError
 def or_empty(op: Op[T], empty: T) -> Op[T]:
     """Run an operation; return `empty` if one of its keys has a type that another program gave it."""
     try:
-        found = yield from op
+        result = yield from op
     except WrongType:
         return empty
-    return found
+    return result
 
 
 def why(error: OSError, lacking: str) -> str:

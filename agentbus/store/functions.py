@@ -63,8 +63,8 @@ def text() -> bytes:
 def load() -> Op[bool]:
     """Load the functions of this version, and return whether they were not there."""
     name, wanted = library(), text()
-    found = yield Command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE")
-    if any(wanted in one for one in found):
+    reply = yield Command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE")
+    if any(wanted in entry for entry in reply):
         return False
     yield Command("FUNCTION", "LOAD", "REPLACE", wanted)
     return True

@@ -37,9 +37,9 @@ def server(name: str) -> fakeredis.FakeServer:
     """Return the in-process server of this name, created on first use."""
     with _guard:
         if name not in _servers:
-            made = _servers[name] = fakeredis.FakeServer(version=(7, 0), server_type="redis")
+            fake_server = _servers[name] = fakeredis.FakeServer(version=(7, 0), server_type="redis")
             # It makes a database at the first use: two threads at once would make two, and each keep one.
-            _ = made.dbs[0]
+            _ = fake_server.dbs[0]
         return _servers[name]
 
 

@@ -157,9 +157,9 @@ def misread(error: Exception, step: Step | None, where: str) -> None:
     """Raise the error for a reply that an operation could not read, unless its caller is to blame."""
     from agentbus.store.failures import unreadable
 
-    found = unreadable(error, step, where)
-    if found is not None:
-        raise found from error
+    failure = unreadable(error, step, where)
+    if failure is not None:
+        raise failure from error
 
 
 def _refused(*failed: Any) -> AgentBusError:

@@ -40,7 +40,7 @@ def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
             hint="repair or uninstall the package that registers it",
         ) from error
     try:
-        found = make(url, project)
+        backend = make(url, project)
     except AgentBusError:
         raise
     except Exception as error:
@@ -49,11 +49,11 @@ def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
             f"the backend {value} cannot be used ({type(error).__name__})",
             hint=f"check the URL {url.masked()}",
         ) from error
-    if not isinstance(found, Backend):
+    if not isinstance(backend, Backend):
         raise ConfigError(
-            f"the backend {value} returned {found!r}, not a Backend",
+            f"the backend {value} returned {backend!r}, not a Backend",
             hint="see agentbus.backends",
         )
     # A link of another package need not know the steps that replicas confirm.
-    found.confirms = type(found).link is Backend.link
-    return found
+    backend.confirms = type(backend).link is Backend.link
+    return backend

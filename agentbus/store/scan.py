@@ -20,12 +20,12 @@ AT_ONCE = 1_000
 
 def queues(scope: Scope) -> Op[list[str]]:
     """Return the names of the project's queues."""
-    found = set()
+    names = set()
     keys = yield from scan(scope, "q")
     prefix = f"{scope.keys.project}:q:"
     for key in keys:
-        found.add(unescape(text(key_bytes(key[len(prefix) :])).partition(":")[0]))
-    return sorted(found)
+        names.add(unescape(text(key_bytes(key[len(prefix) :])).partition(":")[0]))
+    return sorted(names)
 
 
 def scan(
@@ -36,38 +36,38 @@ def scan(
     `of` is a Redis type; `count` is how many keys one request examines.
     """
     yield floor()
-    found: set[str] = set()
+    keys: set[str] = set()
     cursor: bytes | int = 0
     while True:
         cursor, page = yield Command(
             *("SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", count),
             *(() if of is None else ("TYPE", of)),
         )
-        found.update(key.decode("utf-8", "surrogateescape") for key in page)
+        keys.update(key.decode("utf-8", "surrogateescape") for key in page)
         if int(cursor) == 0:
-            return found
+            return keys
 
 
 def members(key: str) -> Generator[Step, Any, list[str]]:
     """Return the members of a sorted set, by ZSCAN: those that are in it all the time, once."""
-    found: dict[bytes, None] = {}
+    distinct: dict[bytes, None] = {}
     cursor: bytes | int = 0
     while True:
         cursor, flat = yield Command("ZSCAN", key, cursor, "COUNT", AT_ONCE)
-        found.update(dict.fromkeys(flat[::2]))
+        distinct.update(dict.fromkeys(flat[::2]))
         if int(cursor) == 0:
-            return [text(member) for member in found]
+            return [text(member) for member in distinct]
 
 
 def hash_fields(key: str, most: int) -> Generator[Step, Any, dict[bytes, bytes]]:
     """Return the fields and values of a hash, at most about `most`, by HSCAN."""
-    found: dict[bytes, bytes] = {}
+    fields: dict[bytes, bytes] = {}
     cursor: bytes | int = 0
     while True:
         cursor, flat = yield Command("HSCAN", key, cursor, "COUNT", AT_ONCE)
-        found.update(zip(flat[::2], flat[1::2], strict=True))
-        if int(cursor) == 0 or len(found) >= most:
-            return found
+        fields.update(zip(flat[::2], flat[1::2], strict=True))
+        if int(cursor) == 0 or len(fields) >= most:
+            return fields
 
 
 def key_bytes(key: str) -> bytes:

@@ -25,9 +25,9 @@ def backend(text: str, project: str) -> Backend:
     if not url.options or make is _memory:
         return make(url, project)
     rest, functions = _functions(url)
-    found = make(rest, project)
-    found.functions = functions
-    return found
+    instance = make(rest, project)
+    instance.functions = functions
+    return instance
 
 
 def _functions(url: Url) -> tuple[Url, bool]:

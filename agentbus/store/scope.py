@@ -230,24 +230,24 @@ def client_session() -> ClientSession | None:
     """Return the session of a coding agent's client that this process belongs to."""
     from agentbus.core.client_session import find, folder_in
 
-    found = {name: variable(name) or "" for name in SESSION_VARIABLES}
-    return find(found, folder_in(state_directory()))
+    environment = {name: variable(name) or "" for name in SESSION_VARIABLES}
+    return find(environment, folder_in(state_directory()))
 
 
 def _session_number() -> int:
     """Return the process by which a session is recorded: a client's, or the first of the POSIX session."""
     # A client may run each command in a new POSIX session.
     if any(map(variable, SESSION_VARIABLES)) or _has_clients():
-        found = client_session()
-        if found is not None and found.pid is not None:
-            return found.pid
+        session = client_session()
+        if session is not None and session.pid is not None:
+            return session.pid
     return os.getsid(0)
 
 
 def _subagent() -> str:
     """Return the subagent for which a client has started this process, as far as it says so."""
-    found = variable("AGENTBUS_SUB") or ""
-    return found[:_LONGEST_SUB] if is_plain(found) else ""
+    subagent = variable("AGENTBUS_SUB") or ""
+    return subagent[:_LONGEST_SUB] if is_plain(subagent) else ""
 
 
 def _has_clients() -> bool:

@@ -43,8 +43,8 @@ def attending(scope: Scope, op: Op[T]) -> Op[T]:
 
 def records(scope: Scope) -> Op[list[tuple[str, str, int, float]]]:
     """Return each session: its agent, host, POSIX session id, and the unix time it was last seen."""
-    _, found = yield from records_now(scope)
-    return found
+    _, sessions = yield from records_now(scope)
+    return sessions
 
 
 def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float]]]]:
@@ -55,13 +55,13 @@ def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float
     now = int(seconds) + int(micros) / 1_000_000
     if not isinstance(reply, list):
         return now, []
-    found = []
+    sessions = []
     for member, seen in zip(reply[::2], reply[1::2], strict=True):
         parts = text(member).split("\n")
         # Another program may have written anything.
         if len(parts) == 3 and is_number(parts[2]):
-            found.append((parts[0], parts[1], int(parts[2]), float(seen) / 1000))
-    return now, found
+            sessions.append((parts[0], parts[1], int(parts[2]), float(seen) / 1000))
+    return now, sessions
 
 
 def lives(host: str, number: int, silent: float, longest: float) -> bool:

@@ -42,16 +42,16 @@ class Tails:
         if tail is None or tail.ended:
             tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
         after = position(step.after)
-        found = tail.past(after, step.count)
-        if not found and after < tail.began:
+        entries = tail.past(after, step.count)
+        if not entries and after < tail.began:
             # Older than the start of this tail.
-            found = await self._exchange(_range(step)) or tail.past(after, step.count)
-            if not found and self._tails.get(step.stream) is tail:
+            entries = await self._exchange(_range(step)) or tail.past(after, step.count)
+            if not entries and self._tails.get(step.stream) is tail:
                 # The stream ends before the tail: the server has less than it had. Its other waiters look.
                 tail.end()
                 tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
-        if found:
-            return found
+        if entries:
+            return entries
         if tail.ended:
             raise LinkDown("the shared read of the stream ended", sent=False)
         return await tail.grown(after, step.count, step.seconds)

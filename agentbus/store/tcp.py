@@ -18,9 +18,9 @@ def connect(host: str, port: int, tls: Any, until: float) -> Any:
     last: OSError | None = None
     # As str, even an ASCII name would load the IDNA tables.
     name = host.encode() if host.isascii() else host
-    found = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
+    addresses = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
     for left, (family, kind, protocol, _canonical, address) in zip(
-        range(len(found), 0, -1), found, strict=True
+        range(len(addresses), 0, -1), addresses, strict=True
     ):
         sock = _socket.socket(family, kind, protocol)
         try:

@@ -135,13 +135,13 @@ else:
 
         @property
         def __signature__(self):
-            found = signature(self.verb.define)
+            defined = signature(self.verb.define)
             # `Op[str]` is `str` on a bus; of `PerBus[X, Y]` one applies.
-            result = str(found.return_annotation).partition("[")[2][:-1]
+            result = str(defined.return_annotation).partition("[")[2][:-1]
             if result.startswith("PerBus["):
                 pair = result.removeprefix("PerBus[").removesuffix("]").split(", ")
                 result = pair[self._returns != Blocking._returns]
-            return found.replace(return_annotation=self._returns.format(result))
+            return defined.replace(return_annotation=self._returns.format(result))
 
     class Patient:
         """An operation that waits out a server failure for up to `seconds`."""
@@ -169,12 +169,12 @@ class _Binding:
         super().__init_subclass__()
         names = set()
         for kind in cls.__mro__:
-            for name, found in [*vars(kind).items()]:
+            for name, attribute in [*vars(kind).items()]:
                 if name in names:
                     continue
                 names.add(name)
-                described = getattr(found, "__wrapped__", None)
-                definition = getattr(described, "verb", found)
+                described = getattr(attribute, "__wrapped__", None)
+                definition = getattr(described, "verb", attribute)
                 if isinstance(definition, verb):
                     setattr(cls, name, definition.bind(cls))
 

@@ -22,22 +22,22 @@ def find() -> str:
     """
     chosen = variable("AGENTBUS_SERVER")
     if chosen:
-        found = shutil.which(chosen)
-        if found is None:
+        path = shutil.which(chosen)
+        if path is None:
             raise ConfigError(f"AGENTBUS_SERVER names {chosen!r}, which is not a program")
-        if version(found) < _FLOOR:
+        if version(path) < _FLOOR:
             raise ConfigError(
                 f"AGENTBUS_SERVER names {chosen!r}, which is older than Redis 7.0",
                 hint="use Redis 7.0 or newer, or any Valkey",
             )
-        return found
+        return path
     bundled = _bundled()
     if bundled:
         return bundled
     for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found and version(found) >= _FLOOR:
-            return found
+        path = shutil.which(name)
+        if path and version(path) >= _FLOOR:
+            return path
     raise ConfigError(
         "there is no embedded server for this platform",
         hint="install Valkey or Redis 7.0 or newer, or give the URL of a server",

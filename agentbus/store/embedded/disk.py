@@ -51,16 +51,16 @@ def examine(*, sync: bool = True) -> Disk:
 
 def check() -> None:
     """Raise `BackendUnavailable` if the server could not write to its directory."""
-    found = examine()
-    if found.error is not None:
-        raise BackendUnavailable(found.error, hint=REMEDY)
+    disk = examine()
+    if disk.error is not None:
+        raise BackendUnavailable(disk.error, hint=REMEDY)
 
 
 def trouble(log: str) -> str | None:
     """Return why the server ended, as a sentence, if its disk was the reason; `log` is its log's path."""
-    found = examine()
-    if found.error is not None:
-        return found.error
+    disk = examine()
+    if disk.error is not None:
+        return disk.error
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.path.getsize(log) - _TAIL))
@@ -71,7 +71,7 @@ def trouble(log: str) -> str | None:
     at = max(map(text.rfind, _IN_LOG))
     if at < 0 or text.count(_STARTED, at) > 1:
         return None
-    return f"the disk of {found.directory} is too full for it: {size(found.free)} free"
+    return f"the disk of {disk.directory} is too full for it: {size(disk.free)} free"
 
 
 def size(number: int) -> str:
@@ -81,8 +81,8 @@ def size(number: int) -> str:
 
 
 def _free(place: str) -> int:
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
 
 
 def _write(place: str, *, sync: bool) -> None:

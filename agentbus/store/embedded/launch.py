@@ -77,7 +77,7 @@ def place_socket(place: str) -> None:
         return
     runtime = variable("XDG_RUNTIME_DIR")
     try:
-        made = socket_place.make(place, runtime)
+        directory = socket_place.make(place, runtime)
     except OSError as error:
         raise sandbox.read_only(error, place) or ConfigError(
             f"no directory for the embedded server's socket can be created ({error.strerror})",
@@ -87,7 +87,7 @@ def place_socket(place: str) -> None:
         if socket_place.is_taken(taken):
             logging.getLogger("agentbus").warning(
                 "%s is not a directory of this user's: the embedded server's socket is in %s",
-                *(ascii(taken), made),
+                *(ascii(taken), directory),
             )
 
 

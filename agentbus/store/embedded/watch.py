@@ -58,9 +58,9 @@ class Watch:
         except (LinkDown, ServerReply):
             # It has ended already.
             return
-        found = re.search(rb"process_id:(\d+)", reply)
-        if found is not None:
-            self.begin_with(int(found[1]), place, listens=True)
+        match = re.search(rb"process_id:(\d+)", reply)
+        if match is not None:
+            self.begin_with(int(match[1]), place, listens=True)
 
     def begin_with(self, process: int, place: str, *, listens: bool = False) -> None:
         """Watch over a server by its process; its socket may be missing until it `listens`."""
