@@ -44,11 +44,11 @@ def amend(
     task = Address(given)
     when = "" if at is None else due(None, at)[1]
     keys, queue = scope.keys, task.queue
-    found = yield from task_state.task(scope, given, group, policies)
+    state = yield from task_state.task(scope, given, group, policies)
     retries, entries = [], []
-    if found.state == "retrying":
-        for entry, tier in (yield from _entries(scope, task, found.group)):
-            retries.append(keys.retries(queue, found.group, tier))
+    if state.state == "retrying":
+        for entry, tier in (yield from _entries(scope, task, state.group)):
+            retries.append(keys.retries(queue, state.group, tier))
             entries.append(entry)
     step = Script(
         "amend",

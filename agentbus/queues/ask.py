@@ -137,8 +137,8 @@ def ask(
             priority=policy.tier,
             trim=policy.on_full == "trim",
         )
-        found = yield from _answer(scope, inbox, task_id, until)
-        if found is None:
+        body = yield from _answer(scope, inbox, task_id, until)
+        if body is None:
             raise TimedOut(
                 f"waited {timeout:g} s for the answer to {task_id!r}",
                 hint=f"it may still finish: see bus.result({task_id!r})",
@@ -147,7 +147,7 @@ def ask(
     finally:
         inbox.leave(asker)
     yield from inbox.tidy()
-    answer = orjson.loads(found)
+    answer = orjson.loads(body)
     if answer.get("cancelled"):
         raise cancelled(task_id, answer["error"])
     if not answer["ok"]:
@@ -166,15 +166,15 @@ def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> O
     while True:
         # In this order: an answer that another caller files after `take` is past `after`, and read again.
         after = inbox.seen
-        found = inbox.take(wanted)
+        body = inbox.take(wanted)
         left = _LONGEST_WAIT if until is None else until - scope.monotonic()
-        if found is not None or left <= 0:
-            return found
+        if body is not None or left <= 0:
+            return body
         entries = yield Wait(inbox.key, after, min(left, _LONGEST_WAIT), _AT_ONCE)
         inbox.file(entries)
-        found = inbox.take(wanted)
-        if found is not None:
-            return found
+        body = inbox.take(wanted)
+        if body is not None:
+            return body
         if entries and (turn := inbox.turn()) > _SHORTEST_TURN:
             yield Pause(min(turn, left))
 

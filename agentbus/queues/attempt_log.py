@@ -75,10 +75,10 @@ class AttemptLog:
             ids = done.get(priority)
             if ids:
                 known = self._ended[priority].pop
-                found = [known(one, None) for one in ids]
+                known_tasks = [known(entry_id, None) for entry_id in ids]
                 tasks += [
-                    Taken(one, priority, None, {}, 1) if task is None else task
-                    for one, task in zip(ids, found, strict=True)
+                    Taken(entry_id, priority, None, {}, 1) if task is None else task
+                    for entry_id, task in zip(ids, known_tasks, strict=True)
                 ]
                 tiers += [priority] * len(ids)
         columns: dict[str, Sequence[Any]] = {}
@@ -90,16 +90,19 @@ class AttemptLog:
         """Return the words for attempts that are settled in one step; none if no handler ran."""
         if not any(map(_counts, attempts)):
             return ()
-        tasks = [one.task for one in attempts]
+        tasks = [attempt.task for attempt in attempts]
         columns: dict[str, Sequence[Any]] = {
             "priority": [task.tier for task in tasks],
-            "attempt": [_number(one) for one in attempts],
+            "attempt": [_number(attempt) for attempt in attempts],
             "outcome": [
-                EXPIRED if isinstance(one.error, Expired) else one.outcome for one in attempts
+                EXPIRED if isinstance(attempt.error, Expired) else attempt.outcome
+                for attempt in attempts
             ],
         }
-        if any(one.error is not None for one in attempts):
-            columns["error"] = [None if one.error is None else _line(one.error) for one in attempts]
+        if any(attempt.error is not None for attempt in attempts):
+            columns["error"] = [
+                None if attempt.error is None else _line(attempt.error) for attempt in attempts
+            ]
         if any(task.redelivered for task in tasks):
             columns["due"] = [_due(task) for task in tasks]
         return self._words(tasks, columns)
@@ -136,10 +139,10 @@ class AttemptLog:
 
 
 def _packed(seconds: Sequence[float]) -> bytes:
-    found = array("f", seconds)
+    floats = array("f", seconds)
     if sys.byteorder == "big":
-        found.byteswap()
-    return found.tobytes()
+        floats.byteswap()
+    return floats.tobytes()
 
 
 def _span(task: Taken, now: float) -> tuple[float, float]:
@@ -151,17 +154,17 @@ def _span(task: Taken, now: float) -> tuple[float, float]:
     return now - began, getattr(task, "took", now - began)
 
 
-def _counts(one: EndedAttempt) -> bool:
+def _counts(attempt: EndedAttempt) -> bool:
     """Return whether an attempt was made, or not made because its task had expired or is malformed."""
-    if isinstance(one.error, NotRun):
-        return isinstance(one.error, Expired)
-    return hasattr(one.task, "began") or one.task.error is not None
+    if isinstance(attempt.error, NotRun):
+        return isinstance(attempt.error, Expired)
+    return hasattr(attempt.task, "began") or attempt.task.error is not None
 
 
-def _number(one: EndedAttempt) -> int:
-    if isinstance(one.error, Expired):
-        return one.task.attempt + 1
-    return getattr(one.task, "snoozed", None) or one.task.attempt
+def _number(attempt: EndedAttempt) -> int:
+    if isinstance(attempt.error, Expired):
+        return attempt.task.attempt + 1
+    return getattr(attempt.task, "snoozed", None) or attempt.task.attempt
 
 
 def _due(task: Taken) -> float | None:
@@ -236,8 +239,8 @@ def _unpacked(entry_id: str, named: Mapping[bytes, bytes]) -> LoggedAttempts:
     firsts = _column(more.get("id"), number, str)
     dues = _column(more.get("due"), number, float)
     tasks = [
-        f"{one}{suffix(queue, priority)}" if first is None else first
-        for one, priority, first in zip(ids, priorities, firsts, strict=True)
+        f"{own_id}{suffix(queue, priority)}" if first is None else first
+        for own_id, priority, first in zip(ids, priorities, firsts, strict=True)
     ]
     columns: tuple[list[Any], ...] = (
         tasks,
@@ -261,27 +264,28 @@ def _unpacked(entry_id: str, named: Mapping[bytes, bytes]) -> LoggedAttempts:
 def _seconds(data: bytes, number: int) -> list[float | None]:
     if not data:
         return [None] * number
-    found = array("f", data)
+    values = array("f", data)
     if sys.byteorder == "big":
-        found.byteswap()
-    if len(found) != number:
+        values.byteswap()
+    if len(values) != number:
         raise ValueError("there is not a time for each attempt")
     # NaN, which differs from itself, is unknown.
-    return [one if one == one else None for one in found.tolist()]  # noqa: PLR0124
+    return [value if value == value else None for value in values.tolist()]  # noqa: PLR0124
 
 
 def _column(packed: Any, number: int, kind: type) -> list[Any]:
     """Return a value for each attempt, from one for all, or from different ones and an index for each."""
     if isinstance(packed, list):
         values, places = packed
-        found = [values[place] for place in places]
+        column = [values[place] for place in places]
     else:
-        found = [packed] * number
-    if len(found) != number or not all(
-        one is None or isinstance(one, kind if kind is not float else (int, float)) for one in found
+        column = [packed] * number
+    if len(column) != number or not all(
+        value is None or isinstance(value, kind if kind is not float else (int, float))
+        for value in column
     ):
         raise ValueError("a column of the attempts is malformed")
-    return found
+    return column
 
 
 def _priority(stream: str, task: str) -> str:

@@ -51,13 +51,13 @@ def record(
 
     The next attempt is due `after` seconds.
     """
-    found: dict[str, Any] = {"attempt": attempt, "worker": worker, "agent_id": agent}
-    found["outcome"] = outcome
+    fields: dict[str, Any] = {"attempt": attempt, "worker": worker, "agent_id": agent}
+    fields["outcome"] = outcome
     if error is not None:
-        found["error"] = error[:_LONGEST_ERROR]
+        fields["error"] = error[:_LONGEST_ERROR]
     if after is not None:
-        found["after_ms"] = round(after * 1000)
-    return orjson.dumps(found)[:-1]
+        fields["after_ms"] = round(after * 1000)
+    return orjson.dumps(fields)[:-1]
 
 
 def newest(flat: Sequence[bytes]) -> list[bytes]:
@@ -68,10 +68,10 @@ def newest(flat: Sequence[bytes]) -> list[bytes]:
 
 def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
     """Return the attempts of a record; the first one recorded was due at `due`."""
-    found: list[Attempt] = []
-    for one in stored:
+    attempts: list[Attempt] = []
+    for record in stored:
         try:
-            fields = orjson.loads(one)
+            fields = orjson.loads(record)
             began, ended = fields.get("began"), fields.get("ended")
             outcome = fields.get("outcome", "running")
             number = fields["attempt"]
@@ -79,8 +79,8 @@ def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
             # Another program's.
             continue
         # Without the attempts before it, its due time is unknown.
-        known = due is not None and (found or number == 1)
-        found.append(
+        known = due is not None and (attempts or number == 1)
+        attempts.append(
             Attempt(
                 number,
                 fields.get("worker"),
@@ -94,7 +94,7 @@ def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
         )
         after = fields.get("after_ms")
         due = None if ended is None or after is None else (ended + after) / 1000
-    return tuple(found)
+    return tuple(attempts)
 
 
 def cancelled_by(mark: str) -> str:

@@ -98,8 +98,8 @@ class AnyTakenTask(AnyDelivery):
     def until(self) -> float:
         """The unix time at which its visibility ends."""
         holder: Any = self._consumer
-        found: float = holder.until
-        return found
+        end: float = holder.until
+        return end
 
     @verb
     def renew(self, visibility: float = VISIBILITY) -> Op[float]:
@@ -139,10 +139,12 @@ def seconds(visibility: object) -> float:
 
 def checked(token: object) -> str:
     """Check a token, which is a number, also as text."""
-    found = str(token)
-    if isinstance(token, bool) or not _is_token(found):
-        raise UsageError(f"{found[:60]!a} is not a token", hint="give the one that 'take' returned")
-    return found
+    number = str(token)
+    if isinstance(token, bool) or not _is_token(number):
+        raise UsageError(
+            f"{number[:60]!a} is not a token", hint="give the one that 'take' returned"
+        )
+    return number
 
 
 def extend(
@@ -180,48 +182,48 @@ def extend(
 
 def consumer_token(consumer: Any) -> Holder:
     """Return a consumer as the holder of one task."""
-    found: Holder = consumer
-    return found
+    holder: Holder = consumer
+    return holder
 
 
 def held(scope: Scope, given: str, token: str, group: str) -> Op[HeldTask | None]:
     """Return the record of a task that was taken by hand with this token, None if there is none."""
     Address(given)
     field = f"{given}\n{names.name('group', group)}\n{token}"
-    (found,) = yield Batch([("HGET", scope.keys.taken, field)])
-    return _decoded(field, found) if isinstance(found, bytes) else None
+    (record,) = yield Batch([("HGET", scope.keys.taken, field)])
+    return _decoded(field, record) if isinstance(record, bytes) else None
 
 
 def all_held(scope: Scope) -> Op[list[HeldTask]]:
     """Return the tasks that agents hold by hand, by agent and end; at most 10,000."""
     stored = yield from or_empty(hash_fields(scope.keys.taken, _MOST), {})
     known = [_decoded(text(field), value) for field, value in stored.items()]
-    asked = [one for one in known if one is not None]
-    found = []
+    asked = [task for task in known if task is not None]
+    held_tasks = []
     for at in range(0, len(asked), _AT_ONCE):
         page = asked[at : at + _AT_ONCE]
-        for one, still in zip(page, (yield from still_held(scope, page)), strict=True):
+        for task, still in zip(page, (yield from still_held(scope, page)), strict=True):
             if still:
-                found.append(one)
-    return sorted(found, key=lambda one: (one.agent_id, one.until, one.id))
+                held_tasks.append(task)
+    return sorted(held_tasks, key=lambda task: (task.agent_id, task.until, task.id))
 
 
 def still_held(scope: Scope, tasks: list[HeldTask]) -> Op[list[bool]]:
     """Return of each task whether it is still held with its token."""
     keys = scope.keys
     commands: list[tuple[Any, ...]] = []
-    for one in tasks:
-        priority, entry = one.place
-        stream = keys.queue(one.queue, priority)
-        commands.append(("HGET", keys.attempts(one.queue, one.group, priority), entry))
-        commands.append(("XPENDING", stream, one.group, entry, entry, 1))
+    for task in tasks:
+        priority, entry = task.place
+        stream = keys.queue(task.queue, priority)
+        commands.append(("HGET", keys.attempts(task.queue, task.group, priority), entry))
+        commands.append(("XPENDING", stream, task.group, entry, entry, 1))
     replies = (yield Batch(commands)) if commands else []
     return [
-        token_of(replies[2 * at]) == str(one.token)
+        token_of(replies[2 * at]) == str(task.token)
         and isinstance(pending := replies[2 * at + 1], list)
         and bool(pending)
-        and text(pending[0][1]) == BY_HAND + one.agent_id
-        for at, one in enumerate(tasks)
+        and text(pending[0][1]) == BY_HAND + task.agent_id
+        for at, task in enumerate(tasks)
     ]
 
 
@@ -246,13 +248,13 @@ def tidy(scope: Scope) -> Op[None]:
         page = Command("HSCAN", scope.keys.taken, cursor, "COUNT", _AT_ONCE)
         onwards, flat = yield from or_empty(one_step(page), [b"0", []])
         known = {flat[i]: _decoded(text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2)}
-        sound = [one for one in known.values() if one is not None]
+        sound = [task for task in known.values() if task is not None]
         still = {
-            one
-            for one, holds in zip(sound, (yield from still_held(scope, sound)), strict=True)
+            task
+            for task, holds in zip(sound, (yield from still_held(scope, sound)), strict=True)
             if holds
         }
-        gone = [field for field, one in known.items() if one not in still]
+        gone = [field for field, task in known.items() if task not in still]
         if gone:
             yield Command("HDEL", scope.keys.taken, *gone)
         cursor = text(onwards)

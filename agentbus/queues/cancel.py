@@ -87,9 +87,9 @@ def _kept(policies: Policies, queue: str) -> int:
 def _unfinished(scope: Scope, task: Address, by: str, kept: int) -> Op[set[str] | None]:
     """Cancel a task in one queue; return the workers that hold it, None if it has ended there."""
     while True:
-        found = yield from _cancel_everywhere(scope, task, by, kept)
-        if found is not None:
-            undone, workers = found
+        outcome = yield from _cancel_everywhere(scope, task, by, kept)
+        if outcome is not None:
+            undone, workers = outcome
             return workers if undone else None
 
 
@@ -132,20 +132,20 @@ class _Spot(NamedTuple):
 def _places(scope: Scope, task: Address) -> Op[list[_Spot]]:
     """Return where a task is, or was, also where it was moved; nothing if it was delayed and has ended."""
     queue = task.queue
-    found: dict[tuple[str, str], None] = {}
+    spots: dict[tuple[str, str], None] = {}
     if not task.entry:
         groups = yield from task_state.groups_at(scope, queue, task.priority)
         for group in groups or ("default",):
             where = yield from entry_of(scope, task.id, group, queue)
-            found.update({} if where is None else {where: None})
+            spots.update({} if where is None else {where: None})
     else:
-        found[task.entry, task.priority] = None
+        spots[task.entry, task.priority] = None
         for group in (yield from task_state.groups_at(scope, queue, RETRY)):
             moved = yield from retry_stream.entry_of(scope, queue, task.id, group)
-            found.update({} if moved is None else {(moved, RETRY): None})
+            spots.update({} if moved is None else {(moved, RETRY): None})
     return [
         _Spot(entry, priority, scope.keys.queue(queue, priority), task_id(entry, queue, priority))
-        for entry, priority in found
+        for entry, priority in spots
     ]
 
 
@@ -155,16 +155,16 @@ def _states(scope: Scope, queue: str, place: _Spot) -> Op[dict[str, str]]:
     if not groups:
         return {"": "waiting"}
     held = yield Batch(
-        [("XPENDING", place.stream, one, place.entry, place.entry, 1) for one in groups]
+        [("XPENDING", place.stream, group, place.entry, place.entry, 1) for group in groups]
     )
-    found = {}
+    states = {}
     for (group, reached), pending in zip(groups.items(), held, strict=True):
         if isinstance(pending, list) and pending:
-            found[group] = _HELD + text(pending[0][1])
+            states[group] = _HELD + text(pending[0][1])
         else:
             waits = position(place.entry) > position(reached)
-            found[group] = "waiting" if waits else "done"
-    return found
+            states[group] = "waiting" if waits else "done"
+    return states
 
 
 def _script(
@@ -198,10 +198,10 @@ def _script(
         )
         words += (group, was, 1 if existing else 0)
         if was != "done" and holder == ASIDE:
-            one = notifications(scope, queue, group, name, meta, error=why, cancelled=True)
-            told.keys += one.keys
-            told.argv += one.argv
-            told.counter = one.counter or told.counter
+            messages = notifications(scope, queue, group, name, meta, error=why, cancelled=True)
+            told.keys += messages.keys
+            told.argv += messages.argv
+            told.counter = messages.counter or told.counter
     ordering, key = meta.get("ordering_key"), meta.get("key")
     # The place in the order of a task that was moved is that of its entry before.
     in_order = ordering if isinstance(ordering, str) and MOVED_FROM not in meta else ""
@@ -263,7 +263,7 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
             *(keys.delayed(queue), keys.bodies(queue), keys.after(queue), keys.after_bodies(queue)),
             *(keys.settled, keys.awaited(queue), keys.stats(queue)),
             keys.seen(queue, key) if isinstance(key, str) else keys.stats(queue),
-            *(keys.result(name, one) for one in groups),
+            *(keys.result(name, group_name) for group_name in groups),
             *others.keys,
         ),
         (name, why, kept, others.counter, len(groups), *others.argv),
@@ -279,11 +279,11 @@ def _ended(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
     """Return that a task was cancelled before. Raises `NotFound`, and `Refused` if it ended otherwise."""
     groups = yield from task_state.groups_at(scope, task.queue, task.priority)
     for group in sorted(groups) or ["default"]:
-        found = yield from task_state.task(scope, task.id, group, policies)
-        if found.state == "cancelled":
+        state = yield from task_state.task(scope, task.id, group, policies)
+        if state.state == "cancelled":
             return Cancelled(task.id, task.queue, "cancelled", ())
     raise Refused(
-        f"the task {task.id!r} is {found.state}, and cannot be cancelled any more",
+        f"the task {task.id!r} is {state.state}, and cannot be cancelled any more",
         hint=f"see bus.task({task.id!r})",
         shell_hint=f"see 'agentbus task show {task.id}'",
     )
@@ -297,7 +297,7 @@ def _meta(place: _Spot, flat: Any) -> dict[str, Any]:
 def _decoded(decode: Callable[[Any], Any], flat: Any) -> dict[str, Any]:
     """Return the envelope of a task; empty if it is malformed."""
     try:
-        found: dict[str, Any] = decode(flat or [])[1]
+        meta: dict[str, Any] = decode(flat or [])[1]
     except (ValueError, UnicodeDecodeError):
         return {}
-    return found
+    return meta

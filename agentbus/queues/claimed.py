@@ -260,9 +260,9 @@ def decoded(
     A malformed one carries its error. Unless `claiming`, no task claims a piece of work. `large` payloads
     are decoded when they are needed.
     """
-    found: list[Taken] = []
+    tasks: list[Taken] = []
     asks_first, usual = False, claiming and priority != RETRY
-    append, agent = found.append, envelope.AGENT
+    append, agent = tasks.append, envelope.AGENT
     task_of: Any = UndecodedTask if large else Taken
     # `bytes` returns bytes as they are.
     loads: Any = bytes if large else orjson.loads
@@ -299,4 +299,4 @@ def decoded(
                 meta[envelope.ROUTED_INBOX] = meta.pop(envelope.INBOX)
         append(task)
         asks_first = asks_first or task.asked_first
-    return found, asks_first
+    return tasks, asks_first

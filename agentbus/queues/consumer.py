@@ -61,13 +61,13 @@ class Consumption(Turns):
         All have the same queue in their ids. Returns how many this consumer had lost. Atomic.
         """
         keys, once, again = self.scope.keys, self.scope.once(), done[0].task.redelivered
-        names_of = [self.id_of(one.task) for one in done]
-        log = self._log([EndedAttempt(one.task) for one in done])
+        names_of = [self.id_of(run.task) for run in done]
+        log = self._log([EndedAttempt(run.task) for run in done])
         words: list[Arg] = []
-        for one, name in zip(done, names_of, strict=True):
-            words += (one.task.entry_id, name, one.data)
+        for run, name in zip(done, names_of, strict=True):
+            words += (run.task.entry_id, name, run.data)
             if again:
-                words += (self._run(one.task, "done"), round(one.took * 1000))
+                words += (self._run(run.task, "done"), round(run.took * 1000))
         step = self._script(
             "results",
             (
@@ -76,14 +76,14 @@ class Consumption(Turns):
                 *(keys.runs(name, self.group) for name in (names_of if again else ())),
                 *log.keys,
             ),
-            *(once.token, round(sum(one.took for one in done) * 1000), self.kept),
+            *(once.token, round(sum(run.took for run in done) * 1000), self.kept),
             *(RUNS_KEPT if again else "", len(done), *words, *log.words),
         )
         stale, awaited = yield step
         self.scope.settled(once, step)
         if awaited:
             yield from passed_on(self.scope)
-        ordered = [one.task for one in done if one.task.ordered and one.task.entry_id not in stale]
+        ordered = [run.task for run in done if run.task.ordered and run.task.entry_id not in stale]
         if ordered:
             yield from self.wake(ordered)
         return len(stale)
@@ -99,9 +99,9 @@ class Consumption(Turns):
         step = Take(streams, self.group, self.consumer, count, seconds, self.cancelled)
         reply, marked = yield step
         self.doubtful = self.doubtful or step.sendings > 1
-        rung, found = bell.encode(), reply or ()
-        rings = [entry for stream, entries in found if stream == rung for entry in entries]
-        taken = self._of_streams([one for one in found if one[0] != rung])
+        rung, by_stream = bell.encode(), reply or ()
+        rings = [entry for stream, entries in by_stream if stream == rung for entry in entries]
+        taken = self._of_streams([read for read in by_stream if read[0] != rung])
         if marked:
             taken = yield from self._without_cancelled(taken)
         orders = sum(fields is not None and fields[0] == b"order" for _, fields in rings)

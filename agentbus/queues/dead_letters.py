@@ -85,12 +85,12 @@ class DeadLetters:
         """
         validate.number_of("limit", limit, "dead letters")
         _check(match)
-        found: list[Letter] = []
+        letters: list[Letter] = []
         at, last = yield from self._span(after)
-        while at and len(found) < limit:
+        while at and len(letters) < limit:
             page, at = yield from self._page(at, last, match)
-            found += page
-        return found[:limit]
+            letters += page
+        return letters[:limit]
 
     def each(self, after: str | None = None, match: str | None = None) -> Op[None]:
         """Emit the dead letters that exist now, oldest first, with one page in memory at a time."""
@@ -98,15 +98,15 @@ class DeadLetters:
         at, last = yield from self._span(after)
         while at:
             page, at = yield from self._page(at, last, match)
-            for one in page:
-                yield Emit(one)
+            for letter in page:
+                yield Emit(letter)
 
     def letter(self, letter_id: str) -> Op[Letter]:
         """Return one dead letter. Raises `NotFound`."""
-        found = yield from self._named(letter_id)
-        if not found:
+        letters = yield from self._named(letter_id)
+        if not letters:
             raise self._missing(letter_id)
-        return found[0]
+        return letters[0]
 
     def replay(self, letter_id: str, *, to: str | None = None) -> Op[str]:
         """Publish a letter's task again, with its key and envelope, and return the new id.
@@ -114,13 +114,13 @@ class DeadLetters:
         It goes into its original queue, or into `to`. A letter is replayed once; further calls return the
         same id.
         """
-        found = yield from self.letter(letter_id)
-        if not holds_a_task(found):
+        letter = yield from self.letter(letter_id)
+        if not holds_a_task(letter):
             raise UsageError(
-                f"the dead letter {letter_id!r} contains no task: {found.error}",
+                f"the dead letter {letter_id!r} contains no task: {letter.error}",
                 hint="there is nothing to publish",
             )
-        reply = yield self._replaying(found, to)
+        reply = yield self._replaying(letter, to)
         if not reply:
             raise NotFound(
                 f"the dead letter {letter_id!r} is gone", hint="another may have purged it"
@@ -134,8 +134,8 @@ class DeadLetters:
         at, last = yield from self._span(None)
         while at:
             page, at = yield from self._page(at, last, match)
-            for one in filter(is_to_be_replayed, page):
-                reply = yield self._replaying(one, to)
+            for letter in filter(is_to_be_replayed, page):
+                reply = yield self._replaying(letter, to)
                 # It may have been purged since the page was read.
                 ids += [text(reply)] if reply else []
         return ids
@@ -151,22 +151,22 @@ class DeadLetters:
             if not ids:
                 return int((yield self._purging("all", ())))
             # Without a valid id there is no letter.
-            named = [one for one in ids if _is_id(one)]
+            named = [letter_id for letter_id in ids if _is_id(letter_id)]
             for start in range(0, len(named), _PAGE):
                 gone += yield self._purging("named", named[start : start + _PAGE])
         elif ids:
-            for one in ids:
-                found = yield from self._named(one)
-                if match is not None and not found:
-                    raise self._missing(one)
-                if found and (match is None or match in found[0].error):
-                    gone += yield self._purging("named", (one,))
+            for letter_id in ids:
+                letters = yield from self._named(letter_id)
+                if match is not None and not letters:
+                    raise self._missing(letter_id)
+                if letters and (match is None or match in letters[0].error):
+                    gone += yield self._purging("named", (letter_id,))
         else:
             at, last = yield from self._span(None)
             while at:
                 doomed, at = yield from self._page(at, last, match)
                 if doomed:
-                    gone += yield self._purging("named", [one.id for one in doomed])
+                    gone += yield self._purging("named", [letter.id for letter in doomed])
         return gone
 
     def compact(self) -> Op[None]:
@@ -180,26 +180,26 @@ class DeadLetters:
 
     def newest(self) -> Op[str]:
         """Return the id of the newest dead letter, `0-0` if there is none."""
-        found = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
-        return text(found[0][0]) if found else "0-0"
+        entries = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
+        return text(entries[0][0]) if entries else "0-0"
 
     def originals(self, start: str) -> Op[set[str]]:
         """Return the entries of tasks that were buried from the id `start` on, by at most 2,000 letters."""
-        found: set[str] = set()
+        originals: set[str] = set()
         at, seen = start, 0
         while at and seen < _LOOKED_AT:
             page, at = yield from self._page(at, "+")
             seen += _PAGE
-            found.update(one.original_id for one in page if one.original_id)
-        return found
+            originals.update(letter.original_id for letter in page if letter.original_id)
+        return originals
 
     def number_after(self, letter_id: str) -> Op[int]:
         """Return how many dead letters came after the one with this id; purged ones do not count."""
-        found, at = 0, f"({letter_id}"
+        number, at = 0, f"({letter_id}"
         while at:
             page, at = yield from self._page(at, "+")
-            found += len(page)
-        return found
+            number += len(page)
+        return number
 
     def _missing(self, letter_id: str) -> NotFound:
         return NotFound(
@@ -224,8 +224,8 @@ class DeadLetters:
         """Return the letter with an id, if there is one."""
         if not _is_id(letter_id):
             return []
-        found, _ = yield from self._page(letter_id, letter_id)
-        return found
+        letters, _ = yield from self._page(letter_id, letter_id)
+        return letters
 
     def _page(
         self, start: str, last: str, match: str | None = None
@@ -240,27 +240,31 @@ class DeadLetters:
         marks = yield from or_empty(replayed, [None] * len(ids))
         purged = one_step(Command("SMISMEMBER", self._purged, *ids))
         hidden = yield from or_empty(purged, [0] * len(ids))
-        where = {one: text(mark) for one, mark in zip(ids, marks, strict=True) if mark is not None}
-        found = [
+        where = {
+            letter_id: text(mark)
+            for letter_id, mark in zip(ids, marks, strict=True)
+            if mark is not None
+        }
+        letters = [
             _letter(entry, "" if self._shared else self._queue, self._group, where)
             for entry, gone in zip(entries, hidden, strict=True)
             if not gone
         ]
-        found = [
-            one
-            for one in found
-            if (match is None or match in one.error)
-            and not (self._shared and one.queue != self._queue)
+        letters = [
+            letter
+            for letter in letters
+            if (match is None or match in letter.error)
+            and not (self._shared and letter.queue != self._queue)
         ]
-        return found, f"({ids[-1]}" if len(ids) == _PAGE else ""
+        return letters, f"({ids[-1]}" if len(ids) == _PAGE else ""
 
-    def _replaying(self, one: Letter, to: str | None) -> Script:
+    def _replaying(self, letter: Letter, to: str | None) -> Script:
         keys = self._scope.keys
-        target = one.queue if to is None else names.name("queue", to)
-        if not target == one.queue == self._queue:
+        target = letter.queue if to is None else names.name("queue", to)
+        if not target == letter.queue == self._queue:
             # Only a queue's own letters may go back into one of the bus itself.
             writable(target)
-        priority = (one.fields or {}).get("priority", "")
+        priority = (letter.fields or {}).get("priority", "")
         if priority not in PRIORITIES:
             priority = "normal"
         return Script(
@@ -270,7 +274,7 @@ class DeadLetters:
                 *(keys.stats(target), self._replayed, self._purged),
                 keys.order(target, priority),
             ),
-            (one.id, target, task_id("", target, priority), _ordering_key(one), *OWN),
+            (letter.id, target, task_id("", target, priority), _ordering_key(letter), *OWN),
             writes=True,
         )
 
@@ -283,19 +287,19 @@ class DeadLetters:
         )
 
 
-def holds_a_task(one: Letter) -> bool:
+def holds_a_task(letter: Letter) -> bool:
     """Report whether a letter contains a task; a tombstone does not."""
-    return one.payload is not None or bool((one.fields or {}).get("payload"))
+    return letter.payload is not None or bool((letter.fields or {}).get("payload"))
 
 
-def is_to_be_replayed(one: Letter) -> bool:
+def is_to_be_replayed(letter: Letter) -> bool:
     """Report whether `replay_all` replays a letter."""
-    return one.replayed is None and holds_a_task(one)
+    return letter.replayed is None and holds_a_task(letter)
 
 
-def _ordering_key(one: Letter) -> str:
+def _ordering_key(letter: Letter) -> str:
     """Return the ordering key of a letter's task; '' without one."""
-    named = one.fields or {}
+    named = letter.fields or {}
     try:
         meta = orjson.loads(named["meta"]) if {"payload", "meta"} <= named.keys() else {}
     except ValueError:

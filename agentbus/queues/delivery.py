@@ -129,8 +129,8 @@ class AnyDelivery:
     @property
     def task_name(self) -> str | None:
         """The name of the typed task that it is for, as in `Task.task`; None if it names none."""
-        found = self._taken.meta.get("task")
-        return found if isinstance(found, str) else None
+        name = self._taken.meta.get("task")
+        return name if isinstance(name, str) else None
 
     @property
     def trail(self) -> Any:
@@ -154,8 +154,8 @@ class AnyDelivery:
     @property
     def after(self) -> list[str]:
         """The ids of the tasks that it waited for, in the order in which they were given."""
-        found = self._taken.meta.get("after")
-        return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+        ids = self._taken.meta.get("after")
+        return [name for name in ids if isinstance(name, str)] if isinstance(ids, list) else []
 
     @verb
     def results(self) -> Op[list[Any]]:
@@ -251,8 +251,8 @@ class Delivery(AnyDelivery, Blocking):
                     hint="make the handler one, too, and await delivery.step(...)",
                 )
             done = self._perform(self._durable().end(name, result))
-        found: R = orjson.loads(done)
-        return found
+        value: R = orjson.loads(done)
+        return value
 
 
 class AsyncDelivery(AnyDelivery, Awaiting):

@@ -115,7 +115,7 @@ def publish(
                 *(keys.metrics, keys.readers(queue, priority), keys.settled),
                 *(keys.delayed(queue), keys.bodies(queue), keys.bell(queue)),
                 keys.queue(queue, RETRY),
-                *(one for other in others for one in other.keys(scope, group)),
+                *(spot for other in others for spot in other.keys(scope, group)),
                 *seen,
             ),
             (*argv, len(others), *_conditions(others, group, kept_for), *words),
@@ -127,8 +127,8 @@ def publish(
             continue
         if reply[0] != b"unclear":
             break
-        found = yield from _find(scope, others[int(reply[1]) - 1], group)
-        if not found:
+        exists = yield from _find(scope, others[int(reply[1]) - 1], group)
+        if not exists:
             reply = [b"absent", reply[1]]
             break
     scope.settled(once, step)
@@ -180,8 +180,8 @@ def _ended(
         works = yield from groups(scope, other.queue)
         # If the group does not work here, the task may have been moved to where it does.
         if group in works and waits == [None, None]:
-            found = yield from _find(scope, other, group)
-            fate = fate if found else "absent"
+            exists = yield from _find(scope, other, group)
+            fate = fate if exists else "absent"
     if fate == "done":
         # A consumer of this queue records it in the same step: without a record, only the entry shows it.
         stream = scope.keys.queue(other.queue, other.priority)
@@ -195,26 +195,28 @@ def _ended(
 def _others(after: str | Iterable[str]) -> list[_Dependency]:
     """Return the dependencies, without duplicates."""
     given = several(after)
-    for one in given:
-        if not isinstance(one, str):
-            raise UsageError(f"{one!r} is not a task id", hint="give one that 'publish' returned")
+    for task_id in given:
+        if not isinstance(task_id, str):
+            raise UsageError(
+                f"{task_id!r} is not a task id", hint="give one that 'publish' returned"
+            )
     ids = dict.fromkeys(given)
     if len(ids) > _MOST:
         raise UsageError(
             f"the task waits for {len(ids)} others; the limit is {_MOST}",
             hint="add a task in between that waits for some of them",
         )
-    return [_Dependency(one) for one in ids]
+    return [_Dependency(task_id) for task_id in ids]
 
 
 def _conditions(
     others: Sequence[_Dependency], group: str, kept_for: Callable[[str], float]
 ) -> list[Arg]:
-    found: list[Arg] = []
+    conditions: list[Arg] = []
     for other in others:
         kept = round(kept_for(other.queue) * 1000)
-        found += (other.id, other.entry, other.number, group, kept)
-    return found
+        conditions += (other.id, other.entry, other.number, group, kept)
+    return conditions
 
 
 def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, bool]:
@@ -264,13 +266,13 @@ def routed_to(scope: Scope, queue: str, others: Sequence[str]) -> Op[list[Arg]]:
 
     Each is returned after the number of the task's stream here, and its entry.
     """
-    indexes = [("ZRANGE", scope.keys.awaited(one), 0, -1) for one in others if one != queue]
+    indexes = [("ZRANGE", scope.keys.awaited(other), 0, -1) for other in others if other != queue]
     pages = (yield Batch(indexes)) if indexes else []
     awaited: dict[bytes, list[str]] = {}
     for page in pages:
         for member in page if isinstance(page, list) else ():
             awaited.setdefault(member.partition(b"\n")[0], []).append(text(member))
-    found: list[Arg] = []
+    routed: list[Arg] = []
     for number, priority in enumerate(STREAMS if awaited else (), 1):
         stream, start = scope.keys.queue(queue, priority), "-"
         while start:
@@ -278,9 +280,9 @@ def routed_to(scope: Scope, queue: str, others: Sequence[str]) -> Op[list[Arg]]:
             entries = yield from or_empty(one_step(page), [])
             for entry, flat in entries:
                 for member in awaited.get(_id_in(flat) or b"", ()):
-                    found += (number, text(entry), member)
+                    routed += (number, text(entry), member)
             start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
-    return found
+    return routed
 
 
 def _oldest_open(stream: str, group: str) -> Generator[Step, Any, str]:

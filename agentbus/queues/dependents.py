@@ -66,7 +66,7 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
     """
     until = None if seconds is None else scope.monotonic() + seconds
     cursor: bytes | int = 0
-    found = False
+    any_note = False
     while True:
         cursor, flat = yield Command("HSCAN", scope.keys.settled, cursor, "COUNT", _PAGE)
         notes = {text(flat[at]): text(flat[at + 1]) for at in range(0, len(flat), 2)}
@@ -76,12 +76,12 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
                 yield from _bury(scope, field, verdict)
             if until is not None and scope.monotonic() > until:
                 return
-        found = found or bool(notes)
+        any_note = any_note or bool(notes)
         if not int(cursor):
-            if not found:
+            if not any_note:
                 return
             # Buried dependents may have added their own outcomes.
-            found = False
+            any_note = False
 
 
 def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
@@ -214,14 +214,14 @@ def _forsaking(
 
 def _group(scope: Scope, queue: str) -> Generator[Step, Any, str]:
     """Return the group for the dead letter of an undelivered task: the only one, or `default`."""
-    found = yield from groups(scope, queue)
-    return found.pop() if len(found) == 1 else "default"
+    names = yield from groups(scope, queue)
+    return names.pop() if len(names) == 1 else "default"
 
 
 def groups(scope: Scope, queue: str) -> Generator[Step, Any, set[str]]:
     """Return the groups that work on a queue."""
-    found = yield from groups_of(scope, queue)
-    return group_names(found)
+    infos = yield from groups_of(scope, queue)
+    return group_names(infos)
 
 
 def watched(dependent: str) -> bool:
@@ -239,9 +239,9 @@ def conclude(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]
     `mark` is the recorded outcome's field, the prefix of its members, and the member.
     """
     field, _, member = mark
-    found = _member(member.rpartition("\n")[2][2:])
-    assert found is not None
-    kind, number, flow = map(str, found.groups())
+    parts = _member(member.rpartition("\n")[2][2:])
+    assert parts is not None
+    kind, number, flow = map(str, parts.groups())
     task_id, _, group = field.partition("\n")
     # A dependent that was buried is recorded for all groups.
     group = group or member.split("\n")[1]
@@ -280,8 +280,8 @@ def _keys_of(scope: Scope, queue: str, priority: str) -> tuple[str, ...]:
 def _places(stored: bytes | None) -> list[tuple[str, str]]:
     """Return the queues and priorities of the tasks that undo others."""
     try:
-        found: Any = orjson.loads(stored or b"[]")
-        return [(str(queue), str(priority)) for queue, priority in found]
+        places: Any = orjson.loads(stored or b"[]")
+        return [(str(queue), str(priority)) for queue, priority in places]
     except (ValueError, TypeError):
         # Another program wrote it.
         return []

@@ -69,9 +69,9 @@ def writable(queue: str) -> None:
 def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]:
     """Return the oldest tasks of a queue, by priority, without claiming them."""
     validate.number_of("limit", limit, "tasks")
-    found: list[tuple[str, Any]] = []
+    tasks: list[tuple[str, Any]] = []
     for priority in PRIORITIES:
-        room = limit - len(found)
+        room = limit - len(tasks)
         if room <= 0:
             break
         entries = yield Command(
@@ -82,15 +82,17 @@ def peek(scope: Scope, queue: str, limit: int = 10) -> Op[list[tuple[str, Any]]]
                 payload, meta = envelope.decode(flat or [])
             except ValueError as error:
                 payload, meta = {"malformed": str(error)}, {}
-            found.append((str(meta.get("id") or task_id(text(entry_id), queue, priority)), payload))
-    return found
+            tasks.append((str(meta.get("id") or task_id(text(entry_id), queue, priority)), payload))
+    return tasks
 
 
 def groups_of(
     scope: Scope, queue: str, streams: Sequence[str] = PRIORITIES
 ) -> Generator[Step, Any, dict[str, list[dict[bytes, Any]]]]:
     """Return the reply of XINFO GROUPS for each of a queue's streams that exists, by priority."""
-    replies = yield Batch([("XINFO", "GROUPS", scope.keys.queue(queue, one)) for one in streams])
+    replies = yield Batch(
+        [("XINFO", "GROUPS", scope.keys.queue(queue, priority)) for priority in streams]
+    )
     return {
         priority: [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in groups]
         for priority, groups in zip(streams, replies, strict=True)

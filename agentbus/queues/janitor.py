@@ -73,15 +73,15 @@ def tidy(
         there = yield from groups_of(scope, queue)
         if not there:
             raise (yield from missing(scope, queue))
-        found = [queue]
+        queue_names = [queue]
     else:
-        found = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})
+        queue_names = sorted({*(yield from queues(scope)), *(yield from _registered(scope))})
     tidying = _Tidying(scope, policies, dead_after=dead_after, dry_run=dry_run)
     done = []
-    for name in found:
+    for name in queue_names:
         # What another program stored as another type keeps nobody from the other queues.
-        one = yield from or_empty(tidying.queue(name), Tidied(name, 0, 0, 0))
-        done.append(one)
+        tidied = yield from or_empty(tidying.queue(name), Tidied(name, 0, 0, 0))
+        done.append(tidied)
     if not dry_run:
         yield from by_hand.tidy(scope)
         yield from dependents.follow(scope)
@@ -172,8 +172,8 @@ def _lease(scope: Scope, duty: str, seconds: float) -> Command:
 
 
 def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
-    found: list[str] = yield from or_empty(members(scope.keys.queues), [])
-    return found
+    names: list[str] = yield from or_empty(members(scope.keys.queues), [])
+    return names
 
 
 class _Tidying:
@@ -257,7 +257,7 @@ class _Tidying:
                         for entry, _, priority in ids
                     ]
                 )
-                gone = [mark for mark, found in zip(marks, entries, strict=True) if found == []]
+                gone = [mark for mark, reply in zip(marks, entries, strict=True) if reply == []]
                 total += len(gone)
                 if gone and not self._dry_run:
                     yield Command("HDEL", keys.cancelled(queue), *gone)
@@ -282,9 +282,9 @@ class _Tidying:
                 if stream_id(text(entry)) is not None
             }
             stream = keys.queue(queue, RETRY)
-            asked = [("XRANGE", stream, one, one) for one in records.values()]
+            asked = [("XRANGE", stream, entry, entry) for entry in records.values()]
             entries = (yield Batch(asked)) if asked else []
-            gone = [field for field, found in zip(records, entries, strict=True) if found == []]
+            gone = [field for field, reply in zip(records, entries, strict=True) if reply == []]
             total += len(gone)
             if gone and not self._dry_run:
                 yield Command("HDEL", keys.moved(queue), *gone)

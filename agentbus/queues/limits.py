@@ -109,8 +109,8 @@ def limit_of(stored: bytes | None) -> QueueLimit | None:
     if not stored:
         return None
     try:
-        found = orjson.loads(stored)
-        given = (found.get(name) for name in ("at_once", "per_second", "burst", "by"))
+        fields = orjson.loads(stored)
+        given = (fields.get(name) for name in ("at_once", "per_second", "burst", "by"))
         return checked(*given)
     except (ValueError, AttributeError, UsageError):
         return None

@@ -94,17 +94,17 @@ def notifications(
     cancelled: bool = False,
 ) -> Notifications:
     """Return the entries to append for a task that is done with a result, or not done, with an error."""
-    found = Notifications()
+    messages = Notifications()
     freed = meta.get("key") if meta.get("unique") == UNTIL_DONE else None
     freed = freed if isinstance(freed, str) else None
     if freed:
-        found.free(scope, task_id, freed)
+        messages.free(scope, task_id, freed)
     reply_to, webhook = meta.get("reply_to"), meta.get("webhook")
     notify = meta.get("notify") is True
     if reply_to is None and webhook is None and not notify:
-        return found
+        return messages
     if webhook is not None and not scope.webhooks:
-        found.counter, webhook = "webhooks_off", None
+        messages.counter, webhook = "webhooks_off", None
     try:
         about = {"task_id": task_id, "queue": queue, "group": group}
         head = orjson.dumps({"ok": error is None, **about})[:-1]
@@ -113,24 +113,24 @@ def notifications(
         rest, by = _rest(scope, task_id, meta), envelope.by(scope.agent)
         if isinstance(reply_to, str) and reply_to.startswith(PRIVATE):
             caller = names.name("caller", reply_to.removeprefix(PRIVATE))
-            found.add(scope, "", "task_id", task_id, "payload", body, caller=caller)
+            messages.add(scope, "", "task_id", task_id, "payload", body, caller=caller)
         elif reply_to is not None:
             reply_to = names.name("reply to", reply_to)
             writable(reply_to)
-            found.add(scope, reply_to, "payload", body, "meta", rest, *by)
+            messages.add(scope, reply_to, "payload", body, "meta", rest, *by)
         if webhook is not None:
             payload = b'{"url":' + orjson.dumps(webhook) + b',"body":' + body + b"}"
-            found.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
+            messages.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
         if notify:
             ended = "done" if error is None else "cancelled" if cancelled else "buried"
-            found.speak(scope, queue, group, task_id, ended, error)
+            messages.speak(scope, queue, group, task_id, ended, error)
     except (UsageError, TypeError, ValueError):
         # Another program's envelope: the task is settled without a notification.
-        found = Notifications()
-        found.counter = "unanswered"
+        messages = Notifications()
+        messages.counter = "unanswered"
         if freed:
-            found.free(scope, task_id, freed)
-    return found
+            messages.free(scope, task_id, freed)
+    return messages
 
 
 def _error(error: str) -> bytes:

@@ -142,7 +142,7 @@ class Ordering:
             ),
             (
                 *(self.group, suffix(self.queue, tier)),
-                *(word for one in tasks for word in (one.first_entry, one.meta["ordering_key"])),
+                *(word for task in tasks for word in (task.first_entry, task.meta["ordering_key"])),
             ),
             writes=True,
         )

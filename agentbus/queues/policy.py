@@ -64,14 +64,14 @@ class Policy:
         """Return the dedup key that a payload holds at `key_field`: text, or a whole number."""
         if self.key_field is None:
             return None
-        found = payload
+        value = payload
         for part in self.key_field.split("."):
-            if not isinstance(found, dict):
+            if not isinstance(value, dict):
                 return None
-            found = found.get(part)
-        if isinstance(found, bool) or not isinstance(found, (str, int)):
+            value = value.get(part)
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
             return None
-        return str(found)
+        return str(value)
 
     def keyed(self, item: object) -> object:
         """Return a payload, or a `Task`, with the dedup key that it holds, unless it was given one."""
@@ -116,13 +116,13 @@ class Policies:
 
     def policy_of(self, queue: str) -> Policy:
         """Return a queue's policy. Raises `ConfigError` if the name of its dead letters is too long."""
-        found = self._known.get(queue)
-        if found is None:
-            found = self._made(queue)
+        policy = self._known.get(queue)
+        if policy is None:
+            policy = self._made(queue)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[queue] = found
-        return found
+            self._known[queue] = policy
+        return policy
 
     def letters_of(self, queue: str) -> str:
         """Return the name under which a queue's dead letters lie; its own, if its policy gives none."""
@@ -236,17 +236,17 @@ def queue_prefix(given: Located) -> str | None:
 
 
 def _settings(given: Located, *, nearby: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     checks = _CHECKS | _NEARBY if nearby else _CHECKS
-    for setting, one in given.fields(_CHECKS).items():
+    for setting, value in given.fields(_CHECKS).items():
         if setting == "backoff":
-            for part, each in one.fields(("first", "longest")).items():
-                found[f"backoff.{part}"] = (_short if nearby else _pause)(each)
-            if one.value is None:
-                one.wrong("a mapping of 'first' and 'longest'")
+            for part, each in value.fields(("first", "longest")).items():
+                settings[f"backoff.{part}"] = (_short if nearby else _pause)(each)
+            if value.value is None:
+                value.wrong("a mapping of 'first' and 'longest'")
         else:
-            found[setting] = checks[setting](one)
-    return {setting: value for setting, value in found.items() if value is not None}
+            settings[setting] = checks[setting](value)
+    return {setting: value for setting, value in settings.items() if value is not None}
 
 
 def _pause(given: Located) -> float | None:
@@ -290,20 +290,20 @@ def _at_most(most: float, check: Callable[[Located], Any]) -> Callable[[Located]
     """Return a check that also refuses what is above a bound."""
 
     def bounded(given: Located) -> Any:
-        found = check(given)
-        if found is not None and found > most:
+        value = check(given)
+        if value is not None and value > most:
             return _only_own(given, f"above {most:,}")
-        return found
+        return value
 
     return bounded
 
 
 def _kept(given: Located) -> str | None:
-    found: str | None = _CHECKS["on_full"](given)
+    choice: str | None = _CHECKS["on_full"](given)
     return (
         _only_own(given, "'trim', which drops tasks that are not done")
-        if found == "trim"
-        else found
+        if choice == "trim"
+        else choice
     )
 
 

@@ -53,14 +53,14 @@ class RunningProgress:
         if self.held is None or not (self._said or self._told):
             return []
         held = {(task.place, task.attempt): task for task in self.held()}
-        found: dict[str, list[object]] = {}
-        for one, said in [*self._said.items()]:
-            if one not in held:
-                self._said.pop(one, None)
-            elif len(found) < _MOST:
-                found[self._id_of(held[one])] = [said.fraction, said.text, said.at]
-        self._told = bool(found)
-        return [_FIELD, orjson.dumps(found).decode() if found else ""]
+        progress: dict[str, list[object]] = {}
+        for attempt, said in [*self._said.items()]:
+            if attempt not in held:
+                self._said.pop(attempt, None)
+            elif len(progress) < _MOST:
+                progress[self._id_of(held[attempt])] = [said.fraction, said.text, said.at]
+        self._told = bool(progress)
+        return [_FIELD, orjson.dumps(progress).decode() if progress else ""]
 
 
 def progress_of(fraction: float, text: str, now: float) -> TaskProgress:
@@ -75,11 +75,11 @@ def progress_of(fraction: float, text: str, now: float) -> TaskProgress:
 def said(scope: Scope, worker: str, task: str) -> Op[TaskProgress | None]:
     """Return what a task has said that a worker holds."""
     asked = one_step(Command("HGET", scope.keys.beat(worker), _FIELD))
-    found: Any = yield from or_empty(asked, None)
-    if not found:
+    record: Any = yield from or_empty(asked, None)
+    if not record:
         return None
     try:
-        fraction, text, at = orjson.loads(found)[task]
+        fraction, text, at = orjson.loads(record)[task]
         return progress_of(fraction, text, float(at))
     except (ValueError, TypeError, KeyError, UsageError):
         # Another task of the worker, or another program's record.

@@ -99,12 +99,12 @@ def publish(
             # Not with the request of another one.
             scope.settled(push.once, push)
         if reply is not None:
-            found: str = reply.decode() + place.suffix
-            return found
+            task_id: str = reply.decode() + place.suffix
+            return task_id
         place.crowded = _CROWDED
     place.crowded -= 1
-    (found,) = yield from _send(scope, queue, [data], priority, bound, window, trim, None)
-    return found
+    (task_id,) = yield from _send(scope, queue, [data], priority, bound, window, trim, None)
+    return task_id
 
 
 @tracing.in_span(tracing.stamped)
@@ -124,10 +124,10 @@ def _publish(
     if isinstance(item, Task):
         priority = item.priority or priority
     check_priority(priority)
-    (found,) = yield from _send(
+    (task_id,) = yield from _send(
         scope, queue, [encoded(scope, item)], priority, bound, window, trim, None
     )
-    return found
+    return task_id
 
 
 def confirmed(
@@ -203,10 +203,10 @@ class Ahead(Generic[T]):
     def take(self) -> T | None:
         """Return the next batch, or None at the end."""
         self.prepare()
-        found = self._ready.pop()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        batch = self._ready.pop()
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
 
 def _batches(
@@ -242,24 +242,24 @@ def _grouped(
     )
     for item in items:
         priority = default
-        found: bytes | Encoded | None = None
+        data: bytes | Encoded | None = None
         if inherits or isinstance(item, Task):
             if common is not None:
                 item = common.filling(item)
             if isinstance(item, Task) and item.priority:
                 priority = item.priority
                 check_priority(priority)
-            found = encoded(scope, item)
+            data = encoded(scope, item)
         # With an envelope apart, 2 if its key is kept for as long as it is not done.
-        rich = 1 + found.unique if isinstance(found, Encoded) else 0
+        rich = 1 + data.unique if isinstance(data, Encoded) else 0
         if batch and (rich != kind or priority != now):
             yield now, batch
             batch, left = [], BATCH_BYTES
         now, kind = priority, rich
-        if found is None:
-            found = encode(item, limit)
-        left -= len(found.payload if isinstance(found, Encoded) else found)
-        batch.append(found)
+        if data is None:
+            data = encode(item, limit)
+        left -= len(data.payload if isinstance(data, Encoded) else data)
+        batch.append(data)
         if left <= 0 or len(batch) == most:
             # Before the next item is read: it may take long, or be invalid.
             yield now, batch
@@ -281,7 +281,7 @@ def _send(
 ) -> Op[list[str]]:
     place, once = stream_keys(scope.keys.project, queue, priority), scope.once()
     rich = isinstance(tasks[0], Encoded)
-    if not rich or all(one.key is one.ordering_key is None for one in tasks):
+    if not rich or all(task.key is task.ordering_key is None for task in tasks):
         if not place.crowded:
             head = (once.token, bound, queue, b"*" if rich else meta, scope.agent)
             words = chain.from_iterable(map(_payload_and_meta, tasks)) if rich else tasks
@@ -309,12 +309,12 @@ def _send(
         *(1, queue, bound, "trim" if trim else "refuse", round(window_of(tasks[0], window))),
         *(place.suffix, once.token, len(tasks)),
     ]
-    for one in tasks:
-        fields = one.words(scope.agent)
-        seen = 0 if one.key is None else len(keys) - 7
-        argv += (len(fields), seen, one.ordering_key or "", *fields)
-        if one.key is not None:
-            keys.append(scope.keys.seen(queue, one.key))
+    for task in tasks:
+        fields = task.words(scope.agent)
+        seen = 0 if task.key is None else len(keys) - 7
+        argv += (len(fields), seen, task.ordering_key or "", *fields)
+        if task.key is not None:
+            keys.append(scope.keys.seen(queue, task.key))
     while True:
         step = Script("publish", keys, argv, writes=True)
         if ahead is not None:
@@ -324,8 +324,8 @@ def _send(
         if reply[0] != b"full":
             break
         yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
-    ids = [text(found) for found in reply[1:]]
-    return [found if "@" in found else found + place.suffix for found in ids]
+    ids = [text(entry_id) for entry_id in reply[1:]]
+    return [entry_id if "@" in entry_id else entry_id + place.suffix for entry_id in ids]
 
 
 def trims(on_full: str) -> bool:
@@ -400,11 +400,11 @@ def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -
         if origin is None and not more:
             return envelope.encode(item, scope.max_body)
         item = Task(item)
-    found = envelope_of(item)
+    meta = envelope_of(item)
     data = envelope.encode(item.payload, scope.max_body)
-    if found is None and origin is None and not more:
+    if meta is None and origin is None and not more:
         return data
-    meta = {**(found or {}), **more} if more else found or {}
+    meta = {**(meta or {}), **more} if more else meta or {}
     if origin is not None:
         _link(meta, origin)
     kept = envelope.encode(meta, scope.max_body) if meta else b""
@@ -415,8 +415,8 @@ def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -
 
 def meta_of(scope: Scope, item: Task) -> bytes:
     """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
-    found = encoded(scope, replace(item, payload=None, unique=None))
-    return found.meta if isinstance(found, Encoded) else b""
+    data = encoded(scope, replace(item, payload=None, unique=None))
+    return data.meta if isinstance(data, Encoded) else b""
 
 
 def _link(meta: dict[str, Any], origin: context.Origin) -> None:
@@ -534,8 +534,8 @@ def schedule(
         if reply[0] != b"full":
             break
         yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
-    found = text(reply[1])
-    return found if "@" in found else found + suffix(queue, priority)
+    entry_id = text(reply[1])
+    return entry_id if "@" in entry_id else entry_id + suffix(queue, priority)
 
 
 def stored_fields(
@@ -563,10 +563,10 @@ def stored_fields(
     if task.created_at is None:
         # The entry's id will show when it was ready, not when it was published.
         task = replace(task, created_at=now)
-    found = encoded(scope, task, more)
-    assert isinstance(found, Encoded)
+    message = encoded(scope, task, more)
+    assert isinstance(message, Encoded)
     check_due(task, at - scope.now() if at is not None else delay or 0.0)
-    return priority, found.words(scope.agent), found.key, found.ordering_key
+    return priority, message.words(scope.agent), message.key, message.ordering_key
 
 
 def due(delay: float | None, at: float | None) -> tuple[str, str]:

@@ -64,7 +64,7 @@ def replay_from(
     # Tasks that are published, or first acknowledged, from now on are left out.
     reached = yield from _reached(scope, queue, group)
     left = _MAX if limit is None else limit
-    found: list[tuple[tuple[int, int], str]] = []
+    span: list[tuple[tuple[int, int], str]] = []
     tasks = pending = 0
     for priority, last_delivered in reached.items():
         last = min(end, position(last_delivered))
@@ -90,9 +90,9 @@ def replay_from(
             for entry in (oldest, newest):
                 if entry:
                     entry_id = text(entry)
-                    found.append((position(entry_id), task_id(entry_id, queue, priority)))
-            found = [min(found), max(found)] if found else []
-    oldest_id, newest_id = (found[0][1], found[-1][1]) if found else (None, None)
+                    span.append((position(entry_id), task_id(entry_id, queue, priority)))
+            span = [min(span), max(span)] if span else []
+    oldest_id, newest_id = (span[0][1], span[-1][1]) if span else (None, None)
     return Replayed(queue, group, tasks, pending, oldest_id, newest_id, dry_run)
 
 
@@ -122,12 +122,12 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
 
 def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[str, str]]:
     """Return the last id delivered to the group, by priority."""
-    found = yield from groups_of(scope, queue)
+    groups_by_priority = yield from groups_of(scope, queue)
     reached = {
-        priority: text(one[b"last-delivered-id"])
-        for priority, groups in found.items()
-        for one in groups
-        if one[b"name"] == group.encode()
+        priority: text(group_info[b"last-delivered-id"])
+        for priority, groups in groups_by_priority.items()
+        for group_info in groups
+        if group_info[b"name"] == group.encode()
     }
     if not reached:
         raise NotFound(

@@ -122,7 +122,7 @@ def of_tasks(scope: Scope, ids: Sequence[str], group: str) -> Op[list[Any]]:
     """Return the kept results of tasks that a group has done, in order; None for each without one."""
     if not ids:
         return []
-    keys = [scope.keys.result(one, group) for one in ids]
+    keys = [scope.keys.result(name, group) for name in ids]
     stored = yield from or_empty(one_step(Command("MGET", *keys)), [None] * len(keys))
     return [
         None if kept is None or attempts.burial(kept) is not None else orjson.loads(kept)
@@ -220,12 +220,12 @@ def read(body: bytes | None, fixed: int) -> list[str]:
     If another program wrote it in another form, they are those of an entry that workers bury as malformed.
     """
     try:
-        found: Any = orjson.loads(body or b"")
+        words: Any = orjson.loads(body or b"")
     except ValueError:
-        found = None
-    if isinstance(found, list) and len(found) > fixed and all(isinstance(w, str) for w in found):
-        due = found[2] if fixed == DEPENDENT else ""
+        words = None
+    if isinstance(words, list) and len(words) > fixed and all(isinstance(w, str) for w in words):
+        due = words[2] if fixed == DEPENDENT else ""
         if not due or (due.isascii() and due.isdigit() and len(due) <= _LONGEST_TIME):
-            return found
+            return words
     shown = (body or b"").decode("utf-8", "replace")
     return ["normal", *[""] * (fixed - 1), "payload", shown, "meta", "!"]

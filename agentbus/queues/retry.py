@@ -65,12 +65,12 @@ def backoffs(
     named = hasattr(given, "items")
     by_task: Any = given if named else {}
     common: Any = given if given is not None and not named else policy
-    for one in (common, *by_task.values()):
-        if not callable(getattr(one, "after", None)):
-            raise UsageError(f"the backoff is {one!r}", hint="give a Backoff")
-        if isinstance(one, Backoff):
+    for backoff in (common, *by_task.values()):
+        if not callable(getattr(backoff, "after", None)):
+            raise UsageError(f"the backoff is {backoff!r}", hint="give a Backoff")
+        if isinstance(backoff, Backoff):
             for what in ("first", "longest"):
-                _check(what, getattr(one, what))
+                _check(what, getattr(backoff, what))
     return common, by_task
 
 

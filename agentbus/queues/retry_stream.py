@@ -66,11 +66,11 @@ def _move(scope: Scope, queue: str, group: str, source: str) -> Script:
     keys = scope.keys
     places = [
         key
-        for one in (source, RETRY)
+        for priority in (source, RETRY)
         for key in (
-            keys.queue(queue, one),
-            keys.attempts(queue, group, one),
-            keys.retries(queue, group, one),
+            keys.queue(queue, priority),
+            keys.attempts(queue, group, priority),
+            keys.retries(queue, group, priority),
         )
     ]
     return Script(
@@ -83,9 +83,9 @@ def _move(scope: Scope, queue: str, group: str, source: str) -> Script:
 
 def entry_of(scope: Scope, queue: str, place: str, group: str) -> Op[str | None]:
     """Return the entry of a task that was moved from a place; None if the group has done it."""
-    found = yield Command("HGET", scope.keys.moved(queue), f"{place}\n{group}")
-    if found is None:
+    moved = yield Command("HGET", scope.keys.moved(queue), f"{place}\n{group}")
+    if moved is None:
         return None
-    stream, entry = scope.keys.queue(queue, RETRY), text(found)
+    stream, entry = scope.keys.queue(queue, RETRY), text(moved)
     (held,) = yield Batch([("XPENDING", stream, group, entry, entry, 1)])
     return entry if held and not isinstance(held, ServerReply) else None

@@ -106,7 +106,7 @@ class _AnyRunner:
         verb: str | None,
         began: float,
         error: BaseException | None = None,
-        found: object = None,
+        result: object = None,
     ) -> None:
         """Log the outcome of a verb and the ids that it published."""
         if verb is None:
@@ -125,7 +125,7 @@ class _AnyRunner:
         if not publishes:
             loggers.emit(level, fields)
             return
-        tasks: Any = [found] if isinstance(found, str) else found
+        tasks: Any = [result] if isinstance(result, str) else result
         for task in tasks:
             queue = names.unescape(ids.split(task)[1])
             loggers.emit(level, fields | {"queue": queue, "id": task}, f"{verb} {queue} {task}")
@@ -158,14 +158,14 @@ class Runner(_AnyRunner):
         op = self.recorded(op, began)
         try:
             if patience is None and deadline is None:
-                found = at_once(self.link, op, self.settings.deadline, self.again)
+                result = at_once(self.link, op, self.settings.deadline, self.again)
             else:
-                found = run(self.link, self.attempt(op, patience, deadline))
+                result = run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:
             self.record(verb, began, error)
             raise
-        self.record(verb, began, found=found)
-        return found
+        self.record(verb, began, result=result)
+        return result
 
     def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
         """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
@@ -215,9 +215,9 @@ class LastingRunner:
         """Run an operation. Raises `BackendUnavailable` if the server never answered."""
         left = self._left if patience is None else patience
         tried = self._runner.attempt(op, left, answered=self.answered)
-        found = run(self._runner.link, tried)
+        result = run(self._runner.link, tried)
         self.answered = True
-        return found
+        return result
 
     async def arun(self, op: Op[T]) -> T:
         """Run an operation in a thread, so that it does not block the event loop."""
@@ -271,12 +271,12 @@ class AsyncRunner(_AnyRunner):
         began = time.monotonic()
         op = self.recorded(op, began)
         try:
-            found = await self._drive.run(self.link, self.attempt(op, patience, deadline))
+            result = await self._drive.run(self.link, self.attempt(op, patience, deadline))
         except AgentBusError as error:
             self.record(verb, began, error)
             raise
-        self.record(verb, began, found=found)
-        return found
+        self.record(verb, began, result=result)
+        return result
 
     async def _retrying(self, op: Op[T], elapsed: float) -> T:
         return await self._drive.run(self.link, self.again(op, elapsed))
@@ -319,8 +319,8 @@ class AsyncRunner(_AnyRunner):
         if self._left:
             waiting = [asyncio.ensure_future(ended.wait()) for ended in self._left]
             _, late = await asyncio.wait(waiting, timeout=self._shortly())
-            for one in late:
-                one.cancel()
+            for iteration in late:
+                iteration.cancel()
 
     async def aclose(self) -> None:
         """Close the connections; operations in progress fail."""

@@ -61,9 +61,9 @@ def _without_attempt(task: Taken) -> Taken:
     return again
 
 
-def _put_aside(one: FailedRun) -> EndedAttempt:
-    snoozed = hasattr(one.task, "snoozed")
-    return EndedAttempt(one.task, SNOOZED if snoozed else RETRIED, one.error)
+def _put_aside(run: FailedRun) -> EndedAttempt:
+    snoozed = hasattr(run.task, "snoozed")
+    return EndedAttempt(run.task, SNOOZED if snoozed else RETRIED, run.error)
 
 
 class _Logged(NamedTuple):
@@ -89,13 +89,13 @@ class Ending(Ordering):
             claims.append(keys.seen(self.queue, str(meta[envelope.WORK_ITEM])))
         if envelope.INBOX in meta:
             claims.append(keys.seen_inbox(self.queue, str(meta[envelope.INBOX])))
-        mine: int = yield Script(
+        claimed: int = yield Script(
             "claim",
             claims,
             (self.id_of(task), DEDUP_WINDOW if keep else 0),
             writes=True,
         )
-        return mine
+        return claimed
 
     def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
         """Count an attempt before it starts; 0 if this consumer no longer holds the task.
@@ -177,8 +177,8 @@ class Ending(Ordering):
         Atomic, but for those that were cancelled meanwhile, each of which is settled as that.
         """
         once, priority = self.scope.once(), failures[0].task.priority
-        names_of = (self.id_of(one.task) for one in failures)
-        log = self._log([_put_aside(one) for one in failures])
+        names_of = (self.id_of(run.task) for run in failures)
+        log = self._log([_put_aside(run) for run in failures])
         step = self._script(
             "retry",
             (
@@ -188,32 +188,32 @@ class Ending(Ordering):
                 *log.keys,
             ),
             *(ASIDE, once.token, len(failures)),
-            *(word for one in failures for word in self._aside(one)),
+            *(word for run in failures for word in self._aside(run)),
             *log.words,
         )
         reply = yield step
         self.scope.settled(once, step)
         held = []
-        for one, code in zip(failures, reply, strict=True):
+        for run, code in zip(failures, reply, strict=True):
             if code == _CANCELLED:
-                held.append((yield from self.drop(one.task, one.error, took=one.took, ran=one.ran)))
+                held.append((yield from self.drop(run.task, run.error, took=run.took, ran=run.ran)))
                 continue
             held.append(code == 1)
             if code:
-                self.aside_until(priority, self.scope.now() + one.after)
+                self.aside_until(priority, self.scope.now() + run.after)
         return held
 
-    def _aside(self, one: FailedRun) -> tuple[Arg, ...]:
-        task = one.task
+    def _aside(self, run: FailedRun) -> tuple[Arg, ...]:
+        task = run.task
         # `begin` takes a number without a token for an attempt that may not have begun.
-        begun = f"{task.attempt} -" if task.attempt and one.exact else task.attempt
-        outcome = "retried" if one.error is None else "failed"
+        begun = f"{task.attempt} -" if task.attempt and run.exact else task.attempt
+        outcome = "retried" if run.error is None else "failed"
         record = b""
-        if one.ran and task.attempt:
-            record = self._run(task, outcome, one.error, after=one.after)
+        if run.ran and task.attempt:
+            record = self._run(task, outcome, run.error, after=run.after)
         return (
-            *(task.entry_id, round(one.after * 1000), begun, self._mark(task)),
-            *(RUNS_KEPT + math.ceil(one.after), record, round(one.took * 1000)),
+            *(task.entry_id, round(run.after * 1000), begun, self._mark(task)),
+            *(RUNS_KEPT + math.ceil(run.after), record, round(run.took * 1000)),
         )
 
     def aside_until(self, priority: str, due: float) -> None:

@@ -50,14 +50,19 @@ class Entry:
 
 
 def entries(
-    scope: Scope, queue: str, group: str, priority: str, found: Sequence[Any], letters_of: str
+    scope: Scope,
+    queue: str,
+    group: str,
+    priority: str,
+    stored_entries: Sequence[Any],
+    letters_of: str,
 ) -> Op[list[Entry]]:
     """Return entries of one stream, ids ascending, with their state in the group."""
     keys = scope.keys
-    key, ids = keys.queue(queue, priority), [text(entry[0]) for entry in found]
+    key, ids = keys.queue(queue, priority), [text(entry[0]) for entry in stored_entries]
     decode = retry_stream.decode if priority == RETRY else envelope.decode
-    decoded = [_decoded(flat, decode) for _, flat in found]
-    places = [task_id(one, queue, priority) for one in ids]
+    decoded = [_decoded(flat, decode) for _, flat in stored_entries]
+    places = [task_id(entry_id, queue, priority) for entry_id in ids]
     names_of = [
         str(meta.get("id") or place) for place, (_, meta, _) in zip(places, decoded, strict=True)
     ]
@@ -73,14 +78,14 @@ def entries(
         ]
     )
     # Without the group, every entry is waiting.
-    pending = {text(one[0]): one for one in as_list(held)}
+    pending = {text(row[0]): row for row in as_list(held)}
     delivered = "0-0"
     for flat in as_list(about):
         named = {text(flat[i]): flat[i + 1] for i in range(0, len(flat), 2)}
         if text(named["name"]) == group:
             delivered = text(named["last-delivered-id"])
     number, at = len(ids), range(len(ids))
-    counted, due, marks = (as_list(one) or [None] * 2 * number for one in (counted, due, marks))
+    counted, due, marks = (as_list(reply) or [None] * 2 * number for reply in (counted, due, marks))
     states = []
     for i in at:
         # A worker that was asked to stop it may have finished it.
@@ -104,14 +109,14 @@ def entries(
             place = meta.pop(MOVED_FROM)
             entry, _, tier = split(place)
             published = id_time(entry)
-        one = pending.get(ids[i], (b"", b"", None, None))
+        row = pending.get(ids[i], (b"", b"", None, None))
         begun = text(counted[i] or b"").partition(" ")[0]
         result.append(
             Entry(
                 *(place, queue, group, tier, published, states[i]),
-                text(one[1]) if states[i] == "pending" else None,
-                one[2] / 1000 if states[i] == "pending" else None,
-                one[3],
+                text(row[1]) if states[i] == "pending" else None,
+                row[2] / 1000 if states[i] == "pending" else None,
+                row[3],
                 int(begun) if is_number(begun) else None,
                 *(payload, meta, error),
                 # What is held by hand is due when its visibility ends.
@@ -133,29 +138,29 @@ def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
     due = {
         text(delayed[i]): float(delayed[i + 1]) / 1000 for i in range(0, len(as_list(delayed)), 2)
     }
-    waiting = [text(one) for one in as_list(dependent)]
-    found = []
+    waiting = [text(name) for name in as_list(dependent)]
+    unready_entries = []
     for ids, key in (([*due], keys.bodies(queue)), (waiting, keys.after_bodies(queue))):
         if not ids:
             continue
         (bodies,) = yield Batch([("HMGET", key, *ids)])
-        for one, body in zip(ids, as_list(bodies), strict=False):
+        for name, body in zip(ids, as_list(bodies), strict=False):
             if body is not None:
-                found.append(unready(one, queue, group, body, due.get(one)))
-    return sorted(found, key=lambda one: one.published)
+                unready_entries.append(unready(name, queue, group, body, due.get(name)))
+    return sorted(unready_entries, key=lambda entry: entry.published)
 
 
 def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -> Entry:
     """Return the entry of a task that is delayed until `due`, or else waits for others."""
     state, fixed = ("dependent", stored.DEPENDENT) if due is None else ("delayed", stored.DELAYED)
-    found = stored.read(body, fixed)
-    if due is None and found[2]:
-        due = float(found[2]) / 1000
-    payload, meta, error = _decoded([word.encode() for word in found[fixed:]], envelope.decode)
+    words = stored.read(body, fixed)
+    if due is None and words[2]:
+        due = float(words[2]) / 1000
+    payload, meta, error = _decoded([word.encode() for word in words[fixed:]], envelope.decode)
     created = meta.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else 0.0
     return Entry(
-        *(name, queue, group, found[0], published, state, None, None, None, None),
+        *(name, queue, group, words[0], published, state, None, None, None, None),
         *(payload, meta, error, due),
     )
 
@@ -173,12 +178,16 @@ def _old_burials(
 ) -> Op[None]:
     """Find the burials that are no longer recorded but by their dead letters."""
     horizon = scope.now() - RUNS_KEPT
-    old = {one: i for i, one in enumerate(ids) if states[i] == "done" and id_time(one) < horizon}
+    old = {
+        entry_id: i
+        for i, entry_id in enumerate(ids)
+        if states[i] == "done" and id_time(entry_id) < horizon
+    }
     if not old:
         return
-    found = yield from letters.originals(min(old, key=position))
-    for one in found & old.keys():
-        states[old[one]] = "buried"
+    originals = yield from letters.originals(min(old, key=position))
+    for entry_id in originals & old.keys():
+        states[old[entry_id]] = "buried"
 
 
 def _decoded(flat: Any, decode: Callable[[Any], Any]) -> tuple[Any, dict[str, Any], str | None]:

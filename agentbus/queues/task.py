@@ -88,16 +88,16 @@ def envelope_of(task: Task) -> dict[str, Any] | None:
     left = len(values) - values.count(None)
     if not left:
         return None
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for what, value, check in zip(_FIELDS, values, _CHECKS, strict=True):
         if value is not None:
             check(what, value)
             if value:
-                found[what] = value
+                fields[what] = value
             left -= 1
             if not left:
                 break
-    return found
+    return fields
 
 
 def _name(what: str, value: Any) -> None:

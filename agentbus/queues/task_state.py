@@ -127,9 +127,11 @@ def task(
     # A first attempt is not counted.
     began = 1 if entry.state in ("done", "pending") else 0
     waiting = [
-        text(one).rpartition("\n")[2][2:] for one in as_list(awaited) if one.count(b"\n") > 1
+        text(member).rpartition("\n")[2][2:]
+        for member in as_list(awaited)
+        if member.count(b"\n") > 1
     ]
-    dependents = dict.fromkeys(one for one in waiting if not watched(one))
+    dependents = dict.fromkeys(member for member in waiting if not watched(member))
     return TaskState(
         id=address.id,
         queue=queue,
@@ -185,8 +187,8 @@ def _moved(scope: Scope, address: Address, policies: Policies) -> Op[Entry | Non
             flat = yield Command("XRANGE", scope.keys.queue(queue, priority), entry, entry)
             if flat:
                 letters_of = policies.letters_of(queue)
-                (found,) = yield from entries(scope, queue, ROUTER, priority, flat, letters_of)
-                return found
+                (moved,) = yield from entries(scope, queue, ROUTER, priority, flat, letters_of)
+                return moved
     return None
 
 
@@ -215,18 +217,18 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
     """Return a task that is no longer in a stream with the payload that its dead letter keeps."""
     box = DeadLetters(scope, entry.queue, entry.group, letters_of=letters_of)
     try:
-        found = yield from box.letter(letter)
+        letter_found = yield from box.letter(letter)
     except NotFound:
         # It was purged.
         return entry
-    fields = found.fields or {}
+    fields = letter_found.fields or {}
     try:
         meta = orjson.loads(fields.get("meta", "{}"))
     except ValueError:
         meta = {}
     return replace(
         entry,
-        payload=found.payload,
+        payload=letter_found.payload,
         envelope=meta if isinstance(meta, dict) else {},
         priority=fields.get("priority", entry.priority),
     )
@@ -234,18 +236,20 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
 
 def groups_at(scope: Scope, queue: str, priority: str) -> Op[dict[str, str]]:
     """Return the groups of a stream, without routers, and the last id delivered to each."""
-    found = yield from groups_of(scope, queue, STREAMS)
-    return {text(one[b"name"]): text(one[b"last-delivered-id"]) for one in found.get(priority, ())}
+    infos = yield from groups_of(scope, queue, STREAMS)
+    return {
+        text(info[b"name"]): text(info[b"last-delivered-id"]) for info in infos.get(priority, ())
+    }
 
 
 def _group(scope: Scope, address: Address, group: str | None) -> Op[str]:
     if group is not None:
         return names.name("group", group)
-    found = yield from groups_at(scope, address.queue, address.priority)
-    several = sorted(found.keys() - {ROUTER})
+    groups = yield from groups_at(scope, address.queue, address.priority)
+    several = sorted(groups.keys() - {ROUTER})
     if "default" in several or not several:
         # A router buries a task that matches no rule.
-        return "default" if several or ROUTER not in found else ROUTER
+        return "default" if several or ROUTER not in groups else ROUTER
     if len(several) > 1:
         raise UsageError(
             f"the task {address.id!r} has several groups ({', '.join(map(repr, several))})",
@@ -271,7 +275,7 @@ def _not_ready(
         return unready(name, queue, group, delayed, float(due) / 1000), ()
     if dependent is None:
         return None, ()
-    marks = [str(one) for one in (orjson.loads(waits) if waits else ())]
+    marks = [str(mark) for mark in (orjson.loads(waits) if waits else ())]
     last = f"\n{len(address.number):02d}{name}"
     if not marks:
         return unready(name, queue, group, dependent, None), ()

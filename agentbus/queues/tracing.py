@@ -42,16 +42,16 @@ def tracer() -> Any:
     # Another thread may be importing it.
     if api is None or not hasattr(api, "get_tracer_provider"):
         return None
-    known, found = _known
+    known, known_tracer = _known
     # get_tracer_provider reads the environment each time. Without this name, it is called all the same.
-    if known is not None and found is None and getattr(api, "_TRACER_PROVIDER", api) is None:
+    if known is not None and known_tracer is None and getattr(api, "_TRACER_PROVIDER", api) is None:
         return None
     provider = api.get_tracer_provider()
     if provider is not known:
         silent = isinstance(provider, (api.ProxyTracerProvider, api.NoOpTracerProvider))
-        found = None if silent else provider.get_tracer("agentbus", __version__)
-        _known = provider, found
-    return found
+        known_tracer = None if silent else provider.get_tracer("agentbus", __version__)
+        _known = provider, known_tracer
+    return known_tracer
 
 
 def in_span(
@@ -83,13 +83,13 @@ def _publishing(
     args: tuple[Any, ...],
     options: dict[str, Any],
 ) -> Op[T]:
-    found, (scope, queue, items, *rest) = tracer(), args
-    if found is None:
+    own_tracer, (scope, queue, items, *rest) = tracer(), args
+    if own_tracer is None:
         return (yield from publish(*args, **options))
     from opentelemetry.trace import SpanKind  # needs the extra `otel`
 
     # Its parent is the task's `traceparent`, or else the current span.
-    span = found.start_span(
+    span = own_tracer.start_span(
         f"publish {queue}",
         _parent(getattr(items, "traceparent", None)),
         kind=SpanKind.PRODUCER,
@@ -116,13 +116,13 @@ def begun(what: str, destination: str, **attributes: str | int) -> Span | None:
 
     Until `ended` ends it, nobody sees it. `stamped` writes it into the tasks.
     """
-    found = tracer()
-    if found is None:
+    own_tracer = tracer()
+    if own_tracer is None:
         return None
     from opentelemetry.trace import SpanKind  # needs the extra `otel`
 
     about = _about(destination, "publish", "send") | attributes
-    span: Span = found.start_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=about)
+    span: Span = own_tracer.start_span(f"publish {what}", kind=SpanKind.PRODUCER, attributes=about)
     return span
 
 
@@ -146,10 +146,10 @@ def stamped(item: object, span: Span | str | None) -> Any:
 
 def in_step(name: str) -> AbstractContextManager[object]:
     """Run the block, a durable step of a handler, in a current span."""
-    found = tracer()
-    if found is None:
+    own_tracer = tracer()
+    if own_tracer is None:
         return nullcontext()
-    span: AbstractContextManager[object] = found.start_as_current_span(f"step {name}")
+    span: AbstractContextManager[object] = own_tracer.start_as_current_span(f"step {name}")
     return span
 
 
@@ -243,8 +243,8 @@ def _about(queue: str, name: str, kind: str) -> dict[str, str]:
 def _links(deliveries: Sequence[Origin]) -> list[Link]:
     from opentelemetry.trace import Link, get_current_span  # needs the extra `otel`
 
-    found = (_parent(one.traceparent) for one in deliveries)
-    spans = [get_current_span(context) for context in found if context is not None]
+    contexts = (_parent(delivery.traceparent) for delivery in deliveries)
+    spans = [get_current_span(context) for context in contexts if context is not None]
     return [Link(span.get_span_context()) for span in spans]
 
 

@@ -51,13 +51,13 @@ class Turns(Ending):
         """
         once = self.scope.once() if any(done.values()) else None
         step = self._turn(once, done, took, count, low, logged=logged)
-        stale, found, missing, awaited, holders = yield step
+        stale, replies, missing, awaited, holders = yield step
         if once:
             self.scope.settled(once, step)
             self._accompanied_by(holders)
         self.missing = self.missing or bool(missing)
         taken: list[Taken] = []
-        for index, entries in found:
+        for index, entries in replies:
             taken += self.decoded(entries, PRIORITIES[index - 1])
         self.doubtful = self.doubtful or (step.sendings > 1 and count > 0)
         if awaited:
@@ -102,7 +102,7 @@ class Turns(Ending):
             words += (len(done[priority]), done[priority][0], done[priority][-1])
         logged = self._attempts_of(done)
         keys = (
-            *(self.stats, once.key, self.awaited, *(self.streams[one] for one in kinds)),
+            *(self.stats, once.key, self.awaited, *(self.streams[priority] for priority in kinds)),
             *(self._log_key if logged else ()),
         )
         words += logged
@@ -207,6 +207,6 @@ class Turns(Ending):
             size = len(sample[1])
             self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
         large = self.mean_bytes > _LARGE
-        found, asks_first = decoded(entries, priority, attempt, claiming=self.claiming, large=large)
+        tasks, asks_first = decoded(entries, priority, attempt, claiming=self.claiming, large=large)
         self.asks_first = self.asks_first or asks_first
-        return found
+        return tasks
