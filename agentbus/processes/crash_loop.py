@@ -51,7 +51,7 @@ class CrashHistory:
         healthy: float = HEALTHY,
         backoff: Backoff = BACKOFF,
     ) -> None:
-        if not within or any(one.crashes < 1 or one.seconds <= 0 for one in within):
+        if not within or any(window.crashes < 1 or window.seconds <= 0 for window in within):
             raise ConfigError(
                 f"the windows of crashes are {within!r}",
                 hint="give at least one crash, and seconds",
@@ -59,7 +59,7 @@ class CrashHistory:
         self._within = tuple(within)
         self._healthy = healthy
         self._backoff = backoff
-        self._at: deque[float] = deque(maxlen=max(one.crashes for one in within))
+        self._at: deque[float] = deque(maxlen=max(window.crashes for window in within))
 
     @property
     def count(self) -> int:

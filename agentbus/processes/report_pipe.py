@@ -36,11 +36,11 @@ class ReportPipe:
             return
         # A full disk must not end the work; the pipe has the heartbeat.
         with contextlib.suppress(OSError):
-            made = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
-                os.utime(made)
+                os.utime(descriptor)
             finally:
-                os.close(made)
+                os.close(descriptor)
 
     def send(self, **fields: object) -> None:
         self._write(json.dumps(fields).encode() + b"\n")

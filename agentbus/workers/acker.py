@@ -118,7 +118,7 @@ class Acker:
 
         Returns those whose results are invalid, and which are retried.
         """
-        found: dict[tuple[str, bool, str], list[FinishedRun]] = {}
+        runs_by_kind: dict[tuple[str, bool, str], list[FinishedRun]] = {}
         failures: list[FailedRun] = []
         for outcome in outcomes:
             task, data = outcome.task, b""
@@ -143,8 +143,8 @@ class Acker:
             # A routed task has its dependents in the queue from which it was moved.
             origin = queue_of(str(task.meta["id"])) if "id" in task.meta else self._consumer.queue
             kind = task.priority, task.redelivered, origin
-            found.setdefault(kind, []).append(FinishedRun(task, data, outcome.took))
-        for (priority, _, _), results in found.items():
+            runs_by_kind.setdefault(kind, []).append(FinishedRun(task, data, outcome.took))
+        for (priority, _, _), results in runs_by_kind.items():
             results.sort(key=lambda result: order(result.task.entry_id))
             for page in _pages(results):
                 finish = self._consumer.finish_many(priority, page)
@@ -225,11 +225,11 @@ class Acker:
 
     def _retry(self, failures: list[FailedRun]) -> None:
         """Put failed tasks aside, many in one step."""
-        found: dict[str, list[FailedRun]] = {}
-        for one in failures:
-            found.setdefault(one.task.priority, []).append(one)
-        for some in found.values():
-            some.sort(key=lambda one: order(one.task.entry_id))
+        by_priority: dict[str, list[FailedRun]] = {}
+        for failure in failures:
+            by_priority.setdefault(failure.task.priority, []).append(failure)
+        for some in by_priority.values():
+            some.sort(key=lambda failure: order(failure.task.entry_id))
             for at in range(0, len(some), _RETRIES):
                 page = some[at : at + _RETRIES]
                 retry = self._consumer.retry_many(page)
@@ -258,16 +258,17 @@ class Acker:
             ids.setdefault(task.priority, []).append(task.entry_id)
         gone = {
             (priority, entry_id)
-            for priority, found in ids.items()
+            for priority, entry_ids in ids.items()
             for entry_id in self._ours(
-                self._consumer.heartbeat(priority, sorted(found, key=order)), otherwise=found
+                self._consumer.heartbeat(priority, sorted(entry_ids, key=order)),
+                otherwise=entry_ids,
             )
         }
         return [task for task in tasks if (task.priority, task.entry_id) not in gone]
 
     def _ours(self, op: Op[T], *, otherwise: T) -> T:
-        found: T = self._run(self._consumer.unless_missing(op, otherwise))
-        return found
+        reply: T = self._run(self._consumer.unless_missing(op, otherwise))
+        return reply
 
 
 def _pages(results: list[FinishedRun]) -> Iterator[list[FinishedRun]]:
@@ -285,10 +286,10 @@ def _pages(results: list[FinishedRun]) -> Iterator[list[FinishedRun]]:
 
 def acks(tasks: Sequence[Any]) -> Done:
     """Return the ids of tasks that need an ack alone, by priority."""
-    found: Done = {}
+    ids: Done = {}
     for priority in {*map(_priority, tasks)}:
-        found[priority] = [task.entry_id for task in tasks if task.priority == priority]
-    return found
+        ids[priority] = [task.entry_id for task in tasks if task.priority == priority]
+    return ids
 
 
 def order(entry_id: bytes) -> tuple[int, int]:

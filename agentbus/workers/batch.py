@@ -164,10 +164,12 @@ class TaskBatch:
         # A pause of the process between two runs looks like one more.
         runs = len(self.outcomes)
         if not self.plain:
-            runs -= sum(isinstance(one, TaskOutcome) and not one.ran for one in self.outcomes)
+            runs -= sum(
+                isinstance(outcome, TaskOutcome) and not outcome.ran for outcome in self.outcomes
+            )
         slow = self.slow[:runs]
-        for one in slow:
-            tally.ran(1, one)
+        for seconds in slow:
+            tally.ran(1, seconds)
         quick = runs - len(slow)
         if quick:
             tally.ran(quick, max(0.0, took - self.looked - sum(slow)) / quick)
@@ -184,9 +186,9 @@ class TaskBatch:
 
     def unsettled(self) -> list[TaskOutcome | Taken]:
         """Return the outcomes since the last call."""
-        found = self.outcomes[self.settled :]
-        self.settled += len(found)
-        return found
+        unsettled = self.outcomes[self.settled :]
+        self.settled += len(unsettled)
+        return unsettled
 
 
 class Executor(Protocol):

@@ -94,8 +94,8 @@ class InFlight:
         self._collected = True
         ended: list[_Ended] = []
         with contextlib.suppress(queue.Empty):
-            while (one := self._ended.get_nowait()) is not None:
-                ended.append(one)
+            while (task := self._ended.get_nowait()) is not None:
+                ended.append(task)
         return ended
 
     def leave(self) -> None:
@@ -291,21 +291,24 @@ class Concurrent(Loop):
             for ids in done.values():
                 ids.sort(key=order)
             room = in_flight.room + len(outcomes)
-            found = None
+            tasks = None
             if room > 0:
-                gone = {id(one if isinstance(one, Taken) else one.task) for one in outcomes}
+                gone = {
+                    id(outcome if isinstance(outcome, Taken) else outcome.task)
+                    for outcome in outcomes
+                }
                 rest = [task for task in in_flight.held if id(task) not in gone]
 
                 def take() -> list[Taken]:
                     op = self._fetcher.ahead(room, done, took, rest, _nothing)
                     return self._counted(done, self._run(op))
 
-                found = self._allowed(take)
-            if found is None and done:
+                tasks = self._allowed(take)
+            if tasks is None and done:
                 self._acker.ack(done, took)
         finally:
             in_flight.let_go(outcomes)
-        return found or [], len(outcomes)
+        return tasks or [], len(outcomes)
 
     def settle(self) -> int:
         """Wait until all tasks are settled."""

@@ -106,11 +106,11 @@ class Inline(_Executor):
         """Run the handler for each task, until stopped."""
         self.look()
         left, take, add = batch.left, batch.left.popleft, batch.outcomes.append
-        halt, one, clock, handler = self._stopping, self.one, time.monotonic, self._handler
+        halt, run_one, clock, handler = self._stopping, self.one, time.monotonic, self._handler
         cancelled, set_current, slow = self._cancelled, current.set, self._traced or self.more
         timed, now = self.timed, clock()
         if batch.order is not None:
-            one, slow = partial(self._in_order, batch.order), True
+            run_one, slow = partial(self._in_order, batch.order), True
         batch.plain = not slow
         try:
             while left and not (halt.stopped or halt.paused or self.interrupted is not None):
@@ -130,7 +130,7 @@ class Inline(_Executor):
                     task.meta and not _PARTICULAR.isdisjoint(task.meta)
                 ):
                     batch.plain = False
-                    add(one(task, wrap, now))
+                    add(run_one(task, wrap, now))
                     continue
                 # As `one` does it, for most tasks: here each call counts.
                 delivery = wrap(task)

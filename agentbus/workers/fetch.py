@@ -155,11 +155,11 @@ def fetched(
             taken = yield from _due(fetcher, count)
             if not taken and left > 0 and not awaiting:
                 moment = max(0.001, min(moment, fetcher.due_in))
-                found = yield from fetcher.wait(count, moment)
+                received = yield from fetcher.wait(count, moment)
                 # The server applied the count to each priority.
-                yield from consumer.give_back(found[count:])
-                fetcher.put_aside(len(found[count:]))
-                taken = yield from _admitted(fetcher, found[:count])
+                yield from consumer.give_back(received[count:])
+                fetcher.put_aside(len(received[count:]))
+                taken = yield from _admitted(fetcher, received[:count])
         if left > 0 and not taken and (paused or awaiting):
             # A blocking read would stop all coroutines, which share the connection.
             yield Pause(moment)
@@ -178,10 +178,10 @@ def _paused(consumer: Consumption) -> Op[bool]:
     return (yield from registry.held(scope, consumer.queue, scope.agent, consumer)) is not None
 
 
-def _admitted(fetcher: Fetcher, found: Iterable[Taken]) -> Op[list[Taken]]:
+def _admitted(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
     """Return the tasks that may start; malformed ones are buried."""
     taken = []
-    for task in found:
+    for task in tasks:
         if task.error is not None:
             yield from fetcher.bury(task, f"the entry is malformed: {task.error}")
         elif (expired := task.expired(fetcher.consumer.scope.now())) is not None:
@@ -204,16 +204,16 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     while not taken:
         # What was delivered before is handed out alone: to hand it out is to begin its attempt, and a task
         # beside it may kill the process.
-        found, _ = yield from fetcher.retries(1, count)
-        if not found:
+        tasks, _ = yield from fetcher.retries(1, count)
+        if not tasks:
             break
-        taken += yield from _admitted(fetcher, found)
+        taken += yield from _admitted(fetcher, tasks)
     if len(taken) < count and not any(task.redelivered for task in taken):
         # Tasks that wait for their ordering key must not hide those behind them.
         while True:
-            _, found = yield from fetcher.new(count - len(taken))
-            taken += yield from _admitted(fetcher, found)
-            if taken or not found:
+            _, tasks = yield from fetcher.new(count - len(taken))
+            taken += yield from _admitted(fetcher, tasks)
+            if taken or not tasks:
                 break
     # Less often would do, but a program that fetches has no background thread.
     yield from consumer.bookmark()
@@ -353,11 +353,11 @@ class ByHand(Fetched):
         *,
         after: float | None = None,
     ) -> bytes:
-        found = super()._run(task, outcome, error, after=after)
+        record = super()._run(task, outcome, error, after=after)
         if self.token is None:
-            return found
+            return record
         # By these, a repeated call is recognised.
-        return found + b"," + orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
+        return record + b"," + orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
 
 
 def take(
@@ -388,11 +388,11 @@ def take(
     until = time.monotonic() + (wait or 0.0)
     while True:
         left = max(0.0, until - time.monotonic())
-        found = yield from tally.aboard(fetched(fetcher, 1, left, awaiting, longest))
+        tasks = yield from tally.aboard(fetched(fetcher, 1, left, awaiting, longest))
         known.due_at[queue, group] = reclaimer.due_at
-        if not found:
+        if not tasks:
             raise (yield from _nothing(scope, queue, wait))
-        (task,) = found
+        (task,) = tasks
         consumer.since = scope.monotonic()
         task.began = time.monotonic()
         try:
@@ -420,12 +420,12 @@ def settle(
     _check(outcome, result, error, after)
     asked = by_hand.checked(token)
     scope = runner.scope
-    one = yield from by_hand.held(scope, task_id, asked, group)
-    found = None if one is None else (yield from _found(runner, one))
-    if one is None or found is None:
+    record = yield from by_hand.held(scope, task_id, asked, group)
+    held = None if record is None else (yield from _found(runner, record))
+    if record is None or held is None:
         return (yield from _repeated(runner, task_id, asked, outcome, group))
-    consumer, task = found
-    policy, due = runner.policy(one.queue), None
+    consumer, task = held
+    policy, due = runner.policy(record.queue), None
     if outcome == "done":
         ours = yield from consumer.finish(task, 0.0, result)
         state = "done"
@@ -443,18 +443,18 @@ def settle(
             due = None if consumer.dropped else scope.now() + pausing
     if not ours:
         return (yield from _repeated(runner, task_id, asked, outcome, group))
-    return SettledTask(task_id, one.queue, group, state, task.attempt, due, repeated=False)
+    return SettledTask(task_id, record.queue, group, state, task.attempt, due, repeated=False)
 
 
 def give_back(
     runner: Runner | AsyncRunner, task_id: str, token: object, group: str = "default"
 ) -> Op[bool]:
     """Give a task back, due at once, without its attempt; return whether it was held with this token."""
-    one = yield from by_hand.held(runner.scope, task_id, by_hand.checked(token), group)
-    found = None if one is None else (yield from _found(runner, one))
-    if found is None:
+    record = yield from by_hand.held(runner.scope, task_id, by_hand.checked(token), group)
+    held = None if record is None else (yield from _found(runner, record))
+    if held is None:
         return False
-    consumer, task = found
+    consumer, task = held
     return (yield from consumer.release(task))
 
 
@@ -469,10 +469,10 @@ def renew(
     """Hold a task by hand for `visibility` seconds from now; see `Bus.renew`."""
     by_hand.seconds(visibility)
     asked = by_hand.checked(token)
-    one = yield from by_hand.held(runner.scope, task_id, asked, group)
-    if one is not None:
-        priority, entry = one.place
-        consumer = _consumer(runner, one.queue, group, one.agent_id)
+    record = yield from by_hand.held(runner.scope, task_id, asked, group)
+    if record is not None:
+        priority, entry = record.place
+        consumer = _consumer(runner, record.queue, group, record.agent_id)
         consumer.token = asked
         try:
             until = yield from by_hand.extend(
@@ -481,21 +481,21 @@ def renew(
         except StaleToken:
             pass
         else:
-            return one.held_until(until)
+            return record.held_until(until)
     raise (yield from _stale(runner, task_id, asked, group))
 
 
 def _consumer(runner: Runner | AsyncRunner, queue: str, group: str, agent: str) -> ByHand:
     policy, known = runner.policy(queue), here(runner)
-    found = ByHand(
+    consumer = ByHand(
         *(runner.scope, queue, group, BY_HAND + agent),
         kept=policy.results,
         letters_of=policy.dead_letters,
         recorded=policy.record_attempts,
     )
-    found.tally = known.tally(runner.scope, queue, group)
-    found.since = runner.scope.monotonic()
-    return found
+    consumer.tally = known.tally(runner.scope, queue, group)
+    consumer.since = runner.scope.monotonic()
+    return consumer
 
 
 def _check(outcome: str, result: object, error: str | None, after: float | None) -> None:
@@ -534,22 +534,22 @@ def _nothing(scope: Scope, queue: str, wait: float | None) -> Op[NotFound | Time
     )
 
 
-def _found(runner: Runner | AsyncRunner, one: HeldTask) -> Op[tuple[ByHand, Taken] | None]:
+def _found(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByHand, Taken] | None]:
     """Return a held task as it was taken, with its consumer; None if the token is stale."""
-    scope, (priority, entry) = runner.scope, one.place
-    consumer = _consumer(runner, one.queue, one.group, one.agent_id)
+    scope, (priority, entry) = runner.scope, held_task.place
+    consumer = _consumer(runner, held_task.queue, held_task.group, held_task.agent_id)
     entries, record, flat = yield Batch(
         [
             ("XRANGE", consumer.streams[priority], entry, entry),
             ("HGET", consumer.attempts(priority), entry),
-            ("HGETALL", scope.keys.runs(one.id, one.group)),
+            ("HGETALL", scope.keys.runs(held_task.id, held_task.group)),
         ]
     )
-    token = str(one.token)
+    token = str(held_task.token)
     if by_hand.token_of(record) != token:
         return None
-    found = entries if isinstance(entries, list) and entries else [(entry.encode(), [])]
-    (task,) = consumer.decoded(found, priority, int(text(record).partition(" ")[0]))
+    stored = entries if isinstance(entries, list) and entries else [(entry.encode(), [])]
+    (task,) = consumer.decoded(stored, priority, int(text(record).partition(" ")[0]))
     # It was counted when it was taken.
     task.uncounted, task.counted = 0, True
     consumer.token = token
@@ -583,20 +583,20 @@ def _stale(runner: Runner | AsyncRunner, task_id: str, token: str, group: str) -
     """Return the error for a token that is not the one with which the task is held now."""
     why = "no such task is known any more"
     try:
-        found = yield from task_state.task(runner.scope, task_id, group, runner.policies)
+        state = yield from task_state.task(runner.scope, task_id, group, runner.policies)
     except NotFound:
-        found = None
-    if found is not None:
-        until = "" if found.due is None else f" until {rfc3339(found.due)}"
-        agent = taker(found.worker)
+        state = None
+    if state is not None:
+        until = "" if state.due is None else f" until {rfc3339(state.due)}"
+        agent = taker(state.worker)
         if agent is not None:
             why = f"{agent!r} has it, by hand{until}, with another token"
-        elif found.worker is not None:
-            why = f"{found.worker!r} has it"
-        elif found.state == "retrying":
+        elif state.worker is not None:
+            why = f"{state.worker!r} has it"
+        elif state.state == "retrying":
             why = f"it waits for its next attempt{until}"
         else:
-            why = f"it is {found.state}"
+            why = f"it is {state.state}"
     return StaleToken(
         f"the token {token} of the task {task_id!r} is stale: {why}",
         hint=f"see bus.task({task_id!r}); what was done for it may be done again",

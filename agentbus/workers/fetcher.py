@@ -132,8 +132,8 @@ class Fetcher:
     def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
         """Wait up to `seconds` for new tasks, or for entries of the queue's bell; see `Consumption`."""
         yield from self.prepare()
-        found = self.consumer.listen(count, seconds)
-        taken, rings, orders = yield from self.consumer.unless_missing(found, ([], [], 0))
+        op = self.consumer.listen(count, seconds)
+        taken, rings, orders = yield from self.consumer.unless_missing(op, ([], [], 0))
         return self._received(taken), rings, orders
 
     def _received(self, taken: list[Taken]) -> list[Taken]:
@@ -151,7 +151,7 @@ class Fetcher:
 
         Also returns whether it is one suspect, which must run alone; with `suspects` False none is taken.
         """
-        found: list[Taken] = []
+        taken: list[Taken] = []
         scope, due = self.consumer.scope, self.consumer.due
         if self.consumer.limit is not None and (
             yield from self.consumer.unless_missing(grant(self.consumer), 0)
@@ -161,12 +161,12 @@ class Fetcher:
         # Another worker may schedule a retry in the meantime.
         now, longest = scope.now(), scope.intervals.look
         for priority in STREAMS:
-            if count > len(found) and due[priority] <= now:
+            if count > len(taken) and due[priority] <= now:
                 # A suspect is not held beside others.
-                wanted = suspects and not found
+                wanted = suspects and not taken
                 try:
                     tasks, next_due, lost, alone = yield from self.consumer.again(
-                        priority, count - len(found), firsts=firsts, suspects=wanted
+                        priority, count - len(taken), firsts=firsts, suspects=wanted
                     )
                 except GroupMissing:
                     self.consumer.missing = True
@@ -177,14 +177,14 @@ class Fetcher:
                     self._tally.note("reclaimed", self.consumer.overdue)
                     self.consumer.overdue = 0
                 left = longest if next_due is None else next_due
-                due[priority] = 0.0 if found else now + min(max(left, 0.0), longest)
-                found += tasks
+                due[priority] = 0.0 if taken else now + min(max(left, 0.0), longest)
+                taken += tasks
                 if alone:
                     break
-        self.aside += len(found)
-        if found:
-            self._tally.note("received", len(found))
-        return found, alone
+        self.aside += len(taken)
+        if taken:
+            self._tally.note("received", len(taken))
+        return taken, alone
 
     def look_again(self) -> None:
         """Look for due retries with the next fetch."""
@@ -245,7 +245,7 @@ class Fetcher:
                 places.setdefault((task.priority, task.tier), []).append(task)
         kept: set[int] = set()
         for some in places.values():
-            some.sort(key=lambda one: position(text(one.entry_id)))
+            some.sort(key=lambda task: position(text(task.entry_id)))
             for at in range(0, len(some), _ENTER):
                 page = some[at : at + _ENTER]
                 enter = consumer.enter(page, chained=chained)

@@ -84,19 +84,19 @@ class Loop(ABC):
         """Take tasks, or return None if paused; if a pause began meanwhile, return the tasks."""
         if not self._gate.enter():
             return None
-        found: list[Taken] = []
+        tasks: list[Taken] = []
         free = False
         asked = time.monotonic()
         try:
-            found = take()
+            tasks = take()
         finally:
             free = self._gate.leave()
-        if found and self._renewal.overdue(time.monotonic(), asked):
+        if tasks and self._renewal.overdue(time.monotonic(), asked):
             # The process was frozen before the reply arrived: no heartbeat included them.
-            found = self._acker.still_ours(found)
+            tasks = self._acker.still_ours(tasks)
         if free:
-            return found
-        self._acker.give_back(found)
+            return tasks
+        self._acker.give_back(tasks)
         return []
 
     @property
@@ -128,14 +128,14 @@ class Loop(ABC):
             retries, alone = self._run(op)
             return retries
 
-        found = self._allowed(take) or []
-        return found, alone and bool(found)
+        tasks = self._allowed(take) or []
+        return tasks, alone and bool(tasks)
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
         if self.idle is not None and not self.held:
             return self._within(self.idle.wait(room, self._allowed), room)
-        found = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
-        return self._within(found or [], room)
+        tasks = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
+        return self._within(tasks or [], room)
 
     def _take(
         self,
@@ -155,10 +155,10 @@ class Loop(ABC):
                 return self._counted(done, self._run(self._fetcher.over(count, done, took)))
             return self._counted(done, self._run(self._fetcher.new(count, done, took)))
 
-        found = self._allowed(take) if count else None
-        if found is None:
+        tasks = self._allowed(take) if count else None
+        if tasks is None:
             return take(0) if done else []
-        return found
+        return tasks
 
     def _counted(
         self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
@@ -242,18 +242,18 @@ class Drain:
 
 def buried_error(drained: Iterable[tuple[str, str, int]]) -> TaskBuried | None:
     """Return the error about tasks that were buried during drains, by queue and group; None if none was."""
-    found = {(queue, group): number for queue, group, number in drained if number}
-    if not found:
+    numbers = {(queue, group): number for queue, group, number in drained if number}
+    if not numbers:
         return None
     counts = (
         f"{number} task{'' if number == 1 else 's'} of {queue!r}"
-        for (queue, _), number in found.items()
+        for (queue, _), number in numbers.items()
     )
-    queue, group = next(iter(found))
+    queue, group = next(iter(numbers))
     whose = "" if group == "default" else f" --group {shell_word(group)}"
-    one = sum(found.values()) == 1
+    single = sum(numbers.values()) == 1
     return TaskBuried(
-        f"{', '.join(counts)} {'was' if one else 'were'} buried",
+        f"{', '.join(counts)} {'was' if single else 'were'} buried",
         hint=f"see bus.queue({queue!r}).dead_letters({group!r})",
         shell_hint=f"see 'agentbus dlq list {shell_word(queue)}{whose}'",
     )

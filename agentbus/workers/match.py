@@ -149,13 +149,13 @@ class AnyMatchWorker:
     def done(self) -> int:
         """The number of tasks that this worker has done and acknowledged."""
         with self._counting:
-            return self._done + sum(one.worker.done for one in self._running())
+            return self._done + sum(running.worker.done for running in self._running())
 
     @property
     def failed(self) -> int:
         """The number of failed runs of the handler; their tasks are retried or buried."""
         with self._counting:
-            return self._failed + sum(one.worker.failed for one in self._running())
+            return self._failed + sum(running.worker.failed for running in self._running())
 
     @property
     def queues(self) -> list[str]:
@@ -169,8 +169,8 @@ class AnyMatchWorker:
         """
         self._stopping.set()
         self._runner.hurry()
-        for one in self._running():
-            one.worker.stop()
+        for running in self._running():
+            running.worker.stop()
         self._gate.wake()
         self._news.put(True)
 
@@ -187,8 +187,8 @@ class AnyMatchWorker:
                 self._pass()
         finally:
             self.stop()
-            for one in self._running():
-                one.thread.join()
+            for running in self._running():
+                running.thread.join()
             self._news.put(False)
             ringer.join()
             with contextlib.suppress(AgentBusError):
@@ -206,7 +206,7 @@ class AnyMatchWorker:
         if self._start():
             # Those that run make room.
             until = min(until, time.monotonic() + _TURN / 4)
-        until = min(until, *(one.due_at for one in self._queues.values()), math.inf)
+        until = min(until, *(queue.due_at for queue in self._queues.values()), math.inf)
         if self._stopping.is_set():
             return
         self._runner.trim()
@@ -233,8 +233,8 @@ class AnyMatchWorker:
         if now < self._discover_at:
             return
         self._discover_at = now + DISCOVERY
-        found = self._runner.run(or_empty(members(self._scope.keys.queues), []))
-        for name in sorted(set(found) - set(self._queues)):
+        names = self._runner.run(or_empty(members(self._scope.keys.queues), []))
+        for name in sorted(set(names) - set(self._queues)):
             if matches(self.pattern, name):
                 queue = _Queue(
                     *(self._blocking, name, self.group, self.name),
@@ -243,19 +243,19 @@ class AnyMatchWorker:
                 queue.options = self._options
                 self._queues[name] = queue
         self._options = {"start": FIRST}
-        for name in set(self._queues) - set(found):
+        for name in set(self._queues) - set(names):
             if self._queues[name].running is None:
                 del self._queues[name]
 
     def _look(self) -> None:
         """Send heartbeats, and look at the queues without a worker."""
         now = time.monotonic()
-        idle = [one for one in self._queues.values() if self._is_idle(one)]
+        idle = [queue for queue in self._queues.values() if self._is_idle(queue)]
         outcomes = False
         for at in range(0, max(1, len(idle)), _AT_ONCE):
             page = idle[at : at + _AT_ONCE]
             seen: list[Any] = []
-            self._gate.beat(partial(self._watch, [one.consumer for one in page], seen))
+            self._gate.beat(partial(self._watch, [queue.consumer for queue in page], seen))
             outcomes, states = seen
             for queue, state in zip(page, states, strict=True):
                 self._note(queue, state, now)
@@ -305,7 +305,7 @@ class AnyMatchWorker:
         """Start the workers that are needed, in turns; return whether some have to wait."""
         if self._gate.held:
             return False
-        wanted = [one for one in self._queues.values() if one.wanted and self._is_idle(one)]
+        wanted = [queue for queue in self._queues.values() if queue.wanted and self._is_idle(queue)]
         running = self._running()
         room = max(0, _ACTIVE - len(running))
         for queue in wanted[:room]:
@@ -322,11 +322,11 @@ class AnyMatchWorker:
         if len(wanted) <= room:
             return False
         late = time.monotonic() - _TURN
-        ready = [one for one in running if one.worker.lingers or one.began < late]
+        ready = [run for run in running if run.worker.lingers or run.began < late]
         # Those without a task first.
-        ready.sort(key=lambda one: not one.worker.lingers)
-        for one in ready[: len(wanted) - room]:
-            one.worker.stop()
+        ready.sort(key=lambda run: not run.worker.lingers)
+        for run in ready[: len(wanted) - room]:
+            run.worker.stop()
         return True
 
     def _run(self, worker: AnyWorker) -> None:
@@ -345,8 +345,8 @@ class AnyMatchWorker:
 
     def _running(self) -> list[_Running]:
         # Without a lock: a signal handler calls this.
-        running = [one.running for one in list(self._queues.values())]
-        return [one for one in running if one is not None and not one.worker.counted]
+        running = [run.running for run in list(self._queues.values())]
+        return [run for run in running if run is not None and not run.worker.counted]
 
     def _raise_failure(self) -> None:
         if not self._failures.empty():

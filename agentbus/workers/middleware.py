@@ -24,30 +24,30 @@ def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
     if not isinstance(middleware, (list, tuple)):
         raise UsageError(f"the middleware is {middleware!r}", hint="give a list of functions")
     awaited = is_async(handler)
-    for one in middleware:
-        if not callable(one):
-            raise UsageError(f"a middleware is {one!r}", hint="give a function")
-        if is_async(one) is not awaited:
+    for function in middleware:
+        if not callable(function):
+            raise UsageError(f"a middleware is {function!r}", hint="give a function")
+        if is_async(function) is not awaited:
             raise UsageError(
-                f"the middleware {_name(one)} is {'not ' if awaited else ''}a coroutine function,"
-                f" and the handler {_name(handler)} is {'one' if awaited else 'not'}",
+                f"the middleware {_name(function)} is {'not ' if awaited else ''}a coroutine function,"
+                f" and the handler {_name(handler)} is {'function' if awaited else 'not'}",
                 hint=f"write it as '{'async ' if awaited else ''}def'",
             )
-    for one in reversed(middleware):
-        handler = _awaited(one, handler) if awaited else _called(one, handler)
+    for function in reversed(middleware):
+        handler = _awaited(function, handler) if awaited else _called(function, handler)
     return handler
 
 
-def _called(one: Middleware, call_next: Handler) -> Handler:
+def _called(function: Middleware, call_next: Handler) -> Handler:
     def handle(delivery: Any) -> Any:
-        return one(delivery, call_next)
+        return function(delivery, call_next)
 
     return handle
 
 
-def _awaited(one: Middleware, call_next: Handler) -> Handler:
+def _awaited(function: Middleware, call_next: Handler) -> Handler:
     async def handle(delivery: Any) -> Any:
-        return await one(delivery, call_next)
+        return await function(delivery, call_next)
 
     return handle
 

@@ -260,7 +260,7 @@ class Idle:
     def _listened(self, room: int, seconds: float, rings: list[bytes]) -> list[Taken]:
         op = self._fetcher.listen(room, max(0.001, seconds))
         try:
-            taken, found, orders = self._runner.run(op)
+            taken, entry_ids, orders = self._runner.run(op)
         except AgentBusError:
             if not self._listening:
                 raise
@@ -268,7 +268,7 @@ class Idle:
             self._listening = False
             return []
         self._listening = self._listening and not self._consumer.missing
-        rings += found
+        rings += entry_ids
         if orders > 1:
             # Each was for one worker: the others wake the next ones.
             self._runner.run(ring(self._bell, orders - 1, "order"))

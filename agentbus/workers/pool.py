@@ -97,12 +97,12 @@ class Pool:
 
     def take_back(self, number: int) -> list[Taken]:
         """Take away the newest tasks that have not started; thread-safe."""
-        found: list[Taken] = []
+        tasks: list[Taken] = []
         with contextlib.suppress(IndexError):
             # Meanwhile the others may start.
-            while len(found) < number:
-                found.append(self.waiting.pop())
-        return found[::-1]
+            while len(tasks) < number:
+                tasks.append(self.waiting.pop())
+        return tasks[::-1]
 
     def _work(self, executor: Inline) -> None:
         clock, take, overdue = time.monotonic, self.waiting.popleft, self._renewal.overdue

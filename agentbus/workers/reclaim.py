@@ -95,14 +95,14 @@ class Reclaimer:
 
     def unknown(self, known: Callable[[str], list[bytes]]) -> Op[list[Taken]]:
         """Return the tasks that this consumer holds beside the `known` ones; they have not started."""
-        found: list[Taken] = []
+        tasks: list[Taken] = []
         for priority in STREAMS:
             own = self._consumer.own(priority, known(priority))
-            found += yield from self._consumer.unless_missing(own, [])
-        for task in found:
+            tasks += yield from self._consumer.unless_missing(own, [])
+        for task in tasks:
             # It never ran: this is its first attempt, unless one was counted.
             task.uncounted = 0
-        return found
+        return tasks
 
     def reclaim(self) -> Op[None]:
         """If it is time, put aside the tasks of dead consumers, due at once for any worker of the group."""

@@ -163,11 +163,11 @@ class WorkerRegistration:
         """
         keys = self.scope.keys
         waits = [keys.settled]
-        for one in consumers:
-            waits += (keys.delayed(one.queue), keys.bell(one.queue))
-            for priority, stream in one.streams.items():
-                waits += (stream, one.retries(priority))
-        fields = [pause_field("queue", one.queue) for one in consumers]
+        for consumer in consumers:
+            waits += (keys.delayed(consumer.queue), keys.bell(consumer.queue))
+            for priority, stream in consumer.streams.items():
+                waits += (stream, consumer.retries(priority))
+        fields = [pause_field("queue", consumer.queue) for consumer in consumers]
         rest: list[Any] = []
         read: tuple[Arg, ...] = (group, ASIDE, len(consumers), *fields)
         orders = yield from self._beat("watch", waits, read, *figures, rest=rest)
@@ -254,12 +254,12 @@ def held(
     The limits of the queue, read in the same request, are set on the consumer `limited`.
     """
     asked = one_step(Command("HMGET", scope.keys.paused, *fields_of(queue, agent)))
-    found = yield from or_empty(asked, [])
-    if found:
-        limit = found.pop()
+    orders = yield from or_empty(asked, [])
+    if orders:
+        limit = orders.pop()
         if limited is not None:
             limited.limit = limit_of(limit)
-    return next((reason(order) for order in found if order), None)
+    return next((reason(order) for order in orders if order), None)
 
 
 def ring(bell: str, number: int = 1, why: str = "due") -> Op[None]:
@@ -282,12 +282,12 @@ def reason(order: bytes) -> str | None:
 def parsed(stored: bytes) -> dict[str, str]:
     """Return the text fields of a JSON object, such as an order; none if it is malformed."""
     try:
-        found = orjson.loads(stored)
+        fields = orjson.loads(stored)
     except ValueError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+    return {key: value for key, value in fields.items() if isinstance(value, str)}
 
 
 def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[list[Registered]]:
@@ -300,16 +300,16 @@ def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[lis
     if not records:
         return []
     orders = yield from orders_by_field(scope)
-    groups = {(one.get("queue", ""), one.get("group", "")) for one in records.values()}
+    groups = {(record.get("queue", ""), record.get("group", "")) for record in records.values()}
     pending = yield from _pending(scope, sorted(groups) if counted else ())
-    found = []
+    registered = []
     for worker, record in records.items():
         queue, group, agent = (record.get(name, "") for name in ("queue", "group", "agent"))
         order = next(
             (orders[field] for field in fields_of(queue, agent, worker) if field in orders), None
         )
         age = max(0.0, now - last[worker])
-        found.append(
+        registered.append(
             Registered(
                 worker,
                 agent,
@@ -331,7 +331,10 @@ def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[lis
                 order,
             )
         )
-    return sorted(found, key=lambda one: (one.queue, one.agent_id, one.started, one.worker))
+    return sorted(
+        registered,
+        key=lambda worker: (worker.queue, worker.agent_id, worker.started, worker.worker),
+    )
 
 
 def _listed(
@@ -363,8 +366,8 @@ def _listed(
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
     """Return the reason of each pause by its order's field, of at most about 10,000."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
-    found = {text(field): reason(order) or "" for field, order in stored.items()}
-    return {field: why for field, why in found.items() if not field.startswith("limit:")}
+    reasons = {text(field): reason(order) or "" for field, order in stored.items()}
+    return {field: why for field, why in reasons.items() if not field.startswith("limit:")}
 
 
 def _pending(
@@ -372,7 +375,7 @@ def _pending(
 ) -> Op[dict[tuple[str, str, str], int]]:
     """Return how many tasks each consumer of the groups holds."""
     asked = [(queue, group, priority) for queue, group in groups for priority in STREAMS]
-    found: dict[tuple[str, str, str], int] = {}
+    pending: dict[tuple[str, str, str], int] = {}
     replies = yield from in_batches(
         [
             ("XINFO", "CONSUMERS", scope.keys.queue(queue, priority), group)
@@ -384,8 +387,8 @@ def _pending(
         for consumer in reply if isinstance(reply, list) else ():
             about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
             who = (queue, group, text(about[b"name"]))
-            found[who] = found.get(who, 0) + int(about[b"pending"])
-    return found
+            pending[who] = pending.get(who, 0) + int(about[b"pending"])
+    return pending
 
 
 def in_batches(commands: Sequence[tuple[Arg, ...]]) -> Op[list[Any]]:

@@ -69,11 +69,11 @@ class Serial(Loop):
     @property
     def held(self) -> list[Taken]:
         """The tasks that are not settled."""
-        found = [*self._single, *self._next]
+        tasks = [*self._single, *self._next]
         for batch in (self._running, self._ran):
             if batch is not None:
-                found += batch.held
-        return found
+                tasks += batch.held
+        return tasks
 
     def turn(self, wait: float) -> int:
         """Run redelivered tasks, then one batch, and return the number of tasks."""
@@ -286,8 +286,8 @@ class Serial(Loop):
         batch.counted = now
         self._acker.give_back(rest)
         gone = {id(task) for task in rest}
-        for one in batch.outcomes[: batch.settled]:
-            gone.add(id(one if isinstance(one, Taken) else one.task))
+        for outcome in batch.outcomes[: batch.settled]:
+            gone.add(id(outcome if isinstance(outcome, Taken) else outcome.task))
         batch.held = [task for task in batch.held if id(task) not in gone]
 
     def _concluded(self, batch: TaskBatch) -> dict[str, list[bytes]]:

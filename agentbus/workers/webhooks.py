@@ -90,7 +90,7 @@ def verify(
         return False
     wanted = _digest(secret, stamp, body).encode()
     given = [value.encode("utf-8", "replace") for name, _, value in parts if name == "v1"]
-    return any(hmac.compare_digest(wanted, one) for one in given)
+    return any(hmac.compare_digest(wanted, value) for value in given)
 
 
 def sign(secret: str, body: bytes, *, now: float | None = None) -> str:
@@ -259,39 +259,39 @@ def _pause(retry_after: str | None) -> float | None:
 
 def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tuple[int, Any]]:
     """Resolve a host once, check its addresses, and return them; only these are connected to."""
-    found: list[tuple[int, Any]] = [
+    addresses: list[tuple[int, Any]] = [
         (family, address)
         for family, _, _, _, address in socket.getaddrinfo(
             target.host, target.port, type=socket.SOCK_STREAM
         )
         if family in (socket.AF_INET, socket.AF_INET6)
     ]
-    for _, address in found:
+    for _, address in addresses:
         if not allowed and not is_global(str(address[0])):
             raise Bury(
                 f"{target.host!r} is at {address[0]}, which is not an address of the public internet;"
                 " if that is meant, allow the host by name: AGENTBUS_WEBHOOK_ALLOW"
             )
-    if not found:
+    if not addresses:
         raise OSError("it has no address")
-    return found
+    return addresses
 
 
 def is_global(address: str) -> bool:
     """Return whether an address is a public unicast address."""
-    found: Address = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _TRANSLATED:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    ip: Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if inner is None and ip in _TRANSLATED:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
         if inner is None:
-            if found in _DOCUMENTATION_6 or found.teredo is not None:
+            if ip in _DOCUMENTATION_6 or ip.teredo is not None:
                 return False
-            return found in _GLOBAL_6 and found.is_global
-        found = inner
-    if found.is_multicast or found.is_reserved or any(found in net for net in _SPECIAL_4):
+            return ip in _GLOBAL_6 and ip.is_global
+        ip = inner
+    if ip.is_multicast or ip.is_reserved or any(ip in net for net in _SPECIAL_4):
         return False
-    return found.is_global
+    return ip.is_global
 
 
 @contextlib.contextmanager
