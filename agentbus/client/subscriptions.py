@@ -92,11 +92,11 @@ class _Subscribing(Generic[AnyWorker]):
         ends: WorkerOptions = {"drain": True} if drain else {}
         if drain_timeout is not None:
             ends["drain_timeout"] = drain_timeout
-        found = []
+        workers = []
         for queue, handler, options in self._registered:
             merged: WorkerOptions = {**options, **ends}
-            found.append(self.subscribe(queue, handler, **merged))
-        return found
+            workers.append(self.subscribe(queue, handler, **merged))
+        return workers
 
 
 class Subscriptions(_Subscribing["Worker"]):
@@ -175,11 +175,11 @@ def _run(workers: Sequence[Worker]) -> int:
             while True:
                 # A signal that is delivered to another thread does not wake this one, which handles it.
                 ended, going = wait(running, _GLANCE, FIRST_EXCEPTION)
-                if not going or any(one.exception() for one in ended):
+                if not going or any(future.exception() for future in ended):
                     break
         finally:
             stop()
-    done = sum(one.result() for one in running)
+    done = sum(future.result() for future in running)
     _none_buried(workers)
     return done
 
@@ -201,6 +201,6 @@ async def _arun(workers: Sequence[AsyncWorker]) -> int:
 
 
 def _none_buried(workers: Sequence[Worker] | Sequence[AsyncWorker]) -> None:
-    error = buried_error((one.queue, one.group, one.buried) for one in workers)
+    error = buried_error((worker.queue, worker.group, worker.buried) for worker in workers)
     if error is not None:
         raise error

@@ -39,43 +39,45 @@ class TaskToken:
 _TEXTS = TaskToken.__match_args__[:-1]
 
 
-def keep(one: TaskToken) -> None:
+def keep(token: TaskToken) -> None:
     """Write the file of a token, for this user alone; hooks then renew the task. Raises `OSError`."""
-    folder = _folder(one.project, one.agent_id)
+    folder = _folder(token.project, token.agent_id)
     make_private(folder)
     _prune(folder)
-    made = os.path.join(folder, f".{secrets.token_hex(8)}")
+    path = os.path.join(folder, f".{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(made, flags, 0o600)
+    descriptor = os.open(path, flags, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(orjson.dumps({name: getattr(one, name) for name in one.__match_args__}))
-        os.replace(made, os.path.join(folder, _name(one.task_id, one.group)))
+            file.write(orjson.dumps({name: getattr(token, name) for name in token.__match_args__}))
+        os.replace(path, os.path.join(folder, _name(token.task_id, token.group)))
     except OSError:
-        os.unlink(made)
+        os.unlink(path)
         raise
-    renewal.forget(state_directory(), one.agent_id)
+    renewal.forget(state_directory(), token.agent_id)
 
 
 def kept(project: str, agent: str, task_id: str, group: str | None = None) -> list[TaskToken]:
     """Return the kept tokens of a task, of one group or of all."""
-    found = all_kept(project, agent)
-    return [one for one in found if one.task_id == task_id and group in (None, one.group)]
+    tokens = all_kept(project, agent)
+    return [token for token in tokens if token.task_id == task_id and group in (None, token.group)]
 
 
 def all_kept(project: str, agent: str) -> list[TaskToken]:
     """Return the tokens that are kept for an agent."""
-    found = map(_read, _files(_folder(project, agent)))
+    tokens = map(_read, _files(_folder(project, agent)))
     return [
-        one for one in found if one is not None and (one.project, one.agent_id) == (project, agent)
+        token
+        for token in tokens
+        if token is not None and (token.project, token.agent_id) == (project, agent)
     ]
 
 
-def drop(one: TaskToken) -> None:
+def drop(token: TaskToken) -> None:
     """Remove the file of a token, unless another one has replaced it."""
-    path = os.path.join(_folder(one.project, one.agent_id), _name(one.task_id, one.group))
-    found = _read(path)
-    if found is not None and found.token == one.token:
+    path = os.path.join(_folder(token.project, token.agent_id), _name(token.task_id, token.group))
+    stored = _read(path)
+    if stored is not None and stored.token == token.token:
         try:
             os.unlink(path)
         except OSError:
@@ -98,8 +100,8 @@ def _digest(text: str) -> str:
 
 def _files(folder: str) -> Iterator[str]:
     try:
-        with os.scandir(folder) as found:
-            yield from sorted(file.path for file in found if not file.name.startswith("."))
+        with os.scandir(folder) as entries:
+            yield from sorted(file.path for file in entries if not file.name.startswith("."))
     except OSError:
         return
 

@@ -145,11 +145,13 @@ def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
 
 def named(scope: Scope, *kinds: str) -> Op[list[str]]:
     """Return the names of the flags that have keys of these kinds, in order."""
-    found: set[str] = set()
+    flag_names: set[str] = set()
     for kind in kinds:
         keys = yield from scan(scope, kind)
-        found.update(text(key_bytes(key))[len(f"{scope.keys.project}:{kind}:") :] for key in keys)
-    return sorted(found)
+        flag_names.update(
+            text(key_bytes(key))[len(f"{scope.keys.project}:{kind}:") :] for key in keys
+        )
+    return sorted(flag_names)
 
 
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:

@@ -110,16 +110,16 @@ def shortened(
 
     Those that do not fit are left out, but for the first, which is cut.
     """
-    found: list[tuple[str, int]] = []
+    texts: list[tuple[str, int]] = []
     for message in messages:
         text = message.text if cut is None else message.text[:cut]
         if len(text) > most:
-            if found:
+            if texts:
                 break
             text = text[: max(most, _LEAST)]
-        found.append((text, len(message.text) - len(text)))
+        texts.append((text, len(message.text) - len(text)))
         most -= len(text)
-    return found
+    return texts
 
 
 def _how(message: InboxMessage) -> str:

@@ -273,12 +273,12 @@ class Leasing(OnBus[BusT_co]):
     @property
     def token(self) -> int:
         """The highest of the fencing tokens."""
-        return max(one.token for one in self.leases)
+        return max(lease.token for lease in self.leases)
 
     @property
     def until(self) -> float:
         """When the first of them ends, as a unix time of the server."""
-        return min(one.until for one in self.leases)
+        return min(lease.until for lease in self.leases)
 
     @verb
     def renew(self, ttl: float | None = None) -> Op[None]:
@@ -346,8 +346,8 @@ class Leasing(OnBus[BusT_co]):
         return self._bus.runner.run(op, deadline=SHORTLY)
 
     def _renew(self, ttl: float) -> Op[None]:
-        found = yield from leases.renew(self._bus.scope, self.leases, ttl)
-        self._taken = leases.Leased(found, self.renewed, self.displaced)
+        renewed = yield from leases.renew(self._bus.scope, self.leases, ttl)
+        self._taken = leases.Leased(renewed, self.renewed, self.displaced)
 
     def _drop(self, *, strictly: bool = False) -> Op[None]:
         gone = yield from leases.end(self._bus.scope, self.leases)

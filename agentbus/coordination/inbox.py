@@ -134,9 +134,9 @@ def read(
         (scope.keys.inbox(agent), scope.keys.inbox_at(agent)),
         (limit, _PAGE_BYTES, start, *wanted, skip[0], skip[1]),
     )
-    found = [as_message(agent, *entry) for entry in (*urgent, *others)]
-    left_out = bool(more) or len(found) > limit
-    return Page(tuple(found[:limit]), int(unread), left_out, text(tail), int(now) / 1000)
+    messages = [as_message(agent, *entry) for entry in (*urgent, *others)]
+    left_out = bool(more) or len(messages) > limit
+    return Page(tuple(messages[:limit]), int(unread), left_out, text(tail), int(now) / 1000)
 
 
 def _own(scope: Scope, known: str) -> str:
@@ -260,7 +260,7 @@ def mark(scope: Scope, ids: Sequence[str], kind: str = "heard") -> Op[int]:
         (*keys_of(scope, agent), keys.agents),
         (
             *(agent, kind, NAMES_KEPT * 1000 if scope.peers else "", _KEPT, _KEPT_FOR * 1000),
-            *(split_id(one)[0] for one in ids),
+            *(split_id(message)[0] for message in ids),
         ),
         writes=True,
     )
@@ -297,10 +297,14 @@ def _list(value: str) -> tuple[str, ...]:
     if not value:
         return ()
     try:
-        found = json.loads(value)
+        values = json.loads(value)
     except ValueError:
         return ()
-    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+    return (
+        tuple(value for value in values if isinstance(value, str))
+        if isinstance(values, list)
+        else ()
+    )
 
 
 # -- errors --

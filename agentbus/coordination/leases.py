@@ -105,7 +105,7 @@ def take(
         raise UsageError("no path was given", hint="give at least one")
     reason = "" if why is None else names.name("reason", why)
     part = scope.sub if sub is None else names.name("sub", sub)
-    pairs = [word for one in wanted for word in (one, "")]
+    pairs = [word for pattern in wanted for word in (pattern, "")]
     milliseconds = _milliseconds("ttl", ttl)
     until = None if not wait else scope.monotonic() + _milliseconds("wait", wait) / 1000
     once, resent = once or scope.once(), False
@@ -146,13 +146,13 @@ def leased(reply: list[Any]) -> Leased:
 def untake(scope: Scope, reply: list[Any]) -> Op[list[str]] | None:
     """Return what ends the leases that a request has taken, by its reply; those it renewed stay."""
     taken = leased(reply)
-    new = [one for one, old in zip(taken.leases, taken.renewed, strict=True) if not old]
+    new = [held for held, old in zip(taken.leases, taken.renewed, strict=True) if not old]
     return end(scope, new) if new else None
 
 
 def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease, ...]]:
     """Extend leases that this agent holds to `ttl` seconds from now, all or none. Raises `NotHolder`."""
-    pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
+    pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
     once = scope.once()
     step = taking(scope, once, _milliseconds("ttl", ttl), pairs)
     reply = yield step
@@ -173,7 +173,7 @@ def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
     if force and not wanted:
         raise UsageError("no path was given", hint="name those that others are to lose")
-    pairs = [word for one in wanted for word in (one, "")]
+    pairs = [word for pattern in wanted for word in (pattern, "")]
     ended, missing = yield from _drop(scope, pairs, force=force, every=not wanted)
     for number, other in missing:
         raise _not_own(scope, wanted[number - 1], other, "drop")
@@ -216,14 +216,14 @@ def _not_own(scope: Scope, pattern: str, other: Lease | None, what: str) -> NotH
 
 def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:
     """End the leases with these tokens, and return the patterns of those that had ended before."""
-    pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
+    pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
     _, missing = yield from _drop(scope, pairs)
     return [held_now[number - 1].pattern for number, _ in missing]
 
 
 def end_of(scope: Scope, agent: str, held_now: Sequence[Lease] = ()) -> Op[list[Lease]]:
     """End leases of any agent by their tokens, without any all of them; return those that had not ended."""
-    pairs = [word for one in held_now for word in (one.pattern, str(one.token))]
+    pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
     ended, _ = yield from _drop(scope, pairs, every=not held_now, agent=agent)
     return list(ended)
 
@@ -234,11 +234,11 @@ def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease
     The number is that of all pairs of a pattern and another agent's lease.
     """
     reply = yield Script("leased", (scope.keys.leases,), (scope.agent, *wanted))
-    found = [
+    overlaps = [
         (wanted[int(number) - 1], lease(json))
         for number, json in zip(reply[1::2], reply[2::2], strict=True)
     ]
-    return found, int(reply[0])
+    return overlaps, int(reply[0])
 
 
 def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None]]:
@@ -249,11 +249,11 @@ def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
     if not wanted:
         raise UsageError("no path was given", hint="give at least one")
-    found, others = yield from check(scope, wanted)
+    overlaps, others = yield from check(scope, wanted)
     if others:
-        raise refusal(*found[0], others - 1)
-    own = dict(found)
-    return {one: own.get(one) for one in wanted}
+        raise refusal(*overlaps[0], others - 1)
+    own = dict(overlaps)
+    return {pattern: own.get(pattern) for pattern in wanted}
 
 
 def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]:
@@ -263,27 +263,27 @@ def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]
     are found.
     """
     known = yield from leases(scope)
-    if all(one.agent == scope.agent for one in known):
+    if all(known_lease.agent == scope.agent for known_lease in known):
         return []
     named = of_files(files, by_worktree=scope.leases_by_worktree)
     wanted = [*named]
-    found: list[tuple[str, Lease]] = []
+    overlaps: list[tuple[str, Lease]] = []
     for at in range(0, len(wanted), MOST_PATTERNS):
         page, _ = yield from check(scope, wanted[at : at + MOST_PATTERNS])
-        found += [(named[path], one) for path, one in page if one.agent != scope.agent]
-    return found
+        overlaps += [(named[path], other) for path, other in page if other.agent != scope.agent]
+    return overlaps
 
 
 def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
     """Return a lease that overlaps a path or pattern, another agent's first; None if there is none."""
-    found, _ = yield from check(scope, patterns([path], by_worktree=scope.leases_by_worktree))
-    return found[0][1] if found else None
+    overlaps, _ = yield from check(scope, patterns([path], by_worktree=scope.leases_by_worktree))
+    return overlaps[0][1] if overlaps else None
 
 
 def leases(scope: Scope) -> Op[list[Lease]]:
     """Return the leases in force, by pattern and agent."""
     reply = yield Script("leased", (scope.keys.leases,), (scope.agent,))
-    return sorted(map(lease, reply[2::2]), key=lambda one: (one.pattern, one.agent))
+    return sorted(map(lease, reply[2::2]), key=lambda held: (held.pattern, held.agent))
 
 
 def lease(reply: bytes) -> Lease:
@@ -306,17 +306,17 @@ def held(wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
     return refusal(wanted[int(pairs[0]) - 1], lease(pairs[1]), number - 1)
 
 
-def refusal(path: str, one: Lease, others: int = 0) -> LeaseHeld:
+def refusal(path: str, conflict: Lease, others: int = 0) -> LeaseHeld:
     """Return the error for a path that another agent has leased, and how many other conflicts there are."""
     more = f"; {others} more conflict{'' if others == 1 else 's'}" if others else ""
     return LeaseHeld(
-        f"{shown(path)} is {one.described()}{more}",
+        f"{shown(path)} is {conflict.described()}{more}",
         # Not by force: models do what hints say.
-        hint=f"do something else, or {ask_for(one.agent)}",
-        agent=one.agent,
-        why=one.why,
-        until=one.until,
-        pattern=one.pattern,
+        hint=f"do something else, or {ask_for(conflict.agent)}",
+        agent=conflict.agent,
+        why=conflict.why,
+        until=conflict.until,
+        pattern=conflict.pattern,
         path=path,
         others=others,
     )
@@ -394,17 +394,17 @@ def patterns(
         ) from None
     root = repository()[0] or here
     first = worktree(root) if by_worktree else ""
-    found = list(
+    relative = list(
         dict.fromkeys(
             written(within(path, here, root, literal=literal), first, literal=literal)
             for path in paths
         )
     )
-    if len(found) > MOST_PATTERNS:
+    if len(relative) > MOST_PATTERNS:
         raise _mistake(
-            f"there are {len(found)} patterns", hint=f"give at most {MOST_PATTERNS} at a time"
+            f"there are {len(relative)} patterns", hint=f"give at most {MOST_PATTERNS} at a time"
         )
-    return found
+    return relative
 
 
 def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> dict[str, str]:

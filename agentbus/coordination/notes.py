@@ -92,8 +92,8 @@ def forget(scope: Scope, key: str) -> Op[None]:
 
 def recall(scope: Scope, key: str) -> Op[Note]:
     """Return the note with this key."""
-    found = yield from reading.read(scope, key)
-    return as_note(key, found)
+    stored = yield from reading.read(scope, key)
+    return as_note(key, stored)
 
 
 def notes(
@@ -109,10 +109,10 @@ def notes(
         raise UsageError(f"latest is {latest!r}", hint="give a number of notes")
     labels = _labels(tags)
     if labels:
-        found = yield Script(
+        tagged = yield Script(
             "tagged", [scope.keys.tag(tag) for tag in labels], (int(every), latest)
         )
-        titles = [text(title) for title in found[::2]]
+        titles = [text(title) for title in tagged[::2]]
     else:
         titles = yield from newest(scope, latest)
     replies = []
@@ -148,9 +148,9 @@ def newest(scope: Scope, latest: int) -> Op[list[str]]:
     newest = dict.fromkeys(titles)
     prefix = scope.keys.jot("")
     stored = yield from scan(scope, "jot")
-    found = {text(key_bytes(key))[len(prefix) :] for key in stored}
+    existing = {text(key_bytes(key))[len(prefix) :] for key in stored}
     indexed = yield from or_empty(members(scope.keys.jots), [])
-    return [*newest, *found.difference(newest, indexed)]
+    return [*newest, *existing.difference(newest, indexed)]
 
 
 def _labels(tags: Sequence[str]) -> list[str]:

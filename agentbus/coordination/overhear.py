@@ -66,7 +66,7 @@ def overhear(
     """
     if begin not in BEGINNINGS:
         raise _mistake(f"start is {begin!r}", hint="use one of first, newest")
-    wanted = [*dict.fromkeys(names.name("topic", one) for one in names.items("topic", topics))]
+    wanted = [*dict.fromkeys(names.name("topic", topic) for topic in names.items("topic", topics))]
     _check(limit, last, start, follow, timeout)
     reader = _Reader(scope, wanted, limit, others, make)
     if reset:
@@ -150,7 +150,7 @@ def catch_up(
     make: Callable[[str, dict[str, str]], object] = heard,
 ) -> Op[None]:
     """Move this agent's cursors to the channel's end, and emit an entry with the event `skipped`."""
-    wanted = [*dict.fromkeys(names.name("topic", one) for one in topics)]
+    wanted = [*dict.fromkeys(names.name("topic", topic) for topic in topics)]
     reader = _Reader(scope, wanted, None, False, make)
     count, first, last, added, _ = yield from reader.unheard()
     yield reader.advance(text(last), str(added))
@@ -307,20 +307,20 @@ class _Reader:
     def emit_last(self, count: int) -> Op[None]:
         """Emit the newest `count` matching messages, oldest first; no cursor moves."""
         yield floor()
-        found: list[tuple[str, dict[str, str]]] = []
+        matching: list[tuple[str, dict[str, str]]] = []
         end = "+"
-        while len(found) < count:
+        while len(matching) < count:
             entries = yield Command(
                 "XREVRANGE", self.scope.keys.channel, end, "-", "COUNT", _EXAMINED_AT_ONCE
             )
             for entry_id, flat in entries:
                 named = written(flat)
-                if self._matches(named) and len(found) < count:
-                    found.append((text(entry_id), named))
+                if self._matches(named) and len(matching) < count:
+                    matching.append((text(entry_id), named))
             if len(entries) < _EXAMINED_AT_ONCE:
                 break
             end = f"({text(entries[-1][0])}"
-        for entry in reversed(found):
+        for entry in reversed(matching):
             yield Emit(self.make(*entry))
 
     def _emit(self, entries: list[Any], examined: str, ordinals: _Ordinals) -> Op[None]:

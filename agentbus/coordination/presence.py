@@ -89,8 +89,8 @@ def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[
     An agent is present for a day after it was seen, unless it is `gone`; one without a record is present
     for an hour after it used the channel. Each 100 of them are read in one step.
     """
-    _, found = yield from present_now(scope, every=every, limit=limit)
-    return found
+    _, agents = yield from present_now(scope, every=every, limit=limit)
+    return agents
 
 
 def present_now(
@@ -100,19 +100,19 @@ def present_now(
     whole = isinstance(limit, int) and not isinstance(limit, bool)
     if limit is not None and not (whole and limit >= 0):
         raise _mistake(f"the limit is {limit!a}", hint="give a number of agents")
-    found: list[Presence] = []
+    agents: list[Presence] = []
     at, now = 0, 0.0
-    while limit is None or len(found) < limit:
+    while limit is None or len(agents) < limit:
         page = yield from listed(scope, at)
         if not page:
             break
         at += AT_ONCE
         now, known = yield from read(scope, page)
-        found += [one for one in known if every or is_there(one, now)]
+        agents += [presence for presence in known if every or is_there(presence, now)]
         if len(page) < AT_ONCE or (not every and now - page[-1][1] > KEPT):
             break
-    found.sort(key=lambda one: -one.seen)
-    return now, found if limit is None else found[:limit]
+    agents.sort(key=lambda presence: -presence.seen)
+    return now, agents if limit is None else agents[:limit]
 
 
 def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
@@ -120,18 +120,18 @@ def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
 
     Each 100 of them are read in one step.
     """
-    found: list[Presence | None] = []
+    presences: list[Presence | None] = []
     for at in range(0, len(agents), AT_ONCE):
         names_of = agents[at : at + AT_ONCE]
-        scores = yield Batch([("ZSCORE", scope.keys.agents, one) for one in names_of])
-        used = [score(one) if isinstance(one, bytes) else None for one in scores]
-        page = [(one, last or 0.0) for one, last in zip(names_of, used, strict=True)]
+        scores = yield Batch([("ZSCORE", scope.keys.agents, agent) for agent in names_of])
+        used = [score(value) if isinstance(value, bytes) else None for value in scores]
+        page = [(agent, last or 0.0) for agent, last in zip(names_of, used, strict=True)]
         _, known = yield from read(scope, page)
-        found += [
-            None if last is None and one.state is None else one
-            for one, last in zip(known, used, strict=True)
+        presences += [
+            None if last is None and presence.state is None else presence
+            for presence, last in zip(known, used, strict=True)
         ]
-    return found
+    return presences
 
 
 def listed(scope: Scope, at: int) -> Op[list[tuple[str, float]]]:
@@ -167,15 +167,15 @@ def this_place(scope: Scope) -> dict[str, str]:
 def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, list[Presence]]]:
     """Return the server's time, and the presence of at most 100 agents that were listed."""
     keys = scope.keys
-    each = [(keys.who(one), keys.inbox(one), keys.inbox_at(one)) for one, _ in agents]
-    now, *found = yield Script(
+    each = [(keys.who(agent), keys.inbox(agent), keys.inbox_at(agent)) for agent, _ in agents]
+    now, *replies = yield Script(
         "who",
         (keys.leases, *(key for three in each for key in three)),
         [agent for agent, _ in agents],
     )
     read = [
         _presence(agent, last, fields(flat), int(unread), tuple(sorted(map(text, leases))))
-        for (agent, last), (flat, unread, leases) in zip(agents, found, strict=True)
+        for (agent, last), (flat, unread, leases) in zip(agents, replies, strict=True)
     ]
     return int(now) / 1000, read
 
@@ -212,11 +212,11 @@ def _presence(
     )
 
 
-def is_there(one: Presence, now: float) -> bool:
+def is_there(presence: Presence, now: float) -> bool:
     """Report whether an agent counts as present."""
-    if one.state is None:
-        return now - one.seen <= RECENT
-    return one.state != "gone"
+    if presence.state is None:
+        return now - presence.seen <= RECENT
+    return presence.state != "gone"
 
 
 def _time(value: str) -> float | None:

@@ -20,15 +20,15 @@ def read(scope: Scope, key: str) -> Op[list[bytes]]:
         raise ServerReply(f"WRONGTYPE {scope.keys.jot(title)} is not a hash")
     if not reply[0]:
         raise missing(title)
-    found: list[bytes] = reply[0]
-    return found
+    flat: list[bytes] = reply[0]
+    return flat
 
 
 def value(scope: Scope, key: str) -> Op[bytes]:
     """Return the value of a note, as it is stored; empty if it has none. Raises `NotFound`."""
-    found = yield from read(scope, key)
+    flat = yield from read(scope, key)
     # Raises for a reply of another shape, which is then an error of the server.
-    return b"".join((found[found.index(b"value") + 1],)) if b"value" in found[::2] else b""
+    return b"".join((flat[flat.index(b"value") + 1],)) if b"value" in flat[::2] else b""
 
 
 def missing(title: str) -> NotFound:

@@ -62,8 +62,8 @@ def receipt(
     The reader wakes the waiter. `given` is the wait that an error names, if `wait` is the rest of it.
     Raises `NotFound`, and `TimedOut` with how far the message got.
     """
-    _, found = yield from receipt_now(scope, known, wait=wait, until=until, given=given)
-    return found
+    _, progress = yield from receipt_now(scope, known, wait=wait, until=until, given=given)
+    return progress
 
 
 def receipt_now(
@@ -89,12 +89,12 @@ def receipt_now(
         )
         if not reply:
             raise inbox.no_message(known)
-        found, tail = _receipt(known, entry_id, agent, reply), text(reply[9])
-        if end is None or met(found, until):
-            return int(reply[10]) / 1000, found
+        progress, tail = _receipt(known, entry_id, agent, reply), text(reply[9])
+        if end is None or met(progress, until):
+            return int(reply[10]) / 1000, progress
         left = end - scope.monotonic()
         if left <= 0:
-            raise _late(found, until, wait if given is None else given)
+            raise _late(progress, until, wait if given is None else given)
         yield Wait(bell, tail, min(left, _RECHECK))
 
 
@@ -103,22 +103,22 @@ def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
 
     They are looked up in batches, which are not atomic.
     """
-    keys, found = scope.keys, []
+    keys, receipts = scope.keys, []
     for at in range(0, len(messages), _AT_ONCE):
         page = messages[at : at + _AT_ONCE]
         commands: list[tuple[str, ...]] = []
-        for one in page:
-            entry_id = one.id.partition("@")[0]
-            commands.append(("HMGET", keys.inbox_at(one.to), *_CURSORS, entry_id))
-            commands.append(("HGET", keys.answers(one.to), entry_id))
+        for message in page:
+            entry_id = message.id.partition("@")[0]
+            commands.append(("HMGET", keys.inbox_at(message.to), *_CURSORS, entry_id))
+            commands.append(("HGET", keys.answers(message.to), entry_id))
         replies = yield Batch(commands)
-        for one, cursors, answered in zip(page, replies[::2], replies[1::2], strict=True):
+        for message, cursors, answered in zip(page, replies[::2], replies[1::2], strict=True):
             # Another program may have stored other types.
             words = [*cursors] if isinstance(cursors, list) else [None] * (len(_CURSORS) + 1)
             words += [answered if isinstance(answered, bytes) else None]
             reply = [b"", *(word or b"" for word in words)]
-            found.append(_receipt(one.id, one.id.partition("@")[0], one.to, reply))
-    return found
+            receipts.append(_receipt(message.id, message.id.partition("@")[0], message.to, reply))
+    return receipts
 
 
 def check_until(until: str) -> None:
@@ -127,9 +127,9 @@ def check_until(until: str) -> None:
         raise UsageError(f"{until!r} cannot be waited for", hint=f"use one of {', '.join(UNTIL)}")
 
 
-def met(found: Receipt, until: str) -> bool:
+def met(progress: Receipt, until: str) -> bool:
     """Tell whether a message was read, or answered."""
-    return found.state == "answered" or (until == "read" and found.state == "read")
+    return progress.state == "answered" or (until == "read" and progress.state == "read")
 
 
 def told(
@@ -155,18 +155,18 @@ def told(
     if wait is None:
         return sent
     left = max(0.0, end - scope.monotonic())
-    found = yield from receipt(scope, sent.id, wait=left, until=until, given=wait)
-    answered = yield from answer(scope, found)
+    progress = yield from receipt(scope, sent.id, wait=left, until=until, given=wait)
+    answered = yield from answer(scope, progress)
     if answered is not None:
         yield from inbox.mark(scope, [answered.id])
     return replace(sent, answer=answered)
 
 
-def answer(scope: Scope, found: Receipt) -> Op[InboxMessage | None]:
+def answer(scope: Scope, progress: Receipt) -> Op[InboxMessage | None]:
     """Return the answer to a message of this agent, None if it is no longer kept; it stays unread."""
-    if found.answered is None:
+    if progress.answered is None:
         return None
-    entry_id, agent = inbox.split_id(found.answered)
+    entry_id, agent = inbox.split_id(progress.answered)
     if agent != scope.agent:
         return None
     page = yield Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id)
@@ -211,19 +211,19 @@ def _when(past: str, entry_id: str) -> float | None:
     return None
 
 
-def _late(found: Receipt, until: str, wait: float | None) -> Exception:
-    who = names.word(found.to)
-    if found.state == "read":
+def _late(progress: Receipt, until: str, wait: float | None) -> Exception:
+    who = names.word(progress.to)
+    if progress.state == "read":
         far = f"{who} has read it"
     else:
-        was = "was notified of it, but has not read it" if found.state == "notified" else ""
+        was = "was notified of it, but has not read it" if progress.state == "notified" else ""
         far = f"{who} {was or 'has not read it yet'}"
     what = "no answer" if until == "answer" else "not read"
-    word = names.shell_word(found.id)
+    word = names.shell_word(progress.id)
     wanted = "" if until == "answer" else " --for read"
     return TimedOut(
         f"{what} in {wait:g} s: {far}",
-        hint=f"wait on with bus.receipts({found.id!a}, wait=60, until={until!r})",
+        hint=f"wait on with bus.receipts({progress.id!a}, wait=60, until={until!r})",
         shell_hint=f"wait on with 'agentbus receipts {word} --wait 60{wanted}'",
     )
 
@@ -233,8 +233,8 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
 
     Raises `NotFound`.
     """
-    _, found = yield from heard_by_now(scope, entry_id)
-    return found
+    _, receipts = yield from heard_by_now(scope, entry_id)
+    return receipts
 
 
 def heard_by_now(scope: Scope, entry_id: str) -> Op[tuple[float, list[Receipt]]]:
@@ -251,12 +251,13 @@ def heard_by_now(scope: Scope, entry_id: str) -> Op[tuple[float, list[Receipt]]]
         )
     named = fields(page[0][1])
     topic = named.get("topic")
-    now, found = yield from present_now(scope, limit=_MOST_PRESENT)
-    here = [one.agent for one in found if one.agent != named.get("agent_id")]
+    now, present = yield from present_now(scope, limit=_MOST_PRESENT)
+    here = [agent.agent for agent in present if agent.agent != named.get("agent_id")]
     if not here:
         return now, []
     asked = [
-        ("MGET", keys.cursor(one), *([keys.cursor(one, topic)] if topic else ())) for one in here
+        ("MGET", keys.cursor(agent), *([keys.cursor(agent, topic)] if topic else ()))
+        for agent in here
     ]
     replies = yield Batch(asked)
     has = [

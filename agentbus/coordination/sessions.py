@@ -53,14 +53,14 @@ def lives(host: bytes, process: bytes, silent: bytes) -> bool:
 
 def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:
     """Return which agent a session is, None if it was never recorded."""
-    found = yield Command("HGET", scope.keys.client_sessions, f"{client}:{session}")
-    return None if found is None else text(found)
+    agent = yield Command("HGET", scope.keys.client_sessions, f"{client}:{session}")
+    return None if agent is None else text(agent)
 
 
 def session_of(scope: Scope, agent: str) -> Op[tuple[str, str] | None]:
     """Return the client and the id of an agent's session, None if it has none."""
-    found = yield Command("HGET", scope.keys.client_sessions, escape(agent))
-    client, colon, session = text(found or b"").partition(":")
+    stored = yield Command("HGET", scope.keys.client_sessions, escape(agent))
+    client, colon, session = text(stored or b"").partition(":")
     return (client, session) if colon else None
 
 
@@ -75,6 +75,6 @@ def _prune(scope: Scope) -> Op[None]:
     for at in range(0, len(fields), _AT_ONCE):
         page = fields[at : at + _AT_ONCE]
         there = yield Batch([("EXISTS", keys.who(agents[field])) for field in page])
-        gone = [field for field, found in zip(page, there, strict=True) if found == 0]
+        gone = [field for field, exists in zip(page, there, strict=True) if exists == 0]
         if gone:
             yield Command("HDEL", keys.client_sessions, *gone)

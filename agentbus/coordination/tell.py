@@ -99,7 +99,7 @@ def tell_now(
     give: Sequence[str] = (),
 ) -> Op[tuple[float, list[Sent]]]:
     """Return the server's time, and what `tell` returns."""
-    agents = [*dict.fromkeys(names.name("agent", one) for one in names.items("agent", to))]
+    agents = [*dict.fromkeys(names.name("agent", agent) for agent in names.items("agent", to))]
     if not agents:
         raise mistake("no agent was named", hint="name at least one")
     names.at_most("agent", len(agents))
@@ -136,12 +136,12 @@ def reply_now(scope: Scope, answered: str, body: str) -> Op[tuple[float, Sent]]:
             shell_hint="answer messages to this agent, or give --agent",
         )
     page = yield Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id)
-    found = as_message(agent, *page[0]) if page else None
-    if found is None or not found.agent_id:
+    message = as_message(agent, *page[0]) if page else None
+    if message is None or not message.agent_id:
         raise no_message(answered)
-    words = ["message", said, "thread", found.thread, "reply_to", found.id]
-    words += ["topic", found.topic] if found.topic else []
-    now, (sent,) = yield from _send(scope, [found.agent_id], words, answered=entry_id)
+    words = ["message", said, "thread", message.thread, "reply_to", message.id]
+    words += ["topic", message.topic] if message.topic else []
+    now, (sent,) = yield from _send(scope, [message.agent_id], words, answered=entry_id)
     return now, sent
 
 
@@ -159,14 +159,18 @@ def _send(
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
     argv += [scope.exchange_limit, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
     argv += [len(gives), *gives]
-    for one in to:
-        argv += [one, _kept(one)]
+    for recipient in to:
+        argv += [recipient, _kept(recipient)]
     step = Script(
         "tell",
         (
             *(keys.agents, once.key, keys.leases, keys.lease_fence, keys.lease_bell),
             *keys_of(scope, agent),
-            *(key for one in to for key in (keys.inbox(one), keys.inbox_at(one), keys.who(one))),
+            *(
+                key
+                for recipient in to
+                for key in (keys.inbox(recipient), keys.inbox_at(recipient), keys.who(recipient))
+            ),
         ),
         argv,
         writes=True,
@@ -176,7 +180,7 @@ def _send(
     outcome = text(reply[0])
     if outcome in ("sent", "before"):
         before = outcome == "before"
-        sent = [_sent(agent, found, before) for agent, found in zip(to, reply[2:], strict=True)]
+        sent = [_sent(agent, fields, before) for agent, fields in zip(to, reply[2:], strict=True)]
         return int(reply[1]) / 1000, sent
     if outcome == "nobody":
         known = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
@@ -186,12 +190,12 @@ def _send(
     raise _refused(outcome, text(reply[1]), int(reply[2]))
 
 
-def _sent(agent: str, found: list[Any], before: bool) -> Sent:
-    entry_id, unread, presence, at, last = found
+def _sent(agent: str, fields: list[Any], before: bool) -> Sent:
+    entry_id, unread, presence, at, last = fields
     shown, state = text(at), text(presence)
     recorded = int(shown) / 1000 if is_number(shown) else None
     used = score(last) if last else None
-    seen = max((one for one in (recorded, used) if one is not None), default=None)
+    seen = max((moment for moment in (recorded, used) if moment is not None), default=None)
     if state == "gone" and (used or 0.0) > (recorded or 0.0) + 1:
         # It has used the bus since.
         state = ""
@@ -227,7 +231,9 @@ def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
     others = [name for name in known if name != agent]
     near: dict[str, None] = {}
     for name in unknown:
-        near |= dict.fromkeys(one for one in others if one.startswith(name) or name.startswith(one))
+        near |= dict.fromkeys(
+            other for other in others if other.startswith(name) or name.startswith(other)
+        )
         near |= dict.fromkeys(get_close_matches(name, others))
     shown = [names.word(name) for name in [*near][:3]] or [names.word(name) for name in others[:3]]
     said = "nobody else was ever here"

@@ -277,13 +277,13 @@ class _Watch:
     def _heard(self, flag: str, event: str, message: dict[str, str]) -> None:
         # With `any`, a flag that failed may succeed later.
         self.failed.pop(flag, None)
-        found = self._completion(
+        completion = self._completion(
             flag, message.get("agent_id"), id_time(self.tail), message.get("note")
         )
         if self._meets(event):
-            self.met[flag] = found
+            self.met[flag] = completion
         elif event == "failed" and self.fails:
-            self.failed[flag] = found
+            self.failed[flag] = completion
 
     def _meets(self, event: str) -> bool:
         if self.until == "satisfied":
@@ -357,7 +357,7 @@ def _failed(failures: list[Completion]) -> FlagFailed:
     first = failures[0]
     said = f"the flag {first.flag!r} failed"
     if len(failures) > 1:
-        said = f"the flags {' and '.join(repr(one.flag) for one in failures)} failed"
+        said = f"the flags {' and '.join(repr(failure.flag) for failure in failures)} failed"
     by = f" (by {names.word(first.by)})" if first.by else ""
     return FlagFailed(
         said + by + (f": {first.note}" if first.note else ""),

@@ -71,11 +71,11 @@ def waiters(scope: Scope) -> Op[list[Waiter]]:
     if not isinstance(records, list):
         return []
     now = int(time[0]) * 1000
-    found = []
+    waiting = []
     for record, until in zip(records[::2], records[1::2], strict=True):
         parts = text(record).split("\n")
         # Another program may have written anything.
         if float(until) > now and len(parts) == 5 and is_number(parts[3]):
             flag, state, agent, since, _ = parts
-            found.append(Waiter(flag, state, agent, int(since) / 1000))
-    return sorted(found, key=lambda one: (one.flag, one.since))
+            waiting.append(Waiter(flag, state, agent, int(since) / 1000))
+    return sorted(waiting, key=lambda waiter: (waiter.flag, waiter.since))
