@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import agentbus
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.store.scope import Intervals
 from agentbus.store.steps import Command, Wait
 from agentbus.store.verb import Patient
@@ -43,7 +43,7 @@ class SmallWorker:
         self.running = 0
         self.ended = threading.Event()
         self._bus, self._handler = bus, handler
-        self._of = Consumption(bus.scope, queue, group, self.name)
+        self._of = QueueConsumer(bus.scope, queue, group, self.name)
         self._bell = bus.scope.keys.bell(queue)
         self._ending = False
         self._beaten = threading.Condition()

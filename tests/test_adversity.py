@@ -12,7 +12,7 @@ import pytest
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from agentbus.store.resp import digest
@@ -89,7 +89,7 @@ def lossy(own_server) -> Iterator[Proxy]:
 
 def test_the_count_of_a_task_that_its_first_holder_has_done_goes_with_it(near_bus, project):
     # given a task that another consumer reclaimed from a frozen one, and this one again from the other
-    frozen, other = (Consumption(near_bus.scope, "mail", "default", name) for name in "ab")
+    frozen, other = (QueueConsumer(near_bus.scope, "mail", "default", name) for name in "ab")
     near_bus._run("work", frozen.prepare())
     near_bus.queue("mail").publish("hi")
     _, (task,) = near_bus._run("work", frozen.turn({}, 0.0, 1))
@@ -118,7 +118,7 @@ def near_bus(own_server, project) -> Iterator[agentbus.Bus]:
     """A bus that sees what really happened."""
     with agentbus.connect(own_server.url, project=project, agent="auditor") as bus:
         # The server knows all scripts, so that an answer that is lost is not that it does not.
-        other = Consumption(bus.scope, "another", "default", "other")
+        other = QueueConsumer(bus.scope, "another", "default", "other")
         for op in (
             other.prepare(),
             other.turn({}, 0.0, 1),
@@ -247,7 +247,7 @@ def test_no_stale_acknowledgement_counts_because_an_unknown_task_makes_the_numbe
     worker = subscribed(far_bus, "serial", print, visibility=AGES)
     _, batch = worker._do(worker._fetcher.new(20))
     # and one that it does not, since an answer was lost
-    other = Consumption(near_bus.scope, "mail", "default", "other")
+    other = QueueConsumer(near_bus.scope, "mail", "default", "other")
     queue.publish("unknown")
     _, (task,) = near_bus._run("work", other.turn({}, 0.0, 1))
     near_bus._run("work", other.retry(task, 0.0))
@@ -548,7 +548,7 @@ def test_a_retry_that_was_taken_and_not_begun_has_not_used_an_attempt(bus):
     for _ in range(5):
         worker._fetcher.look_again()
         (task,), _ = worker._do(worker._fetcher.retries(1, 1))
-        assert worker._do(worker._fetcher.admitted(task))
+        assert worker._do(worker._fetcher.admit(task))
         assert task.attempt == 2
         worker._acker.release(task)
 

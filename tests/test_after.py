@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.queues import dependencies, dependents
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from agentbus.store.steps import Script, one_step
@@ -553,7 +553,7 @@ def test_what_waits_for_one_that_was_trimmed_away_is_buried(
     ask(bus, "XTRIM", keys.queue("mail"), "MAXLEN", 1)
 
     # Its worker is not heard of again; another finds what is left of it.
-    other = Consumption(bus.scope, "mail", "default", "other")
+    other = QueueConsumer(bus.scope, "mail", "default", "other")
     bus._run("reclaim", other.reclaim("normal", 0.0, "-", 10))
     if delay is not None:
         # What its id was went with it.

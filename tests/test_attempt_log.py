@@ -11,7 +11,7 @@ import pytest
 import agentbus
 from agentbus.core.stream import text
 from agentbus.queues.attempt_log import unpacked
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.policy import Policies
 from agentbus.queues.retry import Backoff, Snooze
 from agentbus.store.steps import Batch, Command, one_step
@@ -313,15 +313,15 @@ def test_an_entry_of_another_program_is_refused(entry: dict[bytes, bytes]) -> No
 
 def test_what_several_workers_acknowledge_at_once_has_rows(logged: agentbus.Bus) -> None:
     ids = logged.queue("mail").publish_many(range(100))
-    consumer = Consumption(logged.scope, "mail", "default", "one", recorded=1000)
+    consumer = QueueConsumer(logged.scope, "mail", "default", "one", recorded=1000)
     logged.runner.run(consumer.prepare())
     taken = logged.runner.run(consumer.take(100, 0.01))
     assert consumer.log is not None
 
     for some in (taken[:40], taken[40:]):
         # Of the first ones, it holds others beside them.
-        consumer.log.ended(some)
+        consumer.log.remember(some)
         done = {"normal": [task.entry_id for task in some]}
-        assert logged.runner.run(consumer.turn_over(done, 0.0, 1)) == ([], [])
+        assert logged.runner.run(consumer.turn_all_done(done, 0.0, 1)) == ([], [])
 
     assert brief(logged) == [(one, 1, "done") for one in ids]

@@ -12,7 +12,7 @@ import agentbus
 import agentbus.aio
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, Refused, TaskBuried, TaskCancelled, TaskFailed
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.retry import Backoff
 from agentbus.routing import Router, parse
 from tests.conftest import Connect
@@ -243,9 +243,9 @@ def test_a_blocked_fetch_skips_a_task_that_was_cancelled_before_it(bus: agentbus
     drained(bus)
     task, _ = queue.publish_many([1, 2])
     bus.cancel(task)
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
 
-    consumer = Consumption(bus.scope, "mail", "default", "w")
+    consumer = QueueConsumer(bus.scope, "mail", "default", "w")
 
     taken = bus._run("take", consumer.take(10, 1.0))
 
@@ -277,7 +277,7 @@ def test_a_task_that_is_cancelled_just_as_a_worker_takes_it_is_settled(
     bus.cancel(queue.publish(1))
     task, other = queue.publish_many([agentbus.Task(2, reply_to="answers"), 3])
     second = queue.publish(4, after=task)
-    consumer = Consumption(connect("bob").scope, "mail", "default", "bob")
+    consumer = QueueConsumer(connect("bob").scope, "mail", "default", "bob")
     bus._run("work", consumer.prepare())
     taken = bus._run("work", consumer.turn({}, 0.0, 3, 0))[1]
     # before the worker looks which of them were cancelled
@@ -460,7 +460,7 @@ def test_a_task_that_was_given_back_after_it_was_cancelled_does_not_run(
     bus: agentbus.Bus, connect: Connect
 ) -> None:
     task = bus.queue("mail").publish(1)
-    holder = Consumption(connect("bob").scope, "mail", "default", "bob")
+    holder = QueueConsumer(connect("bob").scope, "mail", "default", "bob")
     bus._run("work", holder.prepare())
     (taken,) = bus._run("work", holder.take(1, 1.0))
     assert bus.cancel(task).state == "stopping"

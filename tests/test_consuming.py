@@ -6,16 +6,16 @@ from typing import Any
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.queues.consumer import Consumption, Taken
+from agentbus.queues.consumer import QueueConsumer, Taken
 from agentbus.queues.ids import PRIORITIES
 from agentbus.store.steps import Script, one_step
 from tests.conftest import Connect
 from tests.servers import ask
 
 
-def consumer(bus: agentbus.Bus, name: str = "me") -> Consumption:
+def consumer(bus: agentbus.Bus, name: str = "me") -> QueueConsumer:
     """Return a consumer of the queue `mail`, with its group made."""
-    made = Consumption(bus.scope, "mail", "default", name)
+    made = QueueConsumer(bus.scope, "mail", "default", name)
     bus._run("work", made.prepare())
     return made
 
@@ -24,20 +24,20 @@ def do(bus: agentbus.Bus, op: Any) -> Any:
     return bus._run("work", op)
 
 
-def taken(bus: agentbus.Bus, by: Consumption, number: int) -> list[Taken]:
+def taken(bus: agentbus.Bus, by: QueueConsumer, number: int) -> list[Taken]:
     """Publish so many tasks and take them."""
     bus.queue("mail").publish_many(range(number))
     return fetched(bus, by, number)
 
 
-def fetched(bus: agentbus.Bus, by: Consumption, number: int) -> list[Taken]:
+def fetched(bus: agentbus.Bus, by: QueueConsumer, number: int) -> list[Taken]:
     """Take new tasks."""
     _, found = do(bus, by.turn({}, 0.0, number))
     return list(found)
 
 
 def acknowledged(
-    bus: agentbus.Bus, by: Consumption, priority: str, ids: list[bytes]
+    bus: agentbus.Bus, by: QueueConsumer, priority: str, ids: list[bytes]
 ) -> list[bytes]:
     """Acknowledge tasks; returns those that were no longer the consumer's."""
     stale, _ = do(bus, by.turn({priority: ids}, 0.0, 0))
@@ -76,10 +76,10 @@ def test_tasks_around_one_that_still_runs_are_acknowledged(bus: agentbus.Bus, pr
 
 
 def turned_over(
-    bus: agentbus.Bus, by: Consumption, ids: list[bytes], count: int = 10
+    bus: agentbus.Bus, by: QueueConsumer, ids: list[bytes], count: int = 10
 ) -> tuple[list[bytes], list[Any]]:
     """Acknowledge all that was taken, and take more; returns the ids that were lost, and payloads."""
-    stale, found = do(bus, by.turn_over({"normal": ids}, 0.5, count))
+    stale, found = do(bus, by.turn_all_done({"normal": ids}, 0.5, count))
     return stale, [task.payload for task in found]
 
 
@@ -130,7 +130,7 @@ def test_a_late_copy_of_an_acknowledgement_of_all_leaves_as_many_later_tasks_alo
     # given a consumer that has acknowledged all it held, and has taken as many tasks since then
     mine = consumer(bus)
     ids = [task.entry_id for task in taken(bus, mine, 3)]
-    op = mine.turn_over({"normal": ids}, 0.0, 3)
+    op = mine.turn_all_done({"normal": ids}, 0.0, 3)
     first = next(op).first
     assert isinstance(first, Script)
     assert do(bus, one_step(first)) == [1, 1]

@@ -185,7 +185,7 @@ def test_a_write_that_was_answered_at_once_gives_its_slot_back():
     scope, step = Scope("p", "a"), Command("PING")
     first = scope.once()
     step.sendings = 1
-    scope.settled(first, step)
+    scope.free_slot(first, step)
 
     again = scope.once()
 
@@ -197,7 +197,7 @@ def test_a_write_that_was_sent_twice_keeps_its_slot():
     scope, step = Scope("p", "a"), Command("PING")
     first = scope.once()
     step.sendings = 2
-    scope.settled(first, step)
+    scope.free_slot(first, step)
 
     assert scope.once().key != first.key
 

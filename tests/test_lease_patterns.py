@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import example, given, strategies as st
 
-from agentbus.coordination.leases import within, worktree, written
+from agentbus.coordination.leases import relative_to, worktree, written
 from agentbus.store.memory import MemoryLink
 from agentbus.store.steps import Command
 from tests.profiles import times
@@ -202,8 +202,10 @@ def test_a_path_has_one_pattern_however_it_is_written(parts, data):
     assert written(plain) == written(written(plain))
     if data:
         assert written(noisy) == written(plain)
-        assert written(within(noisy, "/no/such", "/no/such")) == written(plain)
-        assert written(within(f"/no/such/{plain}", "/no/such/sub", "/no/such")) == written(plain)
+        assert written(relative_to(noisy, "/no/such", "/no/such")) == written(plain)
+        assert written(relative_to(f"/no/such/{plain}", "/no/such/sub", "/no/such")) == written(
+            plain
+        )
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,9 @@ def test_a_directory_is_all_that_is_in_it(tmp_path):
     (tmp_path / "src").mkdir()
     root = str(tmp_path)
 
-    assert [written(within(path, root, root)) for path in ("src", ".", root, "src/new", "new")] == [
+    assert [
+        written(relative_to(path, root, root)) for path in ("src", ".", root, "src/new", "new")
+    ] == [
         *("src/**", "**", "**"),
         *("src/new", "new"),
     ]
@@ -241,7 +245,7 @@ def test_a_link_to_a_directory_is_that_directory_unless_it_leads_out(tmp_path):
     (root / "data").symlink_to(tmp_path)
 
     spelled = ("lib/a.py", "lib", "lib/*.py", "data/a.csv", "lib/../src/b")
-    assert [written(within(path, str(root), str(root))) for path in spelled] == [
+    assert [written(relative_to(path, str(root), str(root))) for path in spelled] == [
         *("src/a.py", "src/**", "src/*.py", "data/a.csv", "src/b"),
     ]
 
@@ -255,7 +259,7 @@ def test_a_link_to_a_file_is_that_file_unless_it_leads_out(tmp_path):
         (root / "src" / name).symlink_to(target)
 
     spelled = ("lib/a.py", "lib/out", "src/new", "src/a.p?")
-    assert [within(path, str(root), str(root)) for path in spelled] == [
+    assert [relative_to(path, str(root), str(root)) for path in spelled] == [
         *("src/b.py", "src/out", "src/c.py", "src/a.p?"),
     ]
 

@@ -10,7 +10,7 @@ import pytest
 
 import agentbus
 from agentbus.core.keys import Keys
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from agentbus.store.resp import digest
@@ -47,7 +47,7 @@ def test_an_attempt_whose_beginning_is_told_twice_counts_once(far_bus, near_bus,
     # given a task that a consumer took over from a dead one
     near_bus.queue("mail").publish(1)
     near_bus.queue("mail").fetch()
-    consumer = Consumption(far_bus.scope, "mail", "default", "me")
+    consumer = QueueConsumer(far_bus.scope, "mail", "default", "me")
     near_bus._run("work", consumer.reclaim("normal", 0.0, "-", 1))
     (task,), *_ = near_bus._run("work", consumer.again("normal", 1))
     assert near_bus._run("work", consumer.begin(task)) == 2

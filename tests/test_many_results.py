@@ -8,7 +8,7 @@ import pytest
 
 import agentbus
 from agentbus.errors import NotFound, TaskBuried
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import Delivery
 from agentbus.queues.retry import Backoff
 from tests.conftest import Connect
@@ -134,7 +134,7 @@ def test_a_last_attempt_whose_worker_died_before_it_began_is_made_again(
 
     bus.subscribe("mail", fails, backoff=SOON, attempts=2).run_once()
     # when a worker takes it, and dies
-    dead = Consumption(bus.scope, "mail", "default", "dead")
+    dead = QueueConsumer(bus.scope, "mail", "default", "dead")
     while not bus._run("again", dead.again("normal", 10))[0]:
         pass
 
@@ -155,7 +155,7 @@ def test_an_attempt_after_a_failure_counts_if_its_worker_dies(bus: agentbus.Bus)
         raise ValueError
 
     bus.subscribe("mail", fails, backoff=SOON).run_once()
-    dead = Consumption(bus.scope, "mail", "default", "dead")
+    dead = QueueConsumer(bus.scope, "mail", "default", "dead")
     while not bus._run("again", dead.again("normal", 10))[0]:
         pass
 

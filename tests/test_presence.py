@@ -11,7 +11,7 @@ import pytest
 import agentbus
 from agentbus.core.keys import Keys, pause_field
 from agentbus.errors import InvalidName, InvalidPayload, NotFound, UsageError
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.store.scope import Intervals, Scope
 from agentbus.store.steps import Script
 from agentbus.workers.pause import Gate
@@ -536,12 +536,12 @@ def test_what_was_taken_and_not_begun_is_given_back_without_an_attempt(
     # given a new task, one that failed before, and one whose worker died
     queue = bus.queue("mail")
     queue.publish_many(["new", "failed", "abandoned"])
-    new = Consumption(bus.scope, "mail", "default", "one")
+    new = QueueConsumer(bus.scope, "mail", "default", "one")
     bus._run("prepare", new.prepare())
     _, (fresh, failed, abandoned) = bus._run("take", new.turn({}, 0.0, 3))
     failed.attempt = 3
     bus._run("retry", new.retry(failed, 0.0))
-    other = Consumption(bus.scope, "mail", "default", "two")
+    other = QueueConsumer(bus.scope, "mail", "default", "two")
     (again,), *_ = bus._run("again", other.again("normal", 10))
     ask(
         *(bus, "XCLAIM", bus.scope.keys.queue("mail"), "default", "two", 0),

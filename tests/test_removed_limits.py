@@ -123,7 +123,7 @@ def test_a_worker_that_does_not_know_yet_that_a_limit_was_removed_puts_nothing_a
     # when the limit is removed by a program that ends before it could do more
     ask(bus, "HDEL", bus.scope.keys.paused, "limit:mail")
     if asks:
-        assert [late._do(late._fetcher.admitted(one)) for one in taken] == [True, True]
+        assert [late._do(late._fetcher.admit(one)) for one in taken] == [True, True]
     else:
         late._do(late._fetcher.retries(1))
 

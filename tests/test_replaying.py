@@ -12,7 +12,7 @@ from agentbus.core.keys import Keys
 from agentbus.core.stream import position
 from agentbus.errors import InvalidName, NotFound, UsageError
 from agentbus.queues import rerun
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import Delivery
 from agentbus.retry import Backoff
 from tests.servers import ask
@@ -277,7 +277,7 @@ def test_replayed_tasks_are_taken_apart_from_those_that_failed(bus: agentbus.Bus
     while milliseconds(bus) == failed:
         pass
     queue.replay_from(first)
-    consumption = Consumption(bus.scope, "mail", "default", "me")
+    consumption = QueueConsumer(bus.scope, "mail", "default", "me")
 
     # when a consumer takes what is due
     batches = []
@@ -297,7 +297,7 @@ def test_a_replayed_task_whose_worker_died_counts_that_as_an_attempt(bus: agentb
     queue.publish("x")
     drain(bus)
     queue.replay_from(0)
-    consumption = Consumption(bus.scope, "mail", "default", "dead")
+    consumption = QueueConsumer(bus.scope, "mail", "default", "dead")
     bus._run("again", consumption.again("normal", 10, firsts=100))
 
     runs: list[int] = []

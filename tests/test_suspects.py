@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import Delivery
 from tests.conftest import Connect
 from tests.servers import Server, ask
@@ -23,7 +23,7 @@ LONG_AGO = 10_000_000
 def abandoned(bus: agentbus.Bus, payloads: list[Any]) -> list[bytes]:
     """Publish tasks that a consumer has taken and will never be heard of again; return their entries."""
     bus.queue("mail").publish_many(payloads)
-    dead = Consumption(bus.scope, "mail", "default", "dead")
+    dead = QueueConsumer(bus.scope, "mail", "default", "dead")
     bus._run("prepare", dead.prepare())
     _, tasks = bus._run("take", dead.turn({}, 0.0, len(payloads)))
     forsake(bus, [task.entry_id for task in tasks])

@@ -99,7 +99,7 @@ def delete(
         writes=True,
     )
     reply = yield step
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     if reply[0] == b"absent":
         there = yield from groups_of(scope, queue)
         raise _no_group(queue, group or "") if there else (yield from missing(scope, queue))

@@ -12,7 +12,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.keys import pause_field
 from agentbus.core.names import unescape
 from agentbus.core.stream import text
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.ids import ASIDE, PRIORITIES, missing, suffix
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
@@ -273,7 +273,7 @@ def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None
 
 def _hand_over(scope: Scope, one: Registered, letters_of: str, recorded: int) -> Op[int | None]:
     """Make the tasks of a dead worker due for others; returns their number, None if it is alive."""
-    of = Consumption(
+    of = QueueConsumer(
         scope, one.queue, one.group, one.worker, letters_of=letters_of, recorded=recorded
     )
     log = of.log

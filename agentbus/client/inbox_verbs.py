@@ -45,7 +45,7 @@ class InboxVerbs:
         that is not this agent's, `LeaseHeld` for one that overlaps another which this agent would keep,
         and `TimedOut` with how far the message got.
         """
-        op = receipts.told(
+        op = receipts.tell_and_wait(
             self.scope,
             [to],
             text,

@@ -93,7 +93,7 @@ class Queue(OnBus[BusT_co]):
         trim = self._trims if on_full is None else trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
-        if after is not None and (others := ids.several(after)):
+        if after is not None and (others := ids.check_ids(after)):
             after_op = dependencies.publish(
                 self._scope,
                 self.name,

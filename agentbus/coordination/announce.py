@@ -71,11 +71,11 @@ def take(
         remaining = 0.0 if until is None else until - scope.monotonic()
         if what != "held" or remaining <= 0:
             if not resent:
-                scope.settled(once, step)
+                scope.free_slot(once, step)
             if waiting is not None:
                 yield from waiting.end()
         if what == "over":
-            raise over(name, renews, value)
+            raise hold_ended(name, renews, value)
         if what != "held":
             return what, value, int(number), seconds_left(left)
         if remaining <= 0:
@@ -123,7 +123,7 @@ def end(
         writes=True,
     )
     reply = yield step
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     if reply[0] != b"ended":
         value = reply[1].decode("utf-8", "replace") if reply[0] == b"held" else ""
         raise _not_held(scope.agent, name, value, token)
@@ -222,7 +222,7 @@ def _token(token: int) -> str:
     return str(token)
 
 
-def over(name: str, token: object, value: str) -> AgentBusError:
+def hold_ended(name: str, token: object, value: str) -> AgentBusError:
     """Return the error for a hold that has ended, with the flag's value now ('' if it is free)."""
     from agentbus.core.errors import NotHolder
 
@@ -244,7 +244,7 @@ def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusE
             shell_hint="leave it to its holder, or give --force",
         )
     if token is not None:
-        return over(name, token, "")
+        return hold_ended(name, token, "")
     return NotHolder(
         f"{names.word(agent)} does not hold {name!r}",
         hint="bus.flags() returns who holds what",

@@ -120,7 +120,7 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
         writes=True,
     )
     if reply[0] != b"renewed":
-        raise holds.over(hold.flag, hold.token, text(reply[1]))
+        raise holds.hold_ended(hold.flag, hold.token, text(reply[1]))
     return Hold(
         hold.flag, hold.agent_id, hold.timestamp, span, hold.token, renewed=True, _bus=hold._bus
     )

@@ -116,7 +116,7 @@ def take(
         reply: list[Any] = yield step
         what, resent = reply[0], resent or step.sendings > 1
         if not resent and (what == b"taken" or last):
-            scope.settled(once, step)
+            scope.free_slot(once, step)
         if what == b"taken":
             return leased(reply)
         if what == b"full":
@@ -156,7 +156,7 @@ def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease
     once = scope.once()
     step = taking(scope, once, _milliseconds("ttl", ttl), pairs)
     reply = yield step
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     if reply[0] != b"taken":
         # Another's lease overlaps this agent's only if its own has ended.
         number = int(reply[1]) if reply[0] == b"over" else 1
@@ -361,7 +361,7 @@ def _drop(
         writes=True,
     )
     reply = yield step
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     ended = int(reply[0])
     rest = reply[1 + ended :]
     return tuple(map(lease, reply[1 : 1 + ended])), [
@@ -396,7 +396,7 @@ def patterns(
     first = worktree(root) if by_worktree else ""
     relative = list(
         dict.fromkeys(
-            written(within(path, here, root, literal=literal), first, literal=literal)
+            written(relative_to(path, here, root, literal=literal), first, literal=literal)
             for path in paths
         )
     )
@@ -413,7 +413,7 @@ def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> dict[str, st
     return {written(path, first, literal=True): path for path in paths}
 
 
-def within(path: str, here: str, root: str, *, literal: bool = False) -> str:
+def relative_to(path: str, here: str, root: str, *, literal: bool = False) -> str:
     """Return a path relative to the root; a directory's ends in `/`. Raises `UsageError` outside it."""
     if not isinstance(path, str) or not path:
         raise _mistake(f"{path!a} is not a path", hint="give a path or a pattern, as in 'src/**'")

@@ -54,7 +54,7 @@ def jot(
         )
         reply = yield step
         if reply[0] == b"written":
-            scope.settled(once, step)
+            scope.free_slot(once, step)
             return Note(title, body, scope.agent, float(reply[1]), tuple(labels))
         if reply[0] == b"exists":
             raise NoteExists(
@@ -82,7 +82,7 @@ def forget(scope: Scope, key: str) -> Op[None]:
         )
         reply = yield step
         if reply[0] == b"forgotten":
-            scope.settled(once, step)
+            scope.free_slot(once, step)
             return
         if reply[0] == b"absent":
             raise reading.missing(title)

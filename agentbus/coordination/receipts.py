@@ -132,7 +132,7 @@ def met(progress: Receipt, until: str) -> bool:
     return progress.state == "answered" or (until == "read" and progress.state == "read")
 
 
-def told(
+def tell_and_wait(
     scope: Scope,
     to: Sequence[str],
     body: str,

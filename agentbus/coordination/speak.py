@@ -34,5 +34,5 @@ def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> O
         writes=True,
     )
     reply = yield step
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     return str(reply[0].decode())

@@ -176,7 +176,7 @@ def _send(
         writes=True,
     )
     reply = yield step
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     outcome = text(reply[0])
     if outcome in ("sent", "before"):
         before = outcome == "before"

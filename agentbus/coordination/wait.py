@@ -343,7 +343,7 @@ class _Watch:
                 writes=True,
             )
             reply = yield step
-            self.scope.settled(once, step)
+            self.scope.free_slot(once, step)
             if reply[0] == b"1":
                 return group
         # Another awaiter was faster; a later outcome is as good.

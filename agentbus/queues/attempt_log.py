@@ -61,7 +61,7 @@ class AttemptLog:
         # Tasks to acknowledge, whose attempts have ended, by priority and entry.
         self._ended: defaultdict[str, dict[bytes, Taken]] = defaultdict(dict)
 
-    def ended(self, tasks: Iterable[Taken]) -> None:
+    def remember(self, tasks: Iterable[Taken]) -> None:
         """Remember tasks that are done until they are acknowledged by their ids; thread-safe."""
         ended = self._ended
         for task in tasks:

@@ -17,7 +17,7 @@ from agentbus.store.steps import Batch, Command, one_step
 from agentbus.store.verb import verb
 
 if TYPE_CHECKING:
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -148,7 +148,7 @@ def checked(token: object) -> str:
 
 
 def extend(
-    consumer: Consumption, name: str, priority: str, entry: bytes, visibility: float
+    consumer: QueueConsumer, name: str, priority: str, entry: bytes, visibility: float
 ) -> Op[float]:
     """Hold a task by hand for `visibility` seconds from now, and return the unix time of the end.
 

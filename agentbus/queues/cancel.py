@@ -64,17 +64,19 @@ def cancel(scope: Scope, given: str, policies: Policies = DEFAULTS) -> Op[Cancel
     why, kept = attempts.cancelled_by(by), _kept(policies, task.queue)
     if task.number and (yield from _not_ready(scope, task, why, kept)):
         return Cancelled(task.id, task.queue, "cancelled", ())
-    held = [(yield from _unfinished(scope, task, by, kept))]
+    held = [(yield from _cancel_unfinished(scope, task, by, kept))]
     if ROUTER in (yield from working(scope, task.queue)):
         # Nothing says to which queue it was moved, where it has another entry.
         for queue in (yield from members(scope.keys.queues)):
             if queue != task.queue:
                 there = Address(task.id)
                 there.queue, there.entry = queue, ""
-                held.append((yield from _unfinished(scope, there, by, _kept(policies, queue))))
+                held.append(
+                    (yield from _cancel_unfinished(scope, there, by, _kept(policies, queue)))
+                )
     undone = [workers for workers in held if workers is not None]
     if not undone:
-        return (yield from _ended(scope, task, policies))
+        return (yield from _confirm_cancelled(scope, task, policies))
     workers = set[str]().union(*undone)
     state = "stopping" if workers else "cancelled"
     return Cancelled(task.id, task.queue, state, tuple(sorted(workers)))
@@ -84,7 +86,7 @@ def _kept(policies: Policies, queue: str) -> int:
     return max(math.ceil(policies.results_of(queue)), RESULT_KEPT)
 
 
-def _unfinished(scope: Scope, task: Address, by: str, kept: int) -> Op[set[str] | None]:
+def _cancel_unfinished(scope: Scope, task: Address, by: str, kept: int) -> Op[set[str] | None]:
     """Cancel a task in one queue; return the workers that hold it, None if it has ended there."""
     while True:
         outcome = yield from _cancel_everywhere(scope, task, by, kept)
@@ -275,7 +277,7 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
     return bool(revoked) or step.sendings > 1
 
 
-def _ended(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
+def _confirm_cancelled(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
     """Return that a task was cancelled before. Raises `NotFound`, and `Refused` if it ended otherwise."""
     groups = yield from task_state.groups_at(scope, task.queue, task.priority)
     for group in sorted(groups) or ["default"]:

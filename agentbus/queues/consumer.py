@@ -34,7 +34,7 @@ class FinishedRun(NamedTuple):
     took: float
 
 
-class Consumption(Turns):
+class QueueConsumer(Turns):
     """One consumer of one group of one queue: the operations that claim tasks."""
 
     def prepare(self, *, tail: bool = False) -> Op[None]:
@@ -80,7 +80,7 @@ class Consumption(Turns):
             *(RUNS_KEPT if again else "", len(done), *words, *log.words),
         )
         stale, awaited = yield step
-        self.scope.settled(once, step)
+        self.scope.free_slot(once, step)
         if awaited:
             yield from passed_on(self.scope)
         ordered = [run.task for run in done if run.task.ordered and run.task.entry_id not in stale]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.steps import Op
 
 P = ParamSpec("P")
@@ -46,7 +46,9 @@ class AnyDelivery:
         # Only if it has failed.
         failure: BaseException
 
-    def __init__(self, consumer: Consumption, perform: Callable[[Any], Any], taken: Taken) -> None:
+    def __init__(
+        self, consumer: QueueConsumer, perform: Callable[[Any], Any], taken: Taken
+    ) -> None:
         self._consumer = consumer
         self._perform = perform
         self._taken = taken

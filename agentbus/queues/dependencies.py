@@ -19,7 +19,7 @@ from agentbus.queues.ids import (
     RETRY,
     ROUTER,
     STREAMS,
-    several,
+    check_ids,
     suffix,
     writable,
 )
@@ -131,7 +131,7 @@ def publish(
         if not exists:
             reply = [b"absent", reply[1]]
             break
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     if reply[0] in (b"buried", b"cancelled", b"absent"):
         raise _refusal(others[int(reply[1]) - 1], reply)
     return text(reply[1])
@@ -194,7 +194,7 @@ def _ended(
 
 def _others(after: str | Iterable[str]) -> list[_Dependency]:
     """Return the dependencies, without duplicates."""
-    given = several(after)
+    given = check_ids(after)
     for task_id in given:
         if not isinstance(task_id, str):
             raise UsageError(

@@ -17,7 +17,7 @@ from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.steps import Op
 
 # Seconds for which the results are kept after the last step or attempt, and how many a task may have.
@@ -29,7 +29,7 @@ _PREFIX = "step:"
 class DurableSteps:
     """The steps of one attempt at a task."""
 
-    def __init__(self, consumer: Consumption, task: Taken) -> None:
+    def __init__(self, consumer: QueueConsumer, task: Taken) -> None:
         self._consumer = consumer
         self._task = task
         self._key = consumer.scope.keys.runs(consumer.id_of(task), consumer.group)

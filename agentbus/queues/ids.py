@@ -126,7 +126,7 @@ def split(task_id: str) -> tuple[str, str, str]:
     return entry_id, queue, priority or "normal"
 
 
-def several(given: str | Iterable[str]) -> list[str]:
+def check_ids(given: str | Iterable[str]) -> list[str]:
     """Return the ids of tasks, which may be a single one. Raises `UsageError`."""
     return [given] if isinstance(given, str) else names.items("task id", given)
 

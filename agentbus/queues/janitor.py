@@ -229,8 +229,8 @@ class _Tidying:
                     }
                     forgotten += yield from self._forget(stream, records, group)
         if self._leftovers:
-            forgotten += yield from self._cancelled(queue)
-            forgotten += yield from self._moved(queue)
+            forgotten += yield from self._delete_cancel_marks(queue)
+            forgotten += yield from self._delete_moves(queue)
         for name, group in sorted(boxes - self._boxes):
             forgotten += yield from self._letters(name, group)
         self._boxes |= boxes
@@ -241,7 +241,7 @@ class _Tidying:
                 yield _unregister(scope, queue)
         return Tidied(queue, trimmed, consumers, forgotten)
 
-    def _cancelled(self, queue: str) -> Number:
+    def _delete_cancel_marks(self, queue: str) -> Number:
         """Delete the marks of cancelled tasks whose entries were trimmed."""
         keys, cursor, total = self._scope.keys, "0", 0
         while True:
@@ -271,7 +271,7 @@ class _Tidying:
         if group != ROUTER and not self._dry_run and length > 5 * self._policies.bound_of(queue):
             yield from move_aside(self._scope, queue, group, priority)
 
-    def _moved(self, queue: str) -> Number:
+    def _delete_moves(self, queue: str) -> Number:
         """Delete the records of moved tasks whose entries were trimmed."""
         keys, cursor, total = self._scope.keys, "0", 0
         while True:

@@ -118,7 +118,7 @@ class Policies:
         """Return a queue's policy. Raises `ConfigError` if the name of its dead letters is too long."""
         policy = self._known.get(queue)
         if policy is None:
-            policy = self._made(queue)
+            policy = self._resolve(queue)
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             self._known[queue] = policy
@@ -159,7 +159,7 @@ class Policies:
             merged = {**self._given.get(prefix, {}), **merged}
         return merged
 
-    def _made(self, queue: str) -> Policy:
+    def _resolve(self, queue: str) -> Policy:
         merged = self._merged(queue)
         backoff = _backoff(merged)
         letters = _letters_of(queue, merged)

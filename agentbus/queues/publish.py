@@ -97,7 +97,7 @@ def publish(
         reply = yield push
         if push.sendings:
             # Not with the request of another one.
-            scope.settled(push.once, push)
+            scope.free_slot(push.once, push)
         if reply is not None:
             task_id: str = reply.decode() + place.suffix
             return task_id
@@ -289,7 +289,7 @@ def _send(
             if ahead is not None:
                 step.meanwhile = ahead.prepare
             reply = yield step
-            scope.settled(once, step)
+            scope.free_slot(once, step)
             if reply is not None:
                 milliseconds, _, sequence = reply.decode().partition("-")
                 start, end = int(sequence), place.suffix
@@ -320,7 +320,7 @@ def _send(
         if ahead is not None:
             step.meanwhile = ahead.prepare
         reply = yield step
-        scope.settled(once, step)
+        scope.free_slot(once, step)
         if reply[0] != b"full":
             break
         yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
@@ -521,7 +521,7 @@ def schedule(
         reply = yield push
         if push.sendings:
             # Not with the request of another one.
-            scope.settled(push.once, push)
+            scope.free_slot(push.once, push)
         if reply[0] == b"accepted":
             return text(reply[1])
         yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)
@@ -530,7 +530,7 @@ def schedule(
     while True:
         step = Script("schedule", places(once.key), argv, writes=True)
         reply = yield step
-        scope.settled(once, step)
+        scope.free_slot(once, step)
         if reply[0] != b"full":
             break
         yield from make_room_or_raise(scope, queue, priority, bound, argv, reply)

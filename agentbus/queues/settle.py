@@ -143,7 +143,7 @@ class Ending(Ordering):
             *("finish", keys, task.entry_id, round(took * 1000), data if self.kept else b""),
             *(self.kept, others.counter, name, once.token, RUNS_KEPT, record, *others.argv),
         )
-        return (yield from self._ended(task, step, once))
+        return (yield from self._settle(task, step, once))
 
     def retry(
         self,
@@ -192,7 +192,7 @@ class Ending(Ordering):
             *log.words,
         )
         reply = yield step
-        self.scope.settled(once, step)
+        self.scope.free_slot(once, step)
         held = []
         for run, code in zip(failures, reply, strict=True):
             if code == _CANCELLED:
@@ -261,7 +261,7 @@ class Ending(Ordering):
             *(once.token, self._mark(task), RUNS_KEPT, record, round(took * 1000), *others.argv),
         )
         self.stopping.discard(task.place)
-        return (yield from self._ended(task, step, once))
+        return (yield from self._settle(task, step, once))
 
     def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
         """Move a task to the dead letters; return whether this consumer still held it.
@@ -291,7 +291,7 @@ class Ending(Ordering):
             *(RUNS_KEPT, self._run(task, "buried", why), round(took * 1000)),
             *(len(words), *words, *others.argv),
         )
-        buried = yield from self._ended(task, step, once)
+        buried = yield from self._settle(task, step, once)
         if buried:
             attempt_log.emit(self.scope, (self.queue, self.group, name), "error", task, why)
         if buried and task.claims:
@@ -299,10 +299,10 @@ class Ending(Ordering):
             yield from self.claim(task, keep=False)
         return buried
 
-    def _ended(self, task: Taken, step: Script, once: Once) -> Op[bool]:
+    def _settle(self, task: Taken, step: Script, once: Once) -> Op[bool]:
         """Run the script that settles a task, and release its dependents and the next of its key."""
         ended = yield step
-        self.scope.settled(once, step)
+        self.scope.free_slot(once, step)
         if ended == _AWAITED:
             yield from passed_on(self.scope)
         if ended and task.moved_from:

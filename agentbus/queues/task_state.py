@@ -80,7 +80,7 @@ def task(
     address = Address(given)
     queue, keys = address.queue, scope.keys
     group = yield from _group(scope, address, group)
-    entry, waits_for = yield from _found(scope, address, group, policies)
+    entry, waits_for = yield from _entry(scope, address, group, policies)
     (outcome,) = yield Script("outcome", (keys.result(address.id, group),))
     record, awaited = yield Batch(
         [
@@ -155,7 +155,7 @@ def task(
     )
 
 
-def _found(
+def _entry(
     scope: Scope, address: Address, group: str, policies: Policies
 ) -> Op[tuple[Entry | None, tuple[str, ...]]]:
     """Return a task from where it is, None if it is gone; and what it waits for."""

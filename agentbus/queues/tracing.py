@@ -111,10 +111,10 @@ def _publishing(
         span.end()
 
 
-def begun(what: str, destination: str, **attributes: str | int) -> Span | None:
+def begin(what: str, destination: str, **attributes: str | int) -> Span | None:
     """Begin the span of a publication that is not one call of `publish`; None without a tracer.
 
-    Until `ended` ends it, nobody sees it. `stamped` writes it into the tasks.
+    Until `end` ends it, nobody sees it. `stamped` writes it into the tasks.
     """
     own_tracer = tracer()
     if own_tracer is None:
@@ -126,8 +126,8 @@ def begun(what: str, destination: str, **attributes: str | int) -> Span | None:
     return span
 
 
-def ended(span: Span | None, error: BaseException | None = None) -> None:
-    """End a span that `begun` has begun."""
+def end(span: Span | None, error: BaseException | None = None) -> None:
+    """End a span that `begin` has begun."""
     if span is not None:
         if error is not None:
             _failed(span, error)

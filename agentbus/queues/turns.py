@@ -32,7 +32,7 @@ class Turns(Ending):
     # The bytes of a payload, on average; a large one counts at once.
     mean_bytes = 0.0
     # For how many more acknowledgements it is assumed that other consumers of the group work at the queue;
-    # negative: for how many `turn_over` would probably be in vain.
+    # negative: for how many `turn_all_done` would probably be in vain.
     accompanied = 0
 
     def turn(
@@ -53,7 +53,7 @@ class Turns(Ending):
         step = self._turn(once, done, took, count, low, logged=logged)
         stale, replies, missing, awaited, holders = yield step
         if once:
-            self.scope.settled(once, step)
+            self.scope.free_slot(once, step)
             self._accompanied_by(holders)
         self.missing = self.missing or bool(missing)
         taken: list[Taken] = []
@@ -81,7 +81,7 @@ class Turns(Ending):
         step = self._take(count, 0.0, first)
         step.meanwhile = meanwhile
         (stale, _, missing, awaited, holders), reply, marked = yield step
-        self.scope.settled(once, step)
+        self.scope.free_slot(once, step)
         self._accompanied_by(holders)
         self.missing = self.missing or bool(missing)
         taken = yield from self._read(step, reply, marked)
@@ -89,7 +89,9 @@ class Turns(Ending):
             yield from passed_on(self.scope)
         return stale, taken
 
-    def turn_over(self, done: Done, took: float, count: int) -> Op[tuple[list[bytes], list[Taken]]]:
+    def turn_all_done(
+        self, done: Done, took: float, count: int
+    ) -> Op[tuple[list[bytes], list[Taken]]]:
         """Acknowledge and take as `turn_ahead` does, where `done` is all that this consumer holds.
 
         The server then needs the number of tasks instead of their ids. If it holds others, or lacks some,
@@ -108,7 +110,7 @@ class Turns(Ending):
         words += logged
         step = self._take(count, 0.0, self._script("ackall", keys, once.token, *words))
         (all_done, holders), reply, marked = yield step
-        self.scope.settled(once, step)
+        self.scope.free_slot(once, step)
         self._accompanied_by(holders)
         taken = yield from self._read(step, reply, marked)
         if all_done:

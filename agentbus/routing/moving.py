@@ -21,7 +21,7 @@ from agentbus.workers.batch import TaskOutcome
 
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.queues.delivery import AnyDelivery
     from agentbus.routing.rules import Choice, Rules
     from agentbus.store.scope import Scope
@@ -104,7 +104,7 @@ class TaskMover:
     def __init__(
         self,
         ask: Callable[[Op[Any]], Any],
-        task: Consumption,
+        task: QueueConsumer,
         rules: Callable[[], Rules],
         bound_of: Callable[[str], int],
         refused: Callable[[str, str, str], None],

@@ -161,9 +161,9 @@ class PlainLink:
             self._keep(connection)
             return None
         if step.confirms:
-            from agentbus.store.durable import over
+            from agentbus.store.durable import confirm_step
 
-            return over(connection, step, until, self._commands, self.name, self._keep)
+            return confirm_step(connection, step, until, self._commands, self.name, self._keep)
         until += step.blocks + _GRACE if step.blocks else 0.0
         requests, beside = self._commands(step), () if step.blocks else self.beside
         requests += beside

@@ -130,7 +130,7 @@ def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
         op.close()
 
 
-def over(
+def confirm_step(
     connection: Any,
     step: Step,
     until: float,

@@ -178,7 +178,7 @@ class Scope:
         """Return the key that this client writes to have what it wrote before confirmed."""
         return self.keys.once(f"{self._client}.mark")
 
-    def settled(self, once: Once, step: Step) -> None:
+    def free_slot(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.
 
         A resent write keeps its slot for good: its first copy may still be on the way.

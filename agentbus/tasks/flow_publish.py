@@ -65,7 +65,7 @@ def publish(
         "agentbus.flow": flow,
         "messaging.batch.message_count": len(tasks),
     }
-    span = tracing.begun("flow", flow, **about)
+    span = tracing.begin("flow", flow, **about)
     sent = []
     for number, (one, task_id) in enumerate(zip(tasks, own, strict=True), 1):
         after = [own[place] for place in one.after]
@@ -86,9 +86,9 @@ def publish(
     )
     try:
         if (yield from _send(scope, policies, flow, group, sent, header)) == "published":
-            tracing.ended(span)
+            tracing.end(span)
     except AgentBusError as error:
-        tracing.ended(span, error)
+        tracing.end(span, error)
         raise
     return flow
 
@@ -219,7 +219,7 @@ def _send(
             break
         place, bound = places[int(reply[4]) - 1], bounds[int(reply[4]) - 1]
         yield from make_room_or_raise(scope, *place, bound, argv, reply)
-    scope.settled(once, step)
+    scope.free_slot(once, step)
     return text(reply[0])
 
 

@@ -197,7 +197,7 @@ def _changed(
             writes=True,
         )
         reply = yield step
-        scope.settled(once, step)
+        scope.free_slot(once, step)
         if reply[0] == b"done":
             if new is None:
                 assert found is not None

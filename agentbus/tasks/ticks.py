@@ -79,7 +79,7 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
     policy = policies.policy_of(schedule.queue)
     span = None
     if publishes:
-        span = tracing.begun(schedule.queue, schedule.queue, **{"agentbus.schedule": name})
+        span = tracing.begin(schedule.queue, schedule.queue, **{"agentbus.schedule": name})
     task = tracing.stamped(task_of(schedule, due), span)
     priority = task.priority or policy.tier
     place, once = stream_keys(keys.project, schedule.queue, priority), scope.once()
@@ -105,7 +105,7 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
     while True:
         step = Script("tick", places, [*head, *argv], writes=True)
         reply = yield step
-        scope.settled(once, step)
+        scope.free_slot(once, step)
         if reply[0] != b"full":
             break
         if not argv[0] or not reply[3]:
@@ -114,5 +114,5 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
         argv[0] = int((yield from make_room(scope, schedule.queue, priority, reply)))
     if reply[0] == b"changed":
         return None
-    tracing.ended(span)
+    tracing.end(span)
     return Tick(name, due / 1000, text(reply[1]) if publishes else None)

@@ -12,7 +12,7 @@ import orjson
 
 from agentbus.core.errors import UsageError
 from agentbus.core.readable import count
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.ids import STREAMS
 from agentbus.store.steps import Batch
 from agentbus.testing.clock import FakeClock
@@ -155,7 +155,7 @@ class _Drain:
     ) -> None:
         self._bus = bus
         self._queue = bus.queue(queue)
-        self._look = Consumption(bus.scope, queue, group, "-")
+        self._look = QueueConsumer(bus.scope, queue, group, "-")
         self._clock = FakeClock.of(bus.scope.now)
         self._most = most
         self._journal = Journal()
@@ -242,14 +242,14 @@ class _Drain:
             )
 
 
-def _soonest(look: Consumption) -> Op[float | None]:
+def _soonest(look: QueueConsumer) -> Op[float | None]:
     keys = look.scope.keys
     waiting = (keys.delayed(look.queue), *(look.retries(priority) for priority in STREAMS))
     replies = yield Batch([("ZRANGE", key, 0, 0, "WITHSCORES") for key in waiting])
     return min((float(reply[1]) / 1000 for reply in replies if reply), default=None)
 
 
-def _results(look: Consumption, tasks: list[str]) -> Op[dict[str, Any]]:
+def _results(look: QueueConsumer, tasks: list[str]) -> Op[dict[str, Any]]:
     replies = yield Batch([("GET", look.scope.keys.result(task, look.group)) for task in tasks])
     kept = zip(tasks, replies, strict=True)
     # A buried task has its error there, and a task without a result may have a null.

@@ -9,7 +9,7 @@ import orjson
 
 from agentbus.core import envelope
 from agentbus.core.stream import position, text
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.ids import MOVED_FROM, STREAMS
 from agentbus.queues.state import due_at
 from agentbus.store.steps import Batch, ServerReply
@@ -44,7 +44,7 @@ def published(bus: Verbs, queue: str, *, group: str = "default") -> list[Publish
     Includes delayed tasks, dependent tasks and retries; not tasks that are done, buried or pending.
     """
     with blocking(bus) as opened:
-        found = opened._run("published", _published(Consumption(opened.scope, queue, group, "-")))
+        found = opened._run("published", _published(QueueConsumer(opened.scope, queue, group, "-")))
     return sorted(found, key=lambda task: (task.due is not None, task.due or 0.0))
 
 
@@ -55,7 +55,7 @@ def spoken(bus: Verbs, topic: str | None = None) -> list[Message]:
     return [message for message in heard if message.event is None]
 
 
-def _published(look: Consumption) -> Op[list[Published]]:
+def _published(look: QueueConsumer) -> Op[list[Published]]:
     found: list[Published] = []
     for priority in STREAMS:
         found += yield from _in_stream(look, priority)
@@ -83,7 +83,7 @@ def _published(look: Consumption) -> Op[list[Published]]:
     return found
 
 
-def _in_stream(look: Consumption, priority: str) -> Op[list[Published]]:
+def _in_stream(look: QueueConsumer, priority: str) -> Op[list[Published]]:
     stream = look.streams[priority]
     entries, groups, aside = yield Batch(
         [

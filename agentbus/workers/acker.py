@@ -19,7 +19,7 @@ from agentbus.workers.batch import TaskOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.queues.retry import Backoff
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
@@ -40,7 +40,7 @@ class Acker:
 
     def __init__(
         self,
-        consumer: Consumption,
+        consumer: QueueConsumer,
         run: Callable[[Op[Any]], Any],
         tally: Tally,
         *,
@@ -86,7 +86,7 @@ class Acker:
                     elif not (outcome.begun or task.place in stopping):
                         unstarted.append(task)
                     elif outcome.error is not None and outcome.begun:
-                        failures += self._failed(outcome)
+                        failures += self._settle_failed(outcome)
                     else:
                         self.settle(outcome)
                     continue
@@ -97,7 +97,7 @@ class Acker:
             if plain is not None:
                 plain.append(task)
         if log is not None and plain:
-            log.ended(plain)
+            log.remember(plain)
         if acked:
             self.count(acked)
         if with_result:
@@ -131,14 +131,14 @@ class Acker:
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
                 outcome.failed(error)
-                failures += self._failed(outcome)
+                failures += self._settle_failed(outcome)
                 continue
             if not self._consumer.kept:
                 data = b""
             if not (data or task.redelivered or task.ordered):
                 plain.setdefault(task.priority, []).append(task.entry_id)
                 if self._consumer.log is not None:
-                    self._consumer.log.ended([task])
+                    self._consumer.log.remember([task])
                 continue
             # A routed task has its dependents in the queue from which it was moved.
             origin = queue_of(str(task.meta["id"])) if "id" in task.meta else self._consumer.queue
@@ -183,11 +183,11 @@ class Acker:
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
                 outcome.failed(error)
-                self._retry(self._failed(outcome))
+                self._retry(self._settle_failed(outcome))
         else:
-            self._retry(self._failed(outcome))
+            self._retry(self._settle_failed(outcome))
 
-    def _failed(self, outcome: TaskOutcome) -> list[FailedRun]:
+    def _settle_failed(self, outcome: TaskOutcome) -> list[FailedRun]:
         """Settle a failed task, unless it is to be retried: then it is returned."""
         task, error = outcome.task, outcome.error
         assert error is not None

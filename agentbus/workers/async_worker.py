@@ -52,7 +52,7 @@ class AsyncWorker(AnyWorker):
 
     async def run_once(self, *, wait: float = 0.0) -> int:
         """Run the redelivered tasks, then one batch of new ones, and return the number of tasks run."""
-        return await until_it_ends(partial(self._pass, wait), self.stop)
+        return await until_it_ends(partial(self._run_once, wait), self.stop)
 
 
 class AsyncMatchWorker(AnyMatchWorker):

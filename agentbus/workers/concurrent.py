@@ -158,14 +158,14 @@ class InFlight:
                     break
                 batch.append(more)
             try:
-                done, took = self.concluded(batch)
+                done, took = self.conclude(batch)
                 if done:
                     self._acker.ack(done, took)
             except Exception as failure:  # noqa: BLE001 (the worker's own thread raises it)
                 self.failure = failure
             self.let_go(outcome for outcome, _ in batch)
 
-    def concluded(self, ended: list[_Ended]) -> tuple[dict[str, list[bytes]], float]:
+    def conclude(self, ended: list[_Ended]) -> tuple[dict[str, list[bytes]], float]:
         """Settle what needs more than an ack; return the ids to acknowledge, and their seconds."""
         tally, quick, spent, total = self._acker.tally, 0, 0.0, 0.0
         for outcome, took in ended:
@@ -244,13 +244,13 @@ class Concurrent(Loop):
         handled += len(tasks)
         single = [task for task in tasks if self._fetcher.apart(task)]
         others = [task for task in tasks if not self._fetcher.apart(task)]
-        others = self._run(self._fetcher.entered(others, chained=False))
-        in_flight.submit([*others, *(task for task in single if self._admitted(task))])
+        others = self._run(self._fetcher.enter_orders(others, chained=False))
+        in_flight.submit([*others, *(task for task in single if self._admit(task))])
         limited = self._consumer.limit is not None
         if in_flight.brisk and not limited and self._limit is None and self._suspect is None:
-            batch, ended = self._collected()
+            batch, ended = self._settle_and_take()
             if batch or ended:
-                self._admit(batch)
+                self._submit_batch(batch)
                 return handled + ended + len(in_flight.held)
         in_flight.leave()
         room = self._free_room()
@@ -266,20 +266,20 @@ class Concurrent(Loop):
             wait = min(wait, _SHORT_WAIT) if in_flight.held else wait
             batch = self._wait(room, wait)
         handled += len(batch)
-        self._admit(batch)
+        self._submit_batch(batch)
         return handled + len(in_flight.held)
 
-    def _admit(self, batch: list[Taken]) -> None:
+    def _submit_batch(self, batch: list[Taken]) -> None:
         """Submit new tasks."""
         if self._consumer.asks_first or self._consumer.limit is not None:
             for task in batch:
                 if self._fetcher.apart(task):
                     self._submit(task)
             batch = [task for task in batch if not self._fetcher.apart(task)]
-            batch = self._run(self._fetcher.entered(batch, chained=False))
+            batch = self._run(self._fetcher.enter_orders(batch, chained=False))
         self._in_flight.submit(batch)
 
-    def _collected(self) -> tuple[list[Taken], int]:
+    def _settle_and_take(self) -> tuple[list[Taken], int]:
         """Settle what has ended and take new tasks, in one exchange; return these, and how many ended."""
         in_flight = self._in_flight
         # So that one exchange settles many tasks; those fetched ahead run meanwhile.
@@ -287,7 +287,7 @@ class Concurrent(Loop):
         ended = in_flight.collect()
         outcomes = [outcome for outcome, _ in ended]
         try:
-            done, took = in_flight.concluded(ended)
+            done, took = in_flight.conclude(ended)
             for ids in done.values():
                 ids.sort(key=order)
             room = in_flight.room + len(outcomes)
@@ -301,9 +301,9 @@ class Concurrent(Loop):
 
                 def take() -> list[Taken]:
                     op = self._fetcher.ahead(room, done, took, rest, _nothing)
-                    return self._counted(done, self._run(op))
+                    return self._count_done(done, self._run(op))
 
-                tasks = self._allowed(take)
+                tasks = self._take_allowed(take)
             if tasks is None and done:
                 self._acker.ack(done, took)
         finally:
@@ -335,5 +335,5 @@ class Concurrent(Loop):
         return self._room(room, held)
 
     def _submit(self, task: Taken) -> None:
-        if self._admitted(task):
+        if self._admit(task):
             self._in_flight.submit([task])

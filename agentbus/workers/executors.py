@@ -75,7 +75,7 @@ class _Executor:
         """Interrupt the handler of a cancelled task, if that is possible; thread-safe."""
 
     @property
-    def _over(self) -> bool:
+    def _must_end(self) -> bool:
         return self._stopping() or self.interrupted is not None
 
     def _run(self, subject: Any) -> object:
@@ -97,7 +97,7 @@ class _Executor:
 class Inline(_Executor):
     """Runs a synchronous handler for each task, one after the other."""
 
-    # Whether `one` does more than what is done for most tasks without it.
+    # Whether `run_one` does more than what is done for most tasks without it.
     more = False
     # Whether it times each attempt.
     timed = False
@@ -106,7 +106,7 @@ class Inline(_Executor):
         """Run the handler for each task, until stopped."""
         self.look()
         left, take, add = batch.left, batch.left.popleft, batch.outcomes.append
-        halt, run_one, clock, handler = self._stopping, self.one, time.monotonic, self._handler
+        halt, run_one, clock, handler = self._stopping, self.run_one, time.monotonic, self._handler
         cancelled, set_current, slow = self._cancelled, current.set, self._traced or self.more
         timed, now = self.timed, clock()
         if batch.order is not None:
@@ -132,7 +132,7 @@ class Inline(_Executor):
                     batch.plain = False
                     add(run_one(task, wrap, now))
                     continue
-                # As `one` does it, for most tasks: here each call counts.
+                # As `run_one` does it, for most tasks: here each call counts.
                 delivery = wrap(task)
                 set_current(delivery)
                 if timed:
@@ -166,11 +166,11 @@ class Inline(_Executor):
     ) -> TaskOutcome | Taken:
         if not order.admits(task):
             return TaskOutcome(task, begun=False)
-        outcome = self.one(task, wrap, began)
+        outcome = self.run_one(task, wrap, began)
         order.ended(task, outcome)
         return outcome
 
-    def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
+    def run_one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
             return malformed(task)
         if self._cancelled and task.place in self._cancelled:
@@ -219,7 +219,7 @@ class Coroutines(_Executor):
 
     async def _each(self, batch: TaskBatch, wrap: Wrap) -> None:
         now = time.monotonic()
-        while batch.left and not self._over:
+        while batch.left and not self._must_end:
             now = batch.clock(now)
             if now >= batch.look_at:
                 # A look sends requests, for which the caller's loop must not wait.
@@ -238,7 +238,7 @@ class Coroutines(_Executor):
             if order is not None and not order.admits(task):
                 batch.outcomes.append(TaskOutcome(task, begun=False))
                 continue
-            outcome = await self.one(task, wrap, now)
+            outcome = await self.run_one(task, wrap, now)
             if order is not None:
                 order.ended(task, outcome)
             batch.outcomes.append(outcome)
@@ -247,7 +247,7 @@ class Coroutines(_Executor):
     def _interrupt(self, error: BaseException) -> None:
         self.interrupted = error
 
-    async def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
+    async def run_one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         if task.error is not None:
             return malformed(task)
         if self._cancelled and task.place in self._cancelled:
@@ -396,7 +396,7 @@ def _interrupt(error: BaseException) -> BaseException | None:
     return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
 
 
-_inline, _coroutine = Inline.one, Coroutines.one
+_inline, _coroutine = Inline.run_one, Coroutines.run_one
 
 
 class TimedInline(Inline):
@@ -404,7 +404,7 @@ class TimedInline(Inline):
 
     timed = True
 
-    def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
+    def run_one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         task.began = began
         outcome = _inline(self, task, wrap, began)
         task.took = _clock() - began
@@ -416,7 +416,7 @@ class TimedInline(Inline):
 class TimedCoroutines(Coroutines):
     """Runs an asynchronous handler, and times each attempt."""
 
-    async def one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
+    async def run_one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
         task.began = began
         outcome = await _coroutine(self, task, wrap, began)
         task.took = _clock() - began

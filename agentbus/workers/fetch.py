@@ -24,7 +24,7 @@ from agentbus.core.errors import NotFound, StaleToken, TimedOut, UsageError
 from agentbus.core.stream import text
 from agentbus.queues import attempts, by_hand, task_state
 from agentbus.queues.by_hand import AsyncTakenTask, HeldTask, SettledTask, TakenTask
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import AsyncDelivery, Delivery
 from agentbus.queues.ids import BY_HAND, missing, taker
 from agentbus.queues.results import Address
@@ -114,7 +114,7 @@ def fetch(
         "letters_of": policy.dead_letters,
         "recorded": policy.record_attempts,
     }
-    consumer = Consumption(scope, queue, group, known.name, **of)
+    consumer = QueueConsumer(scope, queue, group, known.name, **of)
     tally = known.tally(scope, queue, group)
     # A group that this process has used is not new, even if the server has lost it.
     tail = tail and (queue, group) not in known.due_at
@@ -122,7 +122,7 @@ def fetch(
     reclaimer = Reclaimer(consumer, tally, visible, own=True, due_at=due_at)
     fetcher = Fetcher(consumer, reclaimer, tally, attempts=policy.attempts, tail=tail, exact=True)
     awaiting = isinstance(runner, AsyncRunner)
-    taken = yield from tally.aboard(fetched(fetcher, count, block or 0.0, awaiting))
+    taken = yield from tally.aboard(take_tasks(fetcher, count, block or 0.0, awaiting))
     known.due_at[queue, group] = reclaimer.due_at
     kind = AsyncDelivery if awaiting else Delivery
     holder = Fetched(scope, queue, group, known.name, **of)
@@ -132,7 +132,7 @@ def fetch(
     return [kind(holder, partial(runner.run, verb="fetch"), task) for task in taken]
 
 
-def fetched(
+def take_tasks(
     fetcher: Fetcher, count: int, block: float, awaiting: bool, longest: float = _LOOK_EVERY
 ) -> Op[list[Taken]]:
     """Take tasks, waiting up to `block` seconds for the first one; none of a paused queue.
@@ -159,7 +159,7 @@ def fetched(
                 # The server applied the count to each priority.
                 yield from consumer.give_back(received[count:])
                 fetcher.put_aside(len(received[count:]))
-                taken = yield from _admitted(fetcher, received[:count])
+                taken = yield from _admit(fetcher, received[:count])
         if left > 0 and not taken and (paused or awaiting):
             # A blocking read would stop all coroutines, which share the connection.
             yield Pause(moment)
@@ -173,12 +173,12 @@ def fetched(
     return taken
 
 
-def _paused(consumer: Consumption) -> Op[bool]:
+def _paused(consumer: QueueConsumer) -> Op[bool]:
     scope = consumer.scope
     return (yield from registry.held(scope, consumer.queue, scope.agent, consumer)) is not None
 
 
-def _admitted(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
+def _admit(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
     """Return the tasks that may start; malformed ones are buried."""
     taken = []
     for task in tasks:
@@ -187,7 +187,7 @@ def _admitted(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
         elif (expired := task.expired(fetcher.consumer.scope.now())) is not None:
             task.attempt = max(0, task.attempt - 1)
             yield from fetcher.bury(task, expired)
-        elif (yield from fetcher.admitted(task)):
+        elif (yield from fetcher.admit(task)):
             taken.append(task)
     return taken
 
@@ -207,12 +207,12 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
         tasks, _ = yield from fetcher.retries(1, count)
         if not tasks:
             break
-        taken += yield from _admitted(fetcher, tasks)
+        taken += yield from _admit(fetcher, tasks)
     if len(taken) < count and not any(task.redelivered for task in taken):
         # Tasks that wait for their ordering key must not hide those behind them.
         while True:
             _, tasks = yield from fetcher.new(count - len(taken))
-            taken += yield from _admitted(fetcher, tasks)
+            taken += yield from _admit(fetcher, tasks)
             if taken or not tasks:
                 break
     # Less often would do, but a program that fetches has no background thread.
@@ -240,7 +240,7 @@ class FetchTally(Tally):
         return self.beside(op)
 
 
-class Fetched(Consumption):
+class Fetched(QueueConsumer):
     """The consumer of fetched tasks: settles them, and counts that. `tally` is set after construction.
 
     A task runs from the moment at which it was fetched until it is settled.
@@ -388,7 +388,7 @@ def take(
     until = time.monotonic() + (wait or 0.0)
     while True:
         left = max(0.0, until - time.monotonic())
-        tasks = yield from tally.aboard(fetched(fetcher, 1, left, awaiting, longest))
+        tasks = yield from tally.aboard(take_tasks(fetcher, 1, left, awaiting, longest))
         known.due_at[queue, group] = reclaimer.due_at
         if not tasks:
             raise (yield from _nothing(scope, queue, wait))
@@ -421,7 +421,7 @@ def settle(
     asked = by_hand.checked(token)
     scope = runner.scope
     record = yield from by_hand.held(scope, task_id, asked, group)
-    held = None if record is None else (yield from _found(runner, record))
+    held = None if record is None else (yield from _as_taken(runner, record))
     if record is None or held is None:
         return (yield from _repeated(runner, task_id, asked, outcome, group))
     consumer, task = held
@@ -451,7 +451,7 @@ def give_back(
 ) -> Op[bool]:
     """Give a task back, due at once, without its attempt; return whether it was held with this token."""
     record = yield from by_hand.held(runner.scope, task_id, by_hand.checked(token), group)
-    held = None if record is None else (yield from _found(runner, record))
+    held = None if record is None else (yield from _as_taken(runner, record))
     if held is None:
         return False
     consumer, task = held
@@ -534,7 +534,7 @@ def _nothing(scope: Scope, queue: str, wait: float | None) -> Op[NotFound | Time
     )
 
 
-def _found(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByHand, Taken] | None]:
+def _as_taken(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByHand, Taken] | None]:
     """Return a held task as it was taken, with its consumer; None if the token is stale."""
     scope, (priority, entry) = runner.scope, held_task.place
     consumer = _consumer(runner, held_task.queue, held_task.group, held_task.agent_id)

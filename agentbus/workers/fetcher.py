@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import NotRun
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.ids import STREAMS
 from agentbus.queues.limiting import ask, grant
 from agentbus.store.failures import GroupMissing
@@ -48,7 +48,7 @@ class Fetcher:
 
     def __init__(
         self,
-        consumer: Consumption,
+        consumer: QueueConsumer,
         reclaimer: Reclaimer,
         tally: Tally,
         *,
@@ -92,13 +92,13 @@ class Fetcher:
         stale, taken = yield from self.consumer.turn(done or {}, took, count, low)
         return len(stale), self._received(taken)
 
-    def over(
+    def new_when_done(
         self, count: int, done: dict[str, list[bytes]], took: float
     ) -> Op[tuple[int, list[Taken]]]:
         """Take new tasks as `new` does, from all priorities alike, where all held tasks are done."""
         yield from self.prepare()
         if self.reclaimer.certain():
-            stale, taken = yield from self.consumer.turn_over(done, took, count)
+            stale, taken = yield from self.consumer.turn_all_done(done, took, count)
         else:
             stale, taken = yield from self.consumer.turn(done, took, count)
         return len(stale), self._received(taken)
@@ -130,7 +130,7 @@ class Fetcher:
         return self._received(taken)
 
     def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
-        """Wait up to `seconds` for new tasks, or for entries of the queue's bell; see `Consumption`."""
+        """Wait up to `seconds` for new tasks, or for entries of the queue's bell; see `QueueConsumer`."""
         yield from self.prepare()
         op = self.consumer.listen(count, seconds)
         taken, rings, orders = yield from self.consumer.unless_missing(op, ([], [], 0))
@@ -191,7 +191,7 @@ class Fetcher:
         for priority in STREAMS:
             self.consumer.due[priority] = 0.0
 
-    def admitted(self, task: Taken) -> Op[bool]:
+    def admit(self, task: Taken) -> Op[bool]:
         """Return whether a task may start; if not, it is settled or scheduled again.
 
         Counts the attempt of a redelivered task before it starts. A task with an ordering key waits for
@@ -229,11 +229,11 @@ class Fetcher:
     def bury(self, task: Taken, why: BaseException | str) -> Op[None]:
         """Bury a task without a run, and count that."""
         # What a consumer of fetched tasks buries is a failed run.
-        op = Consumption.bury(self.consumer, task, why)
+        op = QueueConsumer.bury(self.consumer, task, why)
         buried = yield from self.consumer.unless_missing(op, False)
         self._tally.note("dead" if buried else "stale")
 
-    def entered(self, tasks: Sequence[Taken], *, chained: bool) -> Op[list[Taken]]:
+    def enter_orders(self, tasks: Sequence[Taken], *, chained: bool) -> Op[list[Taken]]:
         """Return those of some tasks that may start, and put aside those that wait for their ordering key.
 
         If they are `chained`, they run one after the other, and stop at a failure of their key.

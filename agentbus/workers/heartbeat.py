@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.queues.runner import LastingRunner
     from agentbus.store.steps import Op
 
@@ -58,7 +58,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        consumer: Consumption,
+        consumer: QueueConsumer,
         runner: LastingRunner,
         renewal: Renewal,
         chores: Sequence[Chore],
@@ -277,7 +277,7 @@ class Renewal:
 
     def __init__(
         self,
-        consumer: Consumption,
+        consumer: QueueConsumer,
         run: Callable[[Op[Any]], Any],
         held: Callable[[], Iterable[Taken]],
         visibility: float,

@@ -66,21 +66,21 @@ class Loop(ABC):
         """Return tasks that wait behind slow ones to their queue; called by the heartbeat."""
 
     @property
-    def over(self) -> bool:
+    def must_end(self) -> bool:
         """Whether the loop must end."""
         return self._gate.stopping() or self._left == 0
 
     @property
     def _halted(self) -> bool:
         """Whether no task may start now."""
-        return self.over or self._gate.held
+        return self.must_end or self._gate.held
 
     @property
     def _left(self) -> float:
         """How many tasks are left up to the limit."""
         return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
 
-    def _allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
+    def _take_allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
         """Take tasks, or return None if paused; if a pause began meanwhile, return the tasks."""
         if not self._gate.enter():
             return None
@@ -128,14 +128,14 @@ class Loop(ABC):
             retries, alone = self._run(op)
             return retries
 
-        tasks = self._allowed(take) or []
+        tasks = self._take_allowed(take) or []
         return tasks, alone and bool(tasks)
 
     def _wait(self, room: int, seconds: float) -> list[Taken]:
         if self.idle is not None and not self.held:
-            return self._within(self.idle.wait(room, self._allowed), room)
-        tasks = self._allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
-        return self._within(tasks or [], room)
+            return self._return_excess(self.idle.wait(room, self._take_allowed), room)
+        tasks = self._take_allowed(lambda: self._run(self._fetcher.wait(room, seconds)))
+        return self._return_excess(tasks or [], room)
 
     def _take(
         self,
@@ -143,24 +143,26 @@ class Loop(ABC):
         done: dict[str, list[bytes]] | None = None,
         took: float = 0.0,
         *,
-        over: bool = False,
+        all_done: bool = False,
     ) -> list[Taken]:
         """Acknowledge done tasks, and unless paused, take new ones in the same step.
 
-        They are `over` if no other task is held.
+        They are `all_done` if no other task is held.
         """
 
         def take(count: int = count) -> list[Taken]:
-            if over and done and count:
-                return self._counted(done, self._run(self._fetcher.over(count, done, took)))
-            return self._counted(done, self._run(self._fetcher.new(count, done, took)))
+            if all_done and done and count:
+                return self._count_done(
+                    done, self._run(self._fetcher.new_when_done(count, done, took))
+                )
+            return self._count_done(done, self._run(self._fetcher.new(count, done, took)))
 
-        tasks = self._allowed(take) if count else None
+        tasks = self._take_allowed(take) if count else None
         if tasks is None:
             return take(0) if done else []
         return tasks
 
-    def _counted(
+    def _count_done(
         self, done: dict[str, list[bytes]] | None, answer: tuple[int, list[Taken]]
     ) -> list[Taken]:
         """Count the tasks acknowledged with a fetch, and return the fetched ones."""
@@ -169,15 +171,15 @@ class Loop(ABC):
             self._acker.count(sum(map(len, done.values())), stale)
         return taken
 
-    def _admitted(self, task: Taken) -> bool:
-        admitted: bool = self._run(self._fetcher.admitted(task))
+    def _admit(self, task: Taken) -> bool:
+        admitted: bool = self._run(self._fetcher.admit(task))
         return admitted
 
     def _room(self, most: int, settling: int = 0) -> int:
         """Return how many tasks may be taken, at most `most`, while `settling` are not counted yet."""
         return int(max(0, min(most, self._left - settling)))
 
-    def _within(self, taken: list[Taken], room: int) -> list[Taken]:
+    def _return_excess(self, taken: list[Taken], room: int) -> list[Taken]:
         """Return excess tasks: a blocking fetch applies its count to each priority."""
         if self._limit is None and self._most > self._concurrency:
             return taken
@@ -217,7 +219,7 @@ class Drain:
         """Start the clock, and remember which dead letters exist."""
         self._mark = run(self._letters.newest())
         if self._timeout is not None:
-            self._timer = threading.Timer(min(self._timeout, threading.TIMEOUT_MAX), self._over)
+            self._timer = threading.Timer(min(self._timeout, threading.TIMEOUT_MAX), self._time_out)
             self._timer.daemon = True
             self._timer.start()
 
@@ -235,7 +237,7 @@ class Drain:
                 hint="drain it again, with more time or more workers",
             )
 
-    def _over(self) -> None:
+    def _time_out(self) -> None:
         self._late = True
         self._stop()
 

@@ -20,7 +20,7 @@ from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.core.stream import text
 from agentbus.queues import dependents
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.ids import RETRY
 from agentbus.queues.janitor import Janitor
 from agentbus.queues.runner import LastingRunner
@@ -60,7 +60,7 @@ class _Queue:
         self, runner: Runner, queue: str, group: str, worker: str, visibility: float | None
     ) -> None:
         self.name = queue
-        self.consumer = Consumption(runner.scope, queue, group, worker)
+        self.consumer = QueueConsumer(runner.scope, queue, group, worker)
         self.bell = runner.scope.keys.bell(queue)
         visibility = runner.policy(queue).visibility if visibility is None else visibility
         self.reclaim_every = min(_RECLAIM, visibility / 2)
@@ -184,7 +184,7 @@ class AnyMatchWorker:
         try:
             self._gate.beat()
             while not self._stopping.is_set():
-                self._pass()
+                self._run_once()
         finally:
             self.stop()
             for running in self._running():
@@ -197,7 +197,7 @@ class AnyMatchWorker:
         self._raise_failure()
         return self.done
 
-    def _pass(self) -> None:
+    def _run_once(self) -> None:
         """Look at all queues, start the workers that are needed, and wait for news."""
         self._raise_failure()
         self._discover()
@@ -286,7 +286,7 @@ class AnyMatchWorker:
         if held and now >= queue.reclaim_at:
             queue.wanted, queue.reclaim_at = True, now + queue.reclaim_every
 
-    def _watch(self, consumers: Sequence[Consumption], seen: list[Any], *figures: Any) -> Op[Any]:
+    def _watch(self, consumers: Sequence[QueueConsumer], seen: list[Any], *figures: Any) -> Op[Any]:
         registration = self._gate.registration
         orders, outcomes, states = yield from registration.watch_op(consumers, self.group, *figures)
         seen += (outcomes, states)

@@ -107,7 +107,7 @@ def bucket(seconds: float) -> int:
     return max(0, min(power - (fraction == 0.5), len(BOUNDS)))
 
 
-def _concluded(flush: Op[bool], step: Step, reply: Any) -> Op[None]:
+def _conclude(flush: Op[bool], step: Step, reply: Any) -> Op[None]:
     """End a flush whose first step was answered with a reply, or with an error."""
     try:
         if not isinstance(reply, ServerReply):
@@ -207,7 +207,7 @@ class Tally:
                     step = op.throw(failure)
                 else:
                     step.sendings = counts.sendings = both.sendings
-                    yield from _concluded(flush, counts, written)
+                    yield from _conclude(flush, counts, written)
                     step = op.send(reply)
         except StopIteration as result:
             value: T = result.value
@@ -266,7 +266,7 @@ class Tally:
                 self._now = counts
             raise
         self._unsure = None
-        self._scope.settled(once, step)
+        self._scope.free_slot(once, step)
         self._ahead = id_time(text(reply[0])) - self._scope.now()
         return True
 

@@ -242,7 +242,7 @@ class Idle:
                 # Its counts are written as often as those of a busy worker.
                 until = min(until, now + self._brief)
             rings: list[bytes] = []
-            taken = allowed(partial(self._listened, room, until - now, rings))
+            taken = allowed(partial(self._listen, room, until - now, rings))
             if taken is None:
                 return []
             if rings:
@@ -257,7 +257,7 @@ class Idle:
                 return taken
         return []
 
-    def _listened(self, room: int, seconds: float, rings: list[bytes]) -> list[Taken]:
+    def _listen(self, room: int, seconds: float, rings: list[bytes]) -> list[Taken]:
         op = self._fetcher.listen(room, max(0.001, seconds))
         try:
             taken, entry_ids, orders = self._runner.run(op)
@@ -302,7 +302,7 @@ class Idle:
             return True
         return self._gate.held or self._gate.stopping()
 
-    def paused(self) -> None:
+    def on_pause(self) -> None:
         """Wait until the worker is no longer paused."""
         self._heartbeat.rest()
         try:
@@ -348,6 +348,6 @@ class Leave:
             self._stop()
         return taken or []
 
-    def paused(self) -> None:
+    def on_pause(self) -> None:
         """Stop the worker."""
         self._stop()

@@ -117,7 +117,7 @@ class Pool:
                 if self._stopping() or (overdue(began) and not self._caught_up(began)):
                     self._report(TaskOutcome(task, begun=False), 0.0)
                     continue
-                outcome = executor.one(task, self._wrap, began)
+                outcome = executor.run_one(task, self._wrap, began)
                 self._report(outcome, clock() - began)
 
     def _caught_up(self, now: float) -> bool:
@@ -138,7 +138,7 @@ class Pool:
             except IndexError:
                 return
             # The loop keeps only weak references to its tasks.
-            started = self._loop.create_task(self._guarded(task))
+            started = self._loop.create_task(self._run_guarded(task))
             self._running.add(started)
             started.add_done_callback(partial(self._ended, task))
 
@@ -149,7 +149,7 @@ class Pool:
             self._report(TaskOutcome(task, begun=False), 0.0)
         self._fill()
 
-    async def _guarded(self, task: Taken) -> None:
+    async def _run_guarded(self, task: Taken) -> None:
         """Run a task, and then those that wait, as long as nobody cancels this coroutine."""
         assert isinstance(self._executor, Coroutines)
         here = asyncio.current_task()
@@ -163,7 +163,7 @@ class Pool:
                 if not self._stopping() and (
                     sure or await asyncio.to_thread(self._caught_up, began)
                 ):
-                    outcome = await self._executor.one(task, self._wrap, began)
+                    outcome = await self._executor.run_one(task, self._wrap, began)
             self._report(outcome, time.monotonic() - began)
             if not self._threads and self._executor.interrupted is not None:
                 # An interrupt in the caller's loop is raised there.

@@ -13,7 +13,7 @@ from agentbus.queues.ids import STREAMS
 
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
 
@@ -43,7 +43,7 @@ class Reclaimer:
 
     def __init__(
         self,
-        consumer: Consumption,
+        consumer: QueueConsumer,
         tally: Tally,
         visibility: float,
         *,

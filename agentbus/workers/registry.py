@@ -28,7 +28,7 @@ from agentbus.store.scope import INTERVALS
 from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
 
 if TYPE_CHECKING:
-    from agentbus.queues.consumer import Consumption
+    from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
@@ -113,7 +113,7 @@ class WorkerRegistration:
         ]
         self._fields = fields_of(queue, agent, worker)
         # Whose limits each heartbeat returns, and whose tasks' progress it tells.
-        self.consumer: Consumption | None = None
+        self.consumer: QueueConsumer | None = None
         self._numbers = count(1)
         self._until = float("-inf")
 
@@ -131,7 +131,7 @@ class WorkerRegistration:
 
     def idle_op(
         self,
-        consumer: Consumption,
+        consumer: QueueConsumer,
         rings: Sequence[bytes],
         *figures: Any,
         listen: bool,
@@ -154,7 +154,7 @@ class WorkerRegistration:
         return (yield from self._beat("idle", waits, read, *figures))
 
     def watch_op(
-        self, consumers: Sequence[Consumption], group: str, *figures: Any
+        self, consumers: Sequence[QueueConsumer], group: str, *figures: Any
     ) -> Op[tuple[WorkerOrders, bool, list[Any]]]:
         """Send a heartbeat as `beat_op` does, and look at the queues of these consumers.
 
@@ -247,7 +247,7 @@ def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
 
 
 def held(
-    scope: Scope, queue: str, agent: str, limited: Consumption | None = None
+    scope: Scope, queue: str, agent: str, limited: QueueConsumer | None = None
 ) -> Op[str | None]:
     """Return the reason of the pause that stops an agent from taking a queue's tasks, or None.
 

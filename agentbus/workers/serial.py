@@ -78,11 +78,11 @@ class Serial(Loop):
     def turn(self, wait: float) -> int:
         """Run redelivered tasks, then one batch, and return the number of tasks."""
         handled = self._again()
-        if self.over:
+        if self.must_end:
             return handled
         if self._limit is not None:
             # Redelivered tasks may have used up the limit.
-            self._next = self._within(self._next, self._room(len(self._next)))
+            self._next = self._return_excess(self._next, self._room(len(self._next)))
         if not self._next:
             self._next = self._take(self._room(self._size))
         if not self._next and wait and not handled:
@@ -93,7 +93,7 @@ class Serial(Loop):
     def settle(self) -> int:
         """Run the tasks taken so far, and return their number."""
         handled = 0
-        while self._next and not self.over:
+        while self._next and not self.must_end:
             handled += self._batch(more=False)
         self.let_go()
         return handled
@@ -140,24 +140,24 @@ class Serial(Loop):
         if self._consumer.asks_first or self._consumer.limit is not None:
             self._ask()
         enough = self._size // 2 + 1 if self._large else _AHEAD
-        over = False
+        all_done = False
         if more and self._brisk and len(self._next) >= enough and self._limit is None:
             # The server works for others meanwhile, and acknowledges all that one holds at less cost.
-            over = self._consumer.accompanied > 0 and not self._large
-            if not over:
-                self._overlapped()
+            all_done = self._consumer.accompanied > 0 and not self._large
+            if not all_done:
+                self._run_overlapped()
                 return handled
         # Acknowledge the previous batch before this one runs.
         self._flush()
         tasks, self._next = self._next, []
-        batch, took, rest = self._timed(tasks)
-        done = self._concluded(batch)
+        batch, took, rest = self._run_timed(tasks)
+        done = self._conclude(batch)
         more = more and self.executor.interrupted is None
         room = self._room(self._size, sum(map(len, done.values()))) if more else 0
         if done or room:
-            over = over and len(tasks) == sum(map(len, done.values()))
-            self._next = self._take(room, done, took, over=over)
-            if over:
+            all_done = all_done and len(tasks) == sum(map(len, done.values()))
+            self._next = self._take(room, done, took, all_done=all_done)
+            if all_done:
                 self._trim()
         self._acker.give_back(rest)
         self._ran = None
@@ -172,12 +172,12 @@ class Serial(Loop):
         if any(task.ordered for task in self._next):
             # Those done before may be of the same keys.
             self._flush()
-            self._next = self._run(self._fetcher.entered(self._next, chained=True))
+            self._next = self._run(self._fetcher.enter_orders(self._next, chained=True))
 
     def _apart(self, task: Taken) -> bool:
         return self._fetcher.apart(task) or (task.ordered and not self.executor.chains)
 
-    def _overlapped(self) -> None:
+    def _run_overlapped(self) -> None:
         """Run a batch while the server acknowledges the previous one and fetches the next."""
         tasks, self._next = self._next, []
         results: list[_RanBatch] = []
@@ -185,24 +185,24 @@ class Serial(Loop):
         def meanwhile() -> None:
             self._gate.sent()
             if not results:
-                results.append(self._timed(tasks))
+                results.append(self._run_timed(tasks))
 
         def ahead() -> list[Taken]:
             fetch = self._fetcher.ahead(self._size, self._done, self._took, tasks, meanwhile)
             self._ahead = 0
             try:
-                taken = self._counted(self._done, self._run(fetch))
+                taken = self._count_done(self._done, self._run(fetch))
             finally:
                 with self._settling:
                     gone, self._ahead = self._ahead, None
             return self._acker.still_ours(taken) if gone else taken
 
         try:
-            following = self._allowed(ahead) or []
+            following = self._take_allowed(ahead) or []
         except BaseException:
             # Interrupted while it waited for the reply: the batch has still run.
             for ran in results:
-                for priority, ids in self._concluded(ran.batch).items():
+                for priority, ids in self._conclude(ran.batch).items():
                     self._done[priority] = [*self._done.get(priority, ()), *ids]
             raise
         if not results:
@@ -212,7 +212,7 @@ class Serial(Loop):
             return
         self._next = following
         ((batch, took, rest),) = results
-        self._done, self._took = self._concluded(batch), took
+        self._done, self._took = self._conclude(batch), took
         self._acker.give_back(rest)
         self._ran = None
         if self.executor.interrupted is not None:
@@ -231,7 +231,7 @@ class Serial(Loop):
             self._acker.give_back(self._next[self._size :])
             self._next = self._next[: self._size]
 
-    def _timed(self, tasks: list[Taken]) -> _RanBatch:
+    def _run_timed(self, tasks: list[Taken]) -> _RanBatch:
         """Run a batch; the caller must then conclude it, and call `_pass_on_interrupt`."""
         order = None
         if self._consumer.asks_first and any(task.ordered for task in tasks):
@@ -279,7 +279,7 @@ class Serial(Loop):
 
     def _acknowledge(self, batch: TaskBatch, rest: list[Taken]) -> None:
         """Settle what is done of the batch that runs, and return tasks that have not started."""
-        done, now = self._concluded(batch), time.monotonic()
+        done, now = self._conclude(batch), time.monotonic()
         if done:
             self._acker.ack(done, now - batch.counted)
             batch.done = {}
@@ -290,12 +290,12 @@ class Serial(Loop):
             gone.add(id(outcome if isinstance(outcome, Taken) else outcome.task))
         batch.held = [task for task in batch.held if id(task) not in gone]
 
-    def _concluded(self, batch: TaskBatch) -> dict[str, list[bytes]]:
+    def _conclude(self, batch: TaskBatch) -> dict[str, list[bytes]]:
         """Settle what has run and needs more than an ack, and return the ids to acknowledge."""
         outcomes = batch.unsettled()
         # In this order: an outcome that needs more is added after that was noted.
         if batch.plain and self._consumer.log is not None:
-            self._consumer.log.ended(cast("list[Taken]", outcomes))
+            self._consumer.log.remember(cast("list[Taken]", outcomes))
         ids = acks(outcomes) if batch.plain else self._acker.plain(outcomes)
         if not batch.done:
             batch.done = ids
@@ -346,9 +346,9 @@ class Serial(Loop):
             self._single = others
             self._flush()
             plain.sort(key=_order)
-            plain = self._run(self._fetcher.entered(plain, chained=True))
-            batch, took, rest = self._timed(plain)
-            self._take(0, self._concluded(batch), took)
+            plain = self._run(self._fetcher.enter_orders(plain, chained=True))
+            batch, took, rest = self._run_timed(plain)
+            self._take(0, self._conclude(batch), took)
             self._acker.give_back(rest)
             self._ran = None
             self._pass_on_interrupt()
@@ -373,7 +373,7 @@ class Serial(Loop):
             return 0
         # Done tasks get no heartbeat, and this one may take long.
         self._flush()
-        if self._admitted(task):
+        if self._admit(task):
             began = self._alone_since = time.monotonic()
             batch = TaskBatch([task], self._look, float("inf"))
             try:

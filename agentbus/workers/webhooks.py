@@ -24,7 +24,7 @@ import orjson
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.settings import resolve
 from agentbus.queues import webhook_url
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.notify import WEBHOOKS
 from agentbus.queues.retry import Backoff, Bury, Retry
 from agentbus.workers.worker import Worker
@@ -157,7 +157,7 @@ def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[We
             while drain() and last.run_once():
                 pass
         sent.count += last.done
-        leaving = Consumption(bus.runner.scope, WEBHOOKS, last.group, last.name).leave()
+        leaving = QueueConsumer(bus.runner.scope, WEBHOOKS, last.group, last.name).leave()
         bus.runner.run(leaving, verb="webhook")
 
 

@@ -21,7 +21,7 @@ from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.core.stream import text
 from agentbus.queues import dependents
 from agentbus.queues.claimed import Taken
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.delivery import AnyDelivery, AsyncDelivery, Delivery
 from agentbus.queues.ids import task_id
 from agentbus.queues.janitor import Janitor
@@ -103,7 +103,7 @@ class AnyWorker:
         self._do = self._runner.run
         self._stopping, self._halt = StopEvent(), Halt()
         self._drain = Drain(runner, queue, group, drain_timeout, self.stop) if drain else None
-        self._consumer = Consumption(
+        self._consumer = QueueConsumer(
             *(scope, queue, group, self.name),
             kept=policy.results,
             letters_of=policy.dead_letters,
@@ -240,7 +240,7 @@ class AnyWorker:
                 # What is due now belongs to the drain.
                 self._do(self._consumer.promote())
             waits = self._drain is None
-            while not self._loop.over:
+            while not self._loop.must_end:
                 # Before it waits, a drain checks whether anything is left.
                 wait = self._runner.scope.intervals.fetch if waits or self._held() else 0.0
                 handled = self._loop.turn(wait) if self._open(wait) else 0
@@ -289,7 +289,7 @@ class AnyWorker:
         self._acker.give_back(self._reclaimer.strays, received=False)
         self._reclaimer.strays = []
 
-    def _pass(self, wait: float) -> int:
+    def _run_once(self, wait: float) -> int:
         self._do(self._fetcher.prepare())
         if not self._open(wait):
             return 0
@@ -309,7 +309,7 @@ class AnyWorker:
         if self._gate.open(0.0 if self._idle is not None else wait):
             return True
         if self._idle is not None and not self._held():
-            self._idle.paused()
+            self._idle.on_pause()
         elif self._idle is not None:
             self._gate.open(wait)
         return False
@@ -362,7 +362,7 @@ class Worker(AnyWorker):
 
     def run_once(self, *, wait: float = 0.0) -> int:
         """Run the redelivered tasks, then one batch of new ones, and return the number of tasks run."""
-        return self._pass(wait)
+        return self._run_once(wait)
 
     def close(self) -> None:
         """Stop the threads of a worker that is not running."""

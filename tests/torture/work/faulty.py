@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core.stream import position, text
 from agentbus.queues.claimed import Taken
-from agentbus.queues.consumer import Consumption
+from agentbus.queues.consumer import QueueConsumer
 from agentbus.store import resp
 from agentbus.workers.concurrent import Concurrent
 from agentbus.workers.heartbeat import Renewal
@@ -42,10 +42,10 @@ def fetch_together() -> None:
 
 
 def _take_together(most: Callable[[int], int]) -> None:
-    again = Consumption.again
+    again = QueueConsumer.again
 
     def together(
-        self: Consumption, priority: str, count: int, *, firsts: int = 0, **_suspects: bool
+        self: QueueConsumer, priority: str, count: int, *, firsts: int = 0, **_suspects: bool
     ) -> Op[tuple[list[Taken], float | None, int, bool]]:
         found: list[Taken] = []
         alone = True
@@ -56,7 +56,7 @@ def _take_together(most: Callable[[int], int]) -> None:
         found.sort(key=lambda task: position(text(task.entry_id)))
         return found, due, lost, False
 
-    _replace(Consumption, again=together)
+    _replace(QueueConsumer, again=together)
 
 
 def full_pages() -> None:
