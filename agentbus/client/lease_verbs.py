@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LeaseVerbs:
-    """What a bus does with leases and semaphores."""
+    """The verbs of a bus for leases and semaphores."""
 
     scope: Scope
 

@@ -49,7 +49,7 @@ class Queue(OnBus[BusT_co]):
     def __init__(self, bus: Any, name: str, *, bound: int | None = None) -> None:
         self._bus = bus
         self._scope: Scope = bus.scope
-        # Looked up once, since each publish needs them.
+        # Look them up once: each publish needs them.
         self._run, self._iterate = bus._run, bus._iterate
         self.name = names.name("queue", name)
         self.policy = bus.policy(name)

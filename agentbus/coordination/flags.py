@@ -161,7 +161,7 @@ def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
 
 
 def _state(flag: str, reply: list[bytes | None], at: int) -> FlagState:
-    # What another program stored as another type counts as neither a hold nor a completion.
+    # A value of another type, which another program stored, is neither a hold nor a completion.
     value, left, done, failed, token = (text(part or b"") for part in reply[at : at + 5])
     # A token has up to 64 bits, more than other numbers.
     number = int(token) if is_number(token[-15:]) and is_number(token[:-15] or "0") else None

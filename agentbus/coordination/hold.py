@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Once, Op
 
 
-# What happens to the flag if the block raises.
+# Actions on the flag if the block raises.
 ON_FAILURE = ("fail", "release")
 _LONGEST_NOTE = 500
 # Seconds that an interrupted caller still waits: what is not undone ends with its TTL.
@@ -31,7 +31,7 @@ SHORTLY = 1.0
 
 
 class BlockFailed(Exception):
-    """Raised in a block that holds a flag, to fail the flag with this exception's text as the note."""
+    """A block that holds a flag raises it to fail the flag, with this exception's text as the note."""
 
 
 class Holding(Generic[BusT_co]):
@@ -67,7 +67,7 @@ class Holding(Generic[BusT_co]):
         except AgentBusError:
             raise
         except BaseException:
-            # Interrupted: nobody would end the hold before its TTL.
+            # After an interrupt, nobody would end the hold before its TTL.
             self._bus.runner.run(self._undoing(once), deadline=SHORTLY)
             raise
         return self.hold
@@ -243,7 +243,7 @@ class Leasing(OnBus[BusT_co]):
         except AgentBusError:
             raise
         except BaseException:
-            # Interrupted: the caller gets nothing by which to drop the leases.
+            # After an interrupt, the caller gets nothing by which to drop the leases.
             self._undo()
             raise
 
@@ -255,7 +255,7 @@ class Leasing(OnBus[BusT_co]):
 
     @property
     def renewed(self) -> tuple[bool, ...]:
-        """Whether this agent held each of the leases before."""
+        """For each lease, True if this agent held it before."""
         assert self._taken is not None, "await it first"
         return self._taken.renewed
 

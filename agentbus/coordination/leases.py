@@ -73,7 +73,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """What `take` has done: the leases in the order of the patterns, and those taken from other agents."""
+    """The result of `take`: the leases in the order of the patterns, and those taken from other agents."""
 
     leases: tuple[Lease, ...]
     renewed: tuple[bool, ...]

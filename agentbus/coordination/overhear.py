@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 BEGINNINGS = ("first", "newest", "joined")
-# What a reader reports itself.
+# Events that a reader itself reports.
 REPORTS = ("gap", "skipped")
 _EXAMINED_AT_ONCE = 1000
 # A follower looks again after 4 s, less than the default deadline, in case the server came back
@@ -236,7 +236,7 @@ class _Reader:
         self.seen = "0-0"
         # Without cursors: the ordinal of the last examined entry among all that were ever added.
         self.ordinal: int | None = None
-        # Whether a cursor was moved on another server than the one that was read, as far as is known.
+        # True if a cursor was moved on another server than the one that was read, as far as is known.
         self.met_another = False
 
     def emit_new(self) -> Op[None]:

@@ -204,7 +204,7 @@ def _when(past: str, entry_id: str) -> float | None:
     for moved, at in moves:
         if moved == f"={entry_id}":
             return _milliseconds(at)
-    # What was passed before the oldest record has no known time.
+    # A message passed before the oldest record has no known time.
     for number, (moved, at) in enumerate(moves):
         if moved[0] != "=" and _reaches(moved, entry_id):
             return _milliseconds(at) if number or len(moves) < _RECORDS else None

@@ -147,7 +147,7 @@ class HeldSemaphore(Generic[BusT_co]):
         except AgentBusError:
             raise
         except BaseException:
-            # Interrupted: nobody would give the place up before its TTL.
+            # After an interrupt, nobody would give the place up before its TTL.
             on._bus.runner.run(on._give_up(self._token), deadline=SHORTLY)
             raise
         return self._token

@@ -126,7 +126,7 @@ def _met(watch: _Watch, waiting: Waiting, timeout: float | None) -> Op[list[Comp
 
 
 class _Look:
-    """What one look found of a flag: its value, its TTL in ms, its outcome and its fencing token."""
+    """One look at a flag: its value, its TTL in ms, its outcome and its fencing token."""
 
     __slots__ = ("done", "failed", "left", "token", "value")
 

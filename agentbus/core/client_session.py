@@ -164,7 +164,7 @@ def _files(folder: str) -> Iterator[tuple[str, ClientSession | None]]:
     except OSError:
         return
     for each in written:
-        # What is being written has a dot in its name.
+        # A file that is being written has a dot in its name.
         if each.isascii() and each.isdigit():
             began = start_of(int(each))
             session = None if began is None else read(folder, int(each), began)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class AgentBusError(Exception):
-    """Raised when an operation fails; the base of every error in this package."""
+    """An operation failed; the base of every error in this package."""
 
     exit_code = 1
 
@@ -28,33 +28,33 @@ class AgentBusError(Exception):
 
 
 class BackendUnavailable(AgentBusError):
-    """Raised when the server cannot be reached or cannot serve, but may later."""
+    """The server cannot be reached or cannot serve, but may later."""
 
 
 class Sandboxed(BackendUnavailable):
-    """Raised when a sandbox keeps this process from the server: a retry cannot help there."""
+    """A sandbox keeps this process from the server: a retry cannot help there."""
 
 
 class QueueFull(AgentBusError):
-    """Raised when a queue is at its bound and no entry may be trimmed yet."""
+    """The queue is at its bound and no entry may be trimmed yet."""
 
 
 class InboxFull(AgentBusError):
-    """Raised when an agent has 1,000 unread messages; none of the recipients then gets the message."""
+    """An agent has 1,000 unread messages; none of the recipients gets the message."""
 
 
 class LeasesFull(AgentBusError):
-    """Raised when a project has as many leases as it may have, until one of them ends."""
+    """The project has as many leases as it may have, until one of them ends."""
 
 
 class TaskFailed(AgentBusError):
-    """Raised when a task whose result was asked for was buried; the message holds its error."""
+    """The task whose result was asked for was buried; the message holds its error."""
 
     exit_code = 8
 
 
 class OutcomeUnknown(AgentBusError):
-    """Raised when a write was sent and no answer came within the deadline: it may have happened."""
+    """A write was sent and no answer came within the deadline: it may have happened."""
 
     exit_code = 7
 
@@ -63,29 +63,29 @@ class OutcomeUnknown(AgentBusError):
 
 
 class UsageError(AgentBusError):
-    """Raised when the request itself is wrong, so that repeating it cannot help."""
+    """The request itself is wrong, so that repeating it cannot help."""
 
     exit_code = 2
 
 
 class InvalidName(UsageError):
-    """Raised when a project, agent, topic, flag, tag or title breaks the rules for names."""
+    """A project, agent, topic, flag, tag or title breaks the rules for names."""
 
 
 class InvalidPayload(UsageError):
-    """Raised when a body is empty, too large, not UTF-8, or unacceptable to a later sink."""
+    """A body is empty, too large, not UTF-8, or unacceptable to a later sink."""
 
 
 class ConfigError(UsageError):
-    """Raised when a setting, a config file or the server's access rules are wrong."""
+    """A setting, a config file or the server's access rules are wrong."""
 
 
 class UnknownBackend(UsageError):
-    """Raised when a URL's scheme names no backend."""
+    """The URL's scheme names no backend."""
 
 
 class TimedOut(AgentBusError):
-    """Raised when a wait times out."""
+    """A wait timed out."""
 
     exit_code = 3
 
@@ -94,29 +94,29 @@ class TimedOut(AgentBusError):
 
 
 class Refused(AgentBusError):
-    """Raised when another agent's claim or an existing record prevents the operation."""
+    """Another agent's claim or an existing record prevents the operation."""
 
     exit_code = 4
 
 
 class TooManyMessages(Refused):
-    """Raised when two agents exchange messages too fast."""
+    """Two agents exchange messages too fast."""
 
 
 class FlagHeld(Refused):
-    """Raised when a flag is held by another agent."""
+    """Another agent holds the flag."""
 
 
 class SemaphoreFull(Refused):
-    """Raised when a semaphore has as many holders as it may have."""
+    """The semaphore has as many holders as it may have."""
 
 
 class NotHolder(Refused):
-    """Raised when a hold or a lease is no longer this agent's to renew or give up."""
+    """The hold or lease is no longer this agent's to renew or give up."""
 
 
 class LeaseHeld(Refused):
-    """Raised when another agent has leased a path.
+    """Another agent has leased the path.
 
     It has the lease's `agent`, `why`, end (`until`, unix time) and `pattern`, the `path` that was asked
     for, and how many `others` of the leases conflict.
@@ -145,39 +145,39 @@ class LeaseHeld(Refused):
 
 
 class NoteExists(Refused):
-    """Raised when a note was to be written only if absent, and exists."""
+    """The note was to be written only if absent, and exists."""
 
 
 class StaleDelivery(Refused):
-    """Raised when a delivery was reclaimed by another consumer."""
+    """Another consumer has reclaimed the delivery."""
 
 
 class StaleToken(StaleDelivery):
-    """Raised when a task that was taken by hand is no longer held with this token."""
+    """The task that was taken by hand is no longer held with this token."""
 
 
 class NotFound(AgentBusError):
-    """Raised when a note, flag, queue, project, dead letter or result does not exist."""
+    """The note, flag, queue, project, dead letter or result does not exist."""
 
     exit_code = 5
 
 
 class NoSuchAgent(NotFound):
-    """Raised when a message is for an agent that never used the project."""
+    """The message is for an agent that never used the project."""
 
 
 class TaskBuried(NotFound):
-    """Raised when a task has no result and never will: it is among the dead letters."""
+    """The task has no result and never will: it is among the dead letters."""
 
     exit_code = 8
 
 
 class TaskCancelled(TaskFailed, TaskBuried):
-    """Raised when a task has no result and never will: it was cancelled."""
+    """The task has no result and never will: it was cancelled."""
 
 
 class FlagFailed(AgentBusError):
-    """Raised when an awaited flag failed.
+    """An awaited flag failed.
 
     It has the `flag`, the failure's `note`, the agent (`by`) and the unix time (`at`).
     """
@@ -203,37 +203,37 @@ class FlagFailed(AgentBusError):
 
 
 class Unhealthy(AgentBusError):
-    """Raised when a check of the server or the bus found something that endangers data."""
+    """A check of the server or the bus found something that endangers data."""
 
     exit_code = 6
 
 
 class EventsLost(AgentBusError):
-    """Raised when entries were trimmed before this reader had read them."""
+    """Entries were trimmed before this reader had read them."""
 
 
 class EpochMismatch(AgentBusError):
-    """Raised when a cursor lies past the server's last entry: the server went back in time."""
+    """A cursor lies past the server's last entry: the server went back in time."""
 
 
 class ForeignLedger(EpochMismatch, ConfigError):
-    """Raised when a stream carries the events of another database than the one that was named."""
+    """The stream carries the events of another database than the one that was named."""
 
 
 class CommitInTransactionError(UsageError):
-    """Raised when a handler tried to end its consumer's transaction."""
+    """A handler tried to end its consumer's transaction."""
 
 
 class StaleLease(Refused):
-    """Raised when a relay or a consumer has lost its lease to another one."""
+    """A relay or a consumer has lost its lease to another one."""
 
 
 class ReplayTooOld(Refused):
-    """Raised when an event is delivered again after its record of being handled has expired."""
+    """An event was delivered again after its record of being handled had expired."""
 
 
 class HandlerFailed(UsageError):
-    """Raised when a handler returned normally, but its transaction cannot be committed."""
+    """A handler returned normally, but its transaction cannot be committed."""
 
 
 EXIT_CODES = {

@@ -17,7 +17,7 @@ _DIGITS = 15
 
 
 class Unsure(ValueError):
-    """Raised for a text that `orjson` may read in another way than `from_json`."""
+    """`orjson` may read the text in another way than `from_json`."""
 
 
 def _no_constant(name: str) -> Any:

@@ -71,7 +71,7 @@ KEY_KINDS = frozenset(
     ]
 )
 
-# Who reads a message could take an agent of such a name for a person, or for the program itself.
+# A reader could take an agent of such a name for a person, or for the program itself.
 RESERVED = frozenset(("human", "user", "system", "developer", "assistant", "agentbus"))
 # For each variable that holds the id of a session of a coding agent's client, the client.
 SESSION_VARIABLES = {
@@ -303,7 +303,7 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-# Loaded only to raise an error: a shell verb that succeeds never needs it.
+# Load the module only to raise an error: a shell verb that succeeds never needs it.
 def _bad_name(message: str, *, hint: str) -> InvalidName:
     from agentbus.core.errors import InvalidName
 

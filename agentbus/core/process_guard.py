@@ -37,7 +37,7 @@ class ProcessGuard:
                 # The program announces itself: this process may be killed before it knows the id.
                 process = subprocess.Popen(command, preexec_fn=self._announce, **options)  # noqa: PLW1509
             except OSError:
-                # What did announce itself has ended.
+                # The processes that announced themselves have ended.
                 self._tell()
                 raise
             self._pids.add(process.pid)
@@ -75,7 +75,7 @@ class ProcessGuard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # What ends all processes of a terminal or of our group must not end this one first.
+            # A signal to all processes of a terminal or of our group must not end this one first.
             start_new_session=True,
         )
         assert self._shell.stdin is not None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.core.validate import Map
 
 _AGENT, _PROJECT = ("AGENTBUS_AGENT", "AGENT_ID"), ("AGENTBUS_PROJECT", "PROJECT_PREFIX")
-# setting: the environment variables that set it, first found wins.
+# Environment variables of each setting; the first that is set wins.
 VARIABLES = {
     "agent": _AGENT,
     "project": _PROJECT,
@@ -37,11 +37,11 @@ VARIABLES = {
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
     **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope", "hook.text"), ()),
 }
-# What any config file may set; in a repository's own, `url` counts only for a clone that its user trusts.
+# Any config file may set these; in a repository's own, `url` counts only for a clone that its user trusts.
 # No file chooses the log's path or the server's program.
 IN_FILES = ("project", "json", "queues", "health", "url", "lease.scope")
-# What only the user's own file, or one chosen by --config, may set beside these: a repository must not
-# choose names, deadlines, logs, files to write to, nor what is sent to the network.
+# Only the user's own file, or one chosen by --config, may set these too: a repository must not choose
+# names, deadlines, logs, files to write to, nor what is sent to the network.
 IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
     *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
@@ -59,7 +59,7 @@ DEFAULT_DEADLINE, EXCHANGE_LIMIT = 5.0, 20
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 LONGEST_SOCKET_PATH = 100
 _SMALL = 65_536
-# What does not mean itself in git's configuration.
+# These characters have a special meaning in git's configuration.
 _UNPLAIN = frozenset('"\\#;\r\t ')
 
 
@@ -103,14 +103,14 @@ class Settings:
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
         self.webhook_allow = webhook_allow
-        # What the names of this user's other sessions on this host begin with; empty for a named agent.
+        # Prefix of this user's other session names on this host; empty if the agent is named.
         self.peers = peers
-        # Unparsed: the verbs of queues read the one, `health` the other.
+        # Neither is parsed here: the verbs of queues read the one, `health` the other.
         self.queues = queues or {}
         self.health = health or {}
-        # Whether the work trees of a `repository` share leases, or each `worktree` has its own.
+        # `repository`: its work trees share leases; `worktree`: each has its own.
         self.lease_scope = lease_scope
-        # Whether hooks say `counts` alone, or `quote` the newest message.
+        # Hooks say `counts` alone, or `quote` the newest message.
         self.hook_text = hook_text
         # The settings that come from a repository's own file, which may not set them to everything.
         self.nearby = nearby
@@ -190,8 +190,8 @@ def _others(value: Callable[[str, object, Sequence[str]], Any]) -> dict[str, Any
 
 
 def _is_sound(setting: str, value: object) -> bool:
-    # What environments set for every verb is checked without `settings_check`, which describes mistakes and
-    # whose import takes a tenth of a verb.
+    # Check common environment settings without `settings_check`, which describes mistakes and whose import
+    # takes a tenth of a verb.
     if type(value) is not str:
         return False
     try:
@@ -210,8 +210,7 @@ def default_project(root: str | None, common: str | None) -> tuple[str, str]:
     """Return the project of the repository at `root`, else `agentbus`, and the source of that name."""
     if root is None:
         return "agentbus", "default"
-    # What git itself writes is read here: the import of `repository`, which reads all that git accepts,
-    # would take longer than this.
+    # Read git's own output here: to import `repository`, which reads all that git accepts, takes longer.
     text = "" if common is None else _text_of(f"{common}/config")
     low = text.lower()
     if "[agentbus" in low:

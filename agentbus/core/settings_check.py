@@ -175,7 +175,7 @@ def _hook_text(given: Located) -> str | None:
 
 
 def _mapping(given: Located) -> object:
-    # What it holds is read by the verbs that need it.
+    # The verbs that need its content read it.
     if given.value is not None and not isinstance(given.value, dict):
         return given.wrong("a mapping: write its lines below it")
     return given.value or {}

@@ -21,9 +21,9 @@ S = TypeVar("S", bound=Stoppable)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What these signals do in a program that has not decided otherwise.
+# Default handlers of these signals in a Python program.
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-# Whether a signal has ended a run in this process: the caller may not have noticed.
+# True if a signal has ended a run in this process: the caller may not have noticed.
 _ended = False
 
 

@@ -146,7 +146,7 @@ class Located:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the source says that there is no value."""
+        """True if the source says that there is no value."""
         return self.value is None or (
             isinstance(self.value, Plain) and self.value in ("", "~", "null", "Null", "NULL")
         )

@@ -23,7 +23,7 @@ _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError)
 
 
 class _Refused(Exception):
-    """Raised after a problem that ends the reading."""
+    """A problem ended the reading."""
 
 
 def read(data: bytes, problems: Problems, *, typed: bool = False) -> Located | None:

@@ -1,4 +1,4 @@
-"""What a process does first that a parent keeps: it ends when it is asked to, and dies with its parent."""
+"""Prepares a process that a parent keeps: it ends when it is asked to, and dies with its parent."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ DONE, RETRIED, BURIED, SNOOZED = "done", "retried", "buried", "snoozed"
 CANCELLED, EXPIRED, CUT_OFF = "cancelled", "expired", "cut_off"
 _LONGEST_ERROR = 200
 _meta = attrgetter("meta")
-# What a column is of most attempts, and is left out.
+# Usual values of columns; the log leaves them out.
 _READY: dict[str, Any] = {"priority": "normal", "attempt": 1, "outcome": DONE}
 _IDS = re.compile(r"\d{1,15}-\d{1,20}( \d{1,15}-\d{1,20})*")
 # Below that, a score is an order, not a time.

@@ -28,7 +28,7 @@ _LONGEST = 7 * 86_400.0
 _DIGITS = 19
 # The most tasks held by hand that are listed, and the most that are looked at in one request.
 _MOST, _AT_ONCE = 10_000, 250
-# What `take` returns of a task that was cancelled.
+# Reply of `take` for a task that was cancelled.
 _CANCELLED = b""
 
 

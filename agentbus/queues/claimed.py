@@ -1,4 +1,4 @@
-"""Claimed tasks: decodes the entries of a queue's streams, and the text of their failures."""
+"""Decodes the entries of a queue's streams as claimed tasks, and bounds the text of their failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
 _TELLING = frozenset(("reply_to", "webhook", "notify", "unique"))
 _SETTLED = _TELLING | {"id"}
 ALONE = _ADMITTED | _SETTLED
-# Shared by all tasks without one, and never modified.
+# All tasks without an envelope share it; never modify it.
 _NO_META: dict[str, Any] = {}
 # The length of an entry with an envelope: the payload, the rest of the envelope, and the agent.
 _ENVELOPED = 6
@@ -70,7 +70,7 @@ class Taken:
         self.meta = meta
         self.attempt = attempt
         self.error = error
-        # Whether this attempt was counted before its start.
+        # True if this attempt was counted before its start.
         self.counted = False
         # The possible number of uncounted attempts; None for a first delivery.
         self.uncounted = None if attempt else 1
@@ -99,12 +99,12 @@ class Taken:
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was delivered before; then its attempts are counted."""
+        """True if it was delivered before; then its attempts are counted."""
         return self.uncounted is not None
 
     @property
     def alone(self) -> bool:
-        """Whether it is settled by itself, because it needs more than an acknowledgement."""
+        """True if it is settled by itself, because it needs more than an acknowledgement."""
         # Most have none of the fields: that is one look.
         return self.uncounted is not None or (
             not ALONE.isdisjoint(self.meta) and (self.asks or self.asked_first)
@@ -112,25 +112,25 @@ class Taken:
 
     @property
     def tells(self) -> bool:
-        """Whether its outcome is sent or spoken, or frees its key."""
+        """True if its outcome is sent or spoken, or frees its key."""
         return not _TELLING.isdisjoint(self.meta)
 
     @property
     def asks(self) -> bool:
-        """Whether its outcome is sent, spoken or stored."""
+        """True if its outcome is sent, spoken or stored."""
         # The id of a delayed task does not name its entry, so its outcome is stored under that id.
         return not _SETTLED.isdisjoint(self.meta)
 
     @property
     def asked_first(self) -> bool:
-        """Whether the server must admit it: it has an ordering key, a work item, or one attempt."""
+        """True if the server must admit it: it has an ordering key, a work item, or one attempt."""
         return not _ADMITTED.isdisjoint(self.meta) and (
             self.ordered or self.claims or self.only_once
         )
 
     @property
     def only_once(self) -> bool:
-        """Whether it may run once: its attempt is counted before it starts, unlike other first ones.
+        """True if it may run once: its attempt is counted before it starts, unlike other first ones.
 
         So one that a dead worker held and had not begun is not taken for one that killed it.
         """
@@ -178,12 +178,12 @@ class Taken:
 
     @property
     def claims(self) -> bool:
-        """Whether another program published it with the id of a work item, or of the entry."""
+        """True if another program published it with the id of a work item, or of the entry."""
         return WORK_ITEM in self.meta or INBOX in self.meta
 
     @property
     def ordered(self) -> bool:
-        """Whether it has an ordering key."""
+        """True if it has an ordering key."""
         return isinstance(self.meta.get("ordering_key"), str)
 
 

@@ -113,7 +113,7 @@ class AnyDelivery:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should end: its task was cancelled, or the time limit is over.
+        """True if the handler should end: its task was cancelled, or the time limit is over.
 
         Always false for a program that fetches.
         """

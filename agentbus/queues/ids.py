@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 
-# Those of `Priority`.
 PRIORITIES = ("critical", "high", "normal", "low")
 # The stream of tasks that were put aside and moved out of the others: tasks of any priority.
 RETRY = "retry"

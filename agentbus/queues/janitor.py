@@ -48,7 +48,7 @@ _STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """What was removed from a queue, or would be: entries, dead consumers, stale records."""
+    """Numbers of what was removed from a queue, or would be: entries, dead consumers, stale records."""
 
     queue: str
     trimmed: int
@@ -79,7 +79,7 @@ def tidy(
     tidying = _Tidying(scope, policies, dead_after=dead_after, dry_run=dry_run)
     done = []
     for name in queue_names:
-        # What another program stored as another type keeps nobody from the other queues.
+        # A key to which another program gave another type must not stop the other queues.
         tidied = yield from or_empty(tidying.queue(name), Tidied(name, 0, 0, 0))
         done.append(tidied)
     if not dry_run:
@@ -213,7 +213,7 @@ class _Tidying:
                     "sweep", (stream,), raw, ASIDE, silent, _SWEPT, self._only_count, 0
                 )
                 if priority == PRIORITIES[0]:
-                    # What a dead worker read of the bell is of no use to others.
+                    # Other workers have no use for what a dead one read of the bell.
                     bell = (scope.keys.bell(queue),)
                     yield self._script(
                         "sweep", bell, raw, ASIDE, silent, _SWEPT, self._only_count, 1

@@ -45,13 +45,13 @@ class Ordering:
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
         self.consumer = consumer
-        # Whether the group is missing, and must be created again.
+        # True if the group is missing, and must be created again.
         self.missing = False
-        # Whether an answer with tasks may have been lost, so that it holds some without knowing.
+        # True if an answer with tasks may have been lost, so that it holds some without knowing.
         self.doubtful = False
         # How many tasks it has taken whose agents held them by hand for longer than their visibility.
         self.overdue = 0
-        # Whether a task has been seen that the server must admit before it starts.
+        # True if a task has been seen that the server must admit before it starts.
         self.asks_first = False
         # The limits of the queue, as of the last heartbeat or fetch; None without any.
         self.limit: QueueLimit | None = None

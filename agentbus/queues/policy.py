@@ -130,7 +130,7 @@ class Policies:
         try:
             return names.name("name of the dead letters", letters)
         except UsageError:
-            # What another program has named so that no worker of ours can take from it.
+            # Another program named it so that no worker of ours can take from it.
             return queue
 
     def retention_of(self, queue: str) -> float:
@@ -316,7 +316,7 @@ def _only_own(given: Located, said: str) -> None:
 
 _DAY = 86_400
 _short = _at_most(_DAY, _pause)
-# What a repository's own file may set only within bounds; all else as anywhere.
+# A repository's own file may set these only within bounds; all else as anywhere.
 _NEARBY: dict[str, Callable[[Located], Any]] = {
     "on_full": _kept,
     "attempts": _at_most(1_000, _CHECKS["attempts"]),

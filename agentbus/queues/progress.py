@@ -33,7 +33,7 @@ class TaskProgress:
 
 
 class RunningProgress:
-    """What the running tasks of one worker have said. Several threads write, and its heartbeat reads."""
+    """Progress of one worker's running tasks. Several threads write, and its heartbeat reads."""
 
     def __init__(self, id_of: Callable[[Taken], str]) -> None:
         self._id_of = id_of

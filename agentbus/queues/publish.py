@@ -236,7 +236,7 @@ def _grouped(
     batch: list[Any] = []
     encode, limit = envelope.encode, scope.max_body
     now, kind, left = default, 0, BATCH_BYTES
-    # What a key makes different for each task, or a handler's task adds, is in no common envelope.
+    # A shared envelope cannot hold per-task fields: keys, or what a running handler adds.
     inherits = context.current.get() is not None or (
         common is not None and (common.key or common.ordering_key or common.unique) is not None
     )

@@ -26,7 +26,7 @@ def pause(seconds: float) -> float:
 
 
 class Retry(Exception):
-    """Raised by a handler to retry its task, after `after` seconds or the backoff."""
+    """A handler raises it to retry its task, after `after` seconds or the backoff."""
 
     def __init__(self, message: str = "", *, after: float | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler to run its task again after `after` seconds, without counting this attempt."""
+    """A handler raises it to run its task again after `after` seconds, without counting this attempt."""
 
     def __init__(self, after: float) -> None:
         self.after = pause(after)
@@ -42,7 +42,7 @@ class Snooze(Exception):
 
 
 class Bury(Exception):
-    """Raised by a handler to move its task to the dead letters at once."""
+    """A handler raises it to move its task to the dead letters at once."""
 
 
 @dataclass(frozen=True, slots=True)

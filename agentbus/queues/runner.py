@@ -190,7 +190,7 @@ class Runner(_AnyRunner):
             except AgentBusError:
                 # Nobody waits for a server that is gone.
                 continue
-        # What other threads have begun ends on the old one.
+        # Operations that other threads have begun end on the old one.
         link, self.link = self.link, self.backend.link()
         link.close()
 
@@ -207,7 +207,7 @@ class LastingRunner:
         self.briefly = runner.run
         self.close = runner.close
         self._runner = runner
-        # Whether the server has answered, so that an outage is waited out.
+        # True if the server has answered, so that an outage is waited out.
         self.answered = False
         self._until = math.inf
 

@@ -119,7 +119,7 @@ def entries(
                 row[3],
                 int(begun) if is_number(begun) else None,
                 *(payload, meta, error),
-                # What is held by hand is due when its visibility ends.
+                # A task held by hand is due when its visibility ends.
                 due_at(due[i]) if states[i] in ("retrying", "pending") else None,
             )
         )

@@ -27,7 +27,7 @@ _ACCOMPANIED = 16
 class Turns(Ending):
     """One consumer of one group of one queue: the operations that take tasks and acknowledge batches."""
 
-    # Whether a work item that another program names in several tasks is done only once.
+    # If true, a work item that another program names in several tasks is done only once.
     claiming = True
     # The bytes of a payload, on average; a large one counts at once.
     mean_bytes = 0.0

@@ -122,7 +122,7 @@ class AsyncPlainLink:
         wanted = self._dialing is task and not self._closed
         if self._dialing is task:
             self._dialing = None
-        # Retrieved, so that asyncio does not warn of a failure that nobody awaits any longer.
+        # Retrieve the exception, so that asyncio does not warn of a failure that nobody awaits.
         if task.cancelled() or task.exception() is not None:
             return
         if wanted:
@@ -175,7 +175,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether this connection accepts no further request."""
+        """True if this connection accepts no further request."""
         return bool(self._lost)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -44,7 +44,7 @@ async def run(link: AsyncLink, op: Op[T]) -> T:
 
 
 class Calls(Protocol):
-    """Whose operations run, and what happens before and after one."""
+    """The owner of operations, with what it does before and after each."""
 
     link: AsyncLink
     coalescer: Coalescer

@@ -43,7 +43,7 @@ class Coalescer:
         self._bytes = 0
         # How many requests with payloads are not answered yet.
         self.in_flight = 0
-        # Whether the last request was of several callers, who will soon be back.
+        # True if the last request was of several callers, who will soon be back.
         self._several = False
         # An event loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,7 +75,7 @@ class Coalescer:
         return future
 
     def _enter_loop(self) -> asyncio.AbstractEventLoop:
-        # What an earlier loop has left will never be answered.
+        # Requests of an earlier loop will never be answered.
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self.waiting, self.in_flight = {}, 0
         return self._loop

@@ -48,7 +48,7 @@ class Backend:
     advice: Advice | None = None
     client = "agentbus"  # The name of the connections in CLIENT LIST.
     confirms = True
-    # Whether each exchange is logged, and the functions of the server are called in place of scripts.
+    # If true, log each exchange, and call the functions of the server in place of scripts.
     debug = False
     functions = False
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
         @property
         def closed(self) -> bool:
-            """Whether it accepts no further request."""
+            """True if it accepts no further request."""
 
         async def request(self, requests: Requests, within: float) -> list[Any]:
             """Send commands and return their replies."""
@@ -55,7 +55,7 @@ _STATE = ("INFO", "replication")
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must confirm a write: `kind` is "replica" or "disk"; `least` is a number of replicas."""
+    """A demand for confirmation: `kind` is "replica" or "disk"; `least` is a number of replicas."""
 
     kind: str
     least: int

@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class GroupMissing(BackendUnavailable):
-    """Raised when a stream or its group was removed under its consumers."""
+    """The stream or its group was removed under its consumers."""
 
 
 class WrongType(BackendUnavailable):
-    """Raised when a key has another type than the bus gives it: another program wrote it."""
+    """The key has another type than the bus gives it: another program wrote it."""
 
 
 # The bytes of a refusal that are read at most.
@@ -39,7 +39,7 @@ _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
 # Inside scripts, a refusal by ACL has no separate code; its text differs before Redis 7.2.
 _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing the script can't")
 
-# What helps where a server has too many connections.
+# Remedy for a server with too many connections.
 CROWDED = "raise the server's maxclients, or end some of its connections"
 BY_CLUSTER = "write redis+cluster:// in the URL, so that all keys of a project are on one node"
 # Commands that every server for data has, however old, and that are asked for first; a sentinel has none.
@@ -52,7 +52,7 @@ _OF_DATA = frozenset(
 _CLUSTER, _MOVED = "redis+cluster:", ("MOVED", "ASK")
 _NUMBER = "correct the database's number in the URL; a server has 16 by default, from 0"
 _NO_LOGIN = "the server has no password: leave it out of the URL, or set one on the server"
-# What a server says to a login that will never succeed, and the remedy.
+# Replies to a login that will never succeed, each with the remedy.
 _LOGIN = {
     "DB index is out of range": _NUMBER,
     "invalid DB index": _NUMBER,
@@ -66,7 +66,7 @@ _OWN_CERTIFICATE = (
     *("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "HANDSHAKE_FAILURE"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED"),
 )
-# What to do about a server that does not serve: in Python, and in a shell.
+# Remedies for a server that does not serve: in Python, and in a shell.
 CHECK_SERVER = (
     "check the server with bus.doctor(), or connect to another URL",
     "check the server with 'agentbus doctor', or give another --url",
@@ -208,7 +208,7 @@ def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError
         trace = trace.tb_next
     module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     if not module.startswith("agentbus."):
-        # Raised by an iterable or a function that the caller passed in.
+        # An iterable or a function that the caller passed in raised it.
         return None
     return BackendUnavailable(
         f"the answer of {where} to '{step.label}' cannot be read ({type(error).__name__}: {error})",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# What reading a reply of an unexpected shape raises.
+# Errors that reading a reply of an unexpected shape raises.
 MISREAD = (ServerReply, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 # The server refuses a write with these before it checks whether the write was executed already.
@@ -125,9 +125,9 @@ def attempt(
 
 def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool) -> bool:
     if isinstance(failure, LinkDown):
-        # What the system forbids from the start, it will not allow in a moment.
+        # The system will not soon allow what it forbids from the start.
         return isinstance(failure, Denied) and not answered
-    # Whether a first copy was executed, the server can say only with free memory.
+    # Only with free memory can the server say whether it executed a first copy.
     return not is_passing(failure) and not (maybe_done and failure.code in _UNSEEN)
 
 

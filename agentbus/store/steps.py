@@ -49,13 +49,13 @@ class Step:
 
     __slots__ = ("meanwhile", "sendings", "within")
     writes = False
-    # Whether it is tried once only; its failure is thrown into the operation as it is.
+    # If true, try it once only; its failure is thrown into the operation as it is.
     optional = False
-    # Whether a link may send it without waiting for the reply, which is then None.
+    # If true, a link may send it without waiting for the reply, which is then None.
     posted = False
     # How long the server may block before it answers, in seconds.
     blocks = 0.0
-    # Whether its reply comes only once replicas, or the disk, have confirmed it.
+    # If true, its reply comes only once replicas, or the disk, have confirmed it.
     confirms = False
 
     def __init__(self) -> None:

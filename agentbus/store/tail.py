@@ -86,7 +86,7 @@ class _Tail:
 
     @property
     def ended(self) -> bool:
-        """Whether this tail has stopped reading."""
+        """True if this tail has stopped reading."""
         return self._task.done()
 
     def past(self, after: tuple[int, int], count: int) -> list[Any]:

@@ -121,7 +121,7 @@ else:
             return self._describe(method, owner, owner._yields)
 
     class _Described:
-        """What `inspect` sees behind a bound verb: its source, and the signature that callers use."""
+        """Show `inspect` the source of a bound verb, and the signature that callers use."""
 
         __slots__ = ("_returns", "verb")
 

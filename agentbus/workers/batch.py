@@ -44,12 +44,12 @@ class TaskOutcome:
 
     @property
     def plain(self) -> bool:
-        """Whether the task is done, without a result."""
+        """True if the task is done, without a result."""
         return self.error is None and self.result is None and not self.settled and self.begun
 
     @property
     def ran(self) -> bool:
-        """Whether the handler was called."""
+        """True if the handler was called."""
         return self.begun and not isinstance(self.error, NotRun)
 
     def failed(self, error: BaseException | str) -> None:
@@ -134,11 +134,11 @@ class TaskBatch:
         every: float,
         order: KeyOrder | None = None,
     ) -> None:
-        # Those that are not settled yet.
+        # Tasks that are not settled yet.
         self.held = list(tasks)
         self.left = deque(tasks)
         self.outcomes: list[TaskOutcome | Taken] = []
-        # Whether each of them is a task that needs an ack and nothing else.
+        # True if each of them is a task that needs an ack and nothing else.
         self.plain = False
         # How many of the outcomes were settled, or are among the done tasks to acknowledge.
         self.settled = 0
@@ -194,7 +194,7 @@ class TaskBatch:
 class Executor(Protocol):
     """Runs one batch of tasks after the other."""
 
-    # Whether it runs one task after the other, and stops those of an ordering key at a failure.
+    # True if it runs one task after the other, and stops those of an ordering key at a failure.
     chains: bool
     # An interrupt or exit that ended a handler, which is not a failure of its task.
     interrupted: BaseException | None

@@ -49,7 +49,7 @@ class InFlight:
         self._measured = time.monotonic()
         self.failure: Exception | None = None
         self.pool: Pool | None = None
-        # Whether the worker's own thread collects what has ended.
+        # True if the worker's own thread collects what has ended.
         self._collected = False
         self._thread = threading.Thread(target=self._settle, name="agentbus-settler", daemon=True)
 
@@ -80,7 +80,7 @@ class InFlight:
 
     @property
     def brisk(self) -> bool:
-        """Whether tasks end so quickly that they should be settled with the fetches."""
+        """True if tasks end so quickly that they should be settled with the fetches."""
         self._measure(0)
         return self._rate > _BRISK and self.collect_every >= _COLLECT_LEAST
 

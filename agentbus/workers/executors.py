@@ -44,7 +44,7 @@ _clock = time.monotonic
 class _Executor:
     """Base of the serial executors; `finish` runs an awaitable and returns its result."""
 
-    # Whether it runs one task after the other, and stops those of an ordering key at a failure.
+    # True if it runs one task after the other, and stops those of an ordering key at a failure.
     chains = True
 
     def __init__(
@@ -97,9 +97,9 @@ class _Executor:
 class Inline(_Executor):
     """Runs a synchronous handler for each task, one after the other."""
 
-    # Whether `run_one` does more than what is done for most tasks without it.
+    # True if `run_one` does more than what is done for most tasks without it.
     more = False
-    # Whether it times each attempt.
+    # True if it times each attempt.
     timed = False
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:  # noqa: PLR0915 (a call costs more)

@@ -202,8 +202,8 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     yield from reclaimer.reclaim()
     taken: list[Taken] = []
     while not taken:
-        # What was delivered before is handed out alone: to hand it out is to begin its attempt, and a task
-        # beside it may kill the process.
+        # Hand out a redelivered task alone: that begins its attempt, and a task beside it may kill the
+        # process.
         tasks, _ = yield from fetcher.retries(1, count)
         if not tasks:
             break
@@ -292,7 +292,7 @@ class ByHand(Fetched):
     token: str | None = None
     # The unix time at which its visibility ends.
     until = 0.0
-    # What was asked for, and whether the task had been cancelled.
+    # The outcome that was asked for; `dropped` if the task had been cancelled.
     asked = "done"
     dropped = False
 

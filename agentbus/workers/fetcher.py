@@ -228,7 +228,7 @@ class Fetcher:
 
     def bury(self, task: Taken, why: BaseException | str) -> Op[None]:
         """Bury a task without a run, and count that."""
-        # What a consumer of fetched tasks buries is a failed run.
+        # A consumer of fetched tasks would count the burial as a failed run.
         op = QueueConsumer.bury(self.consumer, task, why)
         buried = yield from self.consumer.unless_missing(op, False)
         self._tally.note("dead" if buried else "stale")

@@ -85,7 +85,7 @@ class Heartbeat:
         # handler may call `put` during `get` in the same thread, which this class allows.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._ordered = False
-        # Whether the execution loop rests, and whether the thread then waits for it.
+        # True while the execution loop rests, and while the thread then waits for it.
         self._resting = False
         self._parked = False
         # When the next delayed task is due, while the loop rests.
@@ -228,7 +228,7 @@ class Heartbeat:
             self._due_at = math.inf
             moved, due = self._try(self._consumer.promote()) or (0, None)
             if due is not None:
-                # What cannot be moved must not keep the server busy.
+                # A task that cannot be moved must not keep the server busy.
                 due = _GRACE if due <= 0 and not moved else due
                 self._due_at = min(self._due_at, time.monotonic() + due)
 
@@ -236,7 +236,7 @@ class Heartbeat:
         """Wait until something happens, for at most `seconds`."""
         with contextlib.suppress(Empty):
             self._wake.get(timeout=None if seconds == math.inf else max(0.001, seconds))
-            # What was put together is handled together.
+            # Handle together what was put together.
             while True:
                 self._wake.get_nowait()
 

@@ -67,12 +67,12 @@ class Loop(ABC):
 
     @property
     def must_end(self) -> bool:
-        """Whether the loop must end."""
+        """True if the loop must end."""
         return self._gate.stopping() or self._left == 0
 
     @property
     def _halted(self) -> bool:
-        """Whether no task may start now."""
+        """True if no task may start now."""
         return self.must_end or self._gate.held
 
     @property

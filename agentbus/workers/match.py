@@ -48,7 +48,7 @@ DISCOVERY = 5.0
 _AT_ONCE, _ACTIVE = 100, 16
 # How long a worker whose queue others wait behind may go on, in seconds.
 _TURN = 1.0
-# What the tasks of a dead worker wait for at most, beyond their visibility.
+# Longest wait of a dead worker's tasks beyond their visibility, in seconds.
 _RECLAIM = 30.0
 _REFUSED = ("drain", "drain_timeout", "count")
 
@@ -204,7 +204,7 @@ class AnyMatchWorker:
         until = time.monotonic() + self._cycle
         self._look()
         if self._start():
-            # Those that run make room.
+            # The running workers make room.
             until = min(until, time.monotonic() + _TURN / 4)
         until = min(until, *(queue.due_at for queue in self._queues.values()), math.inf)
         if self._stopping.is_set():
@@ -310,7 +310,7 @@ class AnyMatchWorker:
         room = max(0, _ACTIVE - len(running))
         for queue in wanted[:room]:
             queue.wanted = False
-            # Those that had their turn go to the end.
+            # Queues that had their turn go to the end.
             self._queues[queue.name] = self._queues.pop(queue.name)
             worker = self._make(queue.name, **queue.options)
             worker.leave_when_idle()
@@ -323,7 +323,7 @@ class AnyMatchWorker:
             return False
         late = time.monotonic() - _TURN
         ready = [run for run in running if run.worker.lingers or run.began < late]
-        # Those without a task first.
+        # Workers without a task come first.
         ready.sort(key=lambda run: not run.worker.lingers)
         for run in ready[: len(wanted) - room]:
             run.worker.stop()
@@ -340,7 +340,7 @@ class AnyMatchWorker:
                 self._done += worker.done
                 self._failed += worker.failed
                 worker.counted = True
-            # What is published from now on is waited for together with the others.
+            # From now on, wait for its tasks together with those of the other queues.
             self._news.put(True)
 
     def _running(self) -> list[_Running]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What a flush adds to the queue's counters. The scripts count all other events, since only they know
+# A flush adds these to the queue's counters. The scripts count all other events, since only they know
 # whether a task still belonged to this worker.
 _COUNTED_HERE = ("received", "failed")
 # The upper bounds of the buckets in seconds: 1 ms, doubled up to the first above an hour. One more bucket

@@ -37,7 +37,7 @@ _READ_AT_ONCE = 1000
 
 
 class Halt:
-    """Whether no task may start: the worker stops, or is paused. Read before each task."""
+    """Flags that let no task start: the worker stops, or is paused. Read before each task."""
 
     __slots__ = ("paused", "stopped")
 
@@ -70,7 +70,7 @@ class Gate:
     ) -> None:
         self.registration = registration
         self.reason: str | None = None
-        # Whether a fetch was refused: it is then unknown whether tasks are left.
+        # True if a fetch was refused: it is then unknown whether tasks are left.
         self.refused = False
         self._run = run
         self._stop = stop
@@ -86,7 +86,7 @@ class Gate:
 
     @property
     def held(self) -> bool:
-        """Whether the worker is paused."""
+        """True if the worker is paused."""
         return self._halt.paused
 
     @property
@@ -204,7 +204,7 @@ class Idle:
         # When the wait last ended for a retry, and how many had been taken by then.
         self._left_at, self._aside = 0.0, -1
         self._rings: list[bytes] = []
-        # Whether the bell has a group for this worker, as far as is known.
+        # True if the bell has a group for this worker, as far as is known.
         self._listening = False
         self._bell = self._consumer.scope.keys.bell(self._consumer.queue)
         self._tail = "0-0"
@@ -295,7 +295,7 @@ class Idle:
         self._heartbeat.expect(math.inf if delayed is None else now + delayed)
         self._retry_at = math.inf if retry is None else now + retry
         if self._fetcher.aside == self._aside:
-            # What cannot be taken must not keep the server busy.
+            # A task that cannot be taken must not keep the server busy.
             self._retry_at = max(self._retry_at, self._left_at + _FRUITLESS)
         if expected.held and now >= self._reclaimer.due_at:
             self._look_at = 0.0
@@ -332,7 +332,7 @@ class Leave:
 
     @property
     def lingers(self) -> bool:
-        """Whether the worker has had nothing to do since its last task."""
+        """True if the worker has had nothing to do since its last task."""
         return self._since is not None
 
     def wait(self, room: int, allowed: Allowed) -> list[Taken]:

@@ -57,14 +57,14 @@ class Reclaimer:
         self.due_at = due_at
         # Until this time (`time.monotonic`) the server may assign tasks that this consumer does not know.
         self._doubtful_until = 0.0
-        # Pending for this consumer from a lost reply, and not started.
+        # Tasks that a lost reply gave to this consumer, and that have not started.
         self.strays: list[Taken] = []
         # Two threads may look for the tasks of lost replies.
         self._recovering = threading.Lock()
 
     @property
     def unsettled(self) -> bool:
-        """Whether a reply with tasks was lost, and not all of them have run."""
+        """True if a reply with tasks was lost, and not all of them have run."""
         return self._consumer.doubtful or bool(self.strays)
 
     def certain(self) -> bool:

@@ -43,7 +43,7 @@ MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an idle worker waits for: the seconds until the next delayed task is due, and the next retry.
+    """The seconds that an idle worker waits: until the next delayed task is due, and the next retry.
 
     Both are None if there is none. `held` is the number of tasks that consumers of its group hold;
     `outcomes` is whether tasks have ended whose dependents are still to be notified.
@@ -112,14 +112,14 @@ class WorkerRegistration:
             *("host", gethostname(), "pid", os.getpid(), "version", __version__),
         ]
         self._fields = fields_of(queue, agent, worker)
-        # Whose limits each heartbeat returns, and whose tasks' progress it tells.
+        # Each heartbeat returns the limits of this consumer, and tells its tasks' progress.
         self.consumer: QueueConsumer | None = None
         self._numbers = count(1)
         self._until = float("-inf")
 
     @property
     def current(self) -> bool:
-        """Whether the last heartbeat is still valid; if not, this worker counts as dead."""
+        """True if the last heartbeat is still valid; if not, this worker counts as dead."""
         return self.scope.monotonic() < self._until
 
     def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[WorkerOrders]:
@@ -182,7 +182,7 @@ class WorkerRegistration:
         *figures: int,
         rest: list[Any] | None = None,
     ) -> Op[WorkerOrders]:
-        # Measured from before the request, so that it never ends later than on the server.
+        # Measure from before the request, so that it never ends later than on the server.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
         done, failed, running = figures

@@ -39,14 +39,14 @@ class Serial(Loop):
     def __init__(self, executor: Executor, *parts: Any, whole: bool = False, **limits: Any) -> None:
         super().__init__(*parts, **limits)
         self.executor = executor
-        # Whether it takes as many tasks as it may hold, however long they run.
+        # If true, it takes as many tasks as it may hold, however long they run.
         self._whole = whole
         self._size = self._most if whole else min(self._concurrency, self._most)
         # Seconds for one task.
         self._mean = 0.0
         self._look_every = min(_TARGET, self._reclaimer.visibility / 4)
         self._brisk = False
-        # Whether the number of tasks in a batch is bounded by their bytes.
+        # True if the number of tasks in a batch is bounded by their bytes.
         self._large = False
         # The batch that runs, of which the heartbeat may settle a part; and one that has run.
         self._running: TaskBatch | None = None
@@ -54,7 +54,7 @@ class Serial(Loop):
         # When the task that runs alone began.
         self._alone_since: float | None = None
         self._settling = threading.Lock()
-        # What went wrong while the heartbeat settled something.
+        # The error with which a settlement of the heartbeat failed.
         self._failure: Exception | None = None
         # While the next tasks are fetched: how many of them the heartbeat has returned.
         self._ahead: int | None = None
@@ -170,7 +170,7 @@ class Serial(Loop):
         self._next = [task for task in self._next if not self._apart(task)]
         self._each_alone(single)
         if any(task.ordered for task in self._next):
-            # Those done before may be of the same keys.
+            # Tasks done before may have the same keys.
             self._flush()
             self._next = self._run(self._fetcher.enter_orders(self._next, chained=True))
 
@@ -200,7 +200,7 @@ class Serial(Loop):
         try:
             following = self._take_allowed(ahead) or []
         except BaseException:
-            # Interrupted while it waited for the reply: the batch has still run.
+            # An interrupt came while it waited for the reply: the batch has still run.
             for ran in results:
                 for priority, ids in self._conclude(ran.batch).items():
                     self._done[priority] = [*self._done.get(priority, ()), *ids]
@@ -326,7 +326,7 @@ class Serial(Loop):
     def _again(self) -> int:
         handled = 0
         if self._consumer.doubtful:
-            # What is done is not among the held tasks.
+            # Done tasks are not among the held ones.
             self._flush()
         self._recover()
         self._run(self._reclaimer.reclaim())
@@ -339,7 +339,7 @@ class Serial(Loop):
             self._single = tasks
             self._acker.give_back(waiting)
             handled += self._each_alone(tasks)
-        # Those whose attempt is not counted before it starts run as new ones do.
+        # Tasks whose attempt is not counted before it starts run as new ones do.
         others = [task for task in tasks if self._apart(task)]
         plain = [task for task in tasks if not self._apart(task)]
         if plain:

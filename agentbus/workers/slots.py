@@ -56,7 +56,7 @@ class Slots:
             return turn
 
     def _leave(self) -> None:
-        # Passed on, not freed: the thread that leaves would otherwise take it again before others wake.
+        # Pass it on instead of freeing it: the thread that leaves would take it again before others wake.
         with self._guard:
             while self._waiting:
                 turn = self._waiting.popleft()

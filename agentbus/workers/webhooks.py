@@ -55,7 +55,7 @@ _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 # For documentation (RFC 9637); Python does not know it yet.
 _DOCUMENTATION_6 = ipaddress.IPv6Network("3fff::/20")
-# Reserved for protocols; not every Python version treats all of them as special.
+# Protocols use these; not every Python version treats all of them as special.
 _SPECIAL_4 = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

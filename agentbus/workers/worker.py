@@ -62,7 +62,7 @@ class AnyWorker:
     _heartbeat: Heartbeat | None = None
     _idle: Idle | Leave | None = None
     _leaves = False
-    # Whether its figures were added to those of a worker of many queues.
+    # True if its figures were added to those of a worker of many queues.
     counted = False
 
     def __init__(
@@ -171,7 +171,7 @@ class AnyWorker:
 
     @property
     def lingers(self) -> bool:
-        """Whether it has no task, and is about to leave."""
+        """True if it has no task, and is about to leave."""
         return isinstance(self._idle, Leave) and self._idle.lingers
 
     def leave_when_idle(self) -> None:
@@ -237,7 +237,7 @@ class AnyWorker:
         try:
             if self._drain is not None:
                 self._drain.start(self._do)
-                # What is due now belongs to the drain.
+                # Tasks that are due now belong to the drain.
                 self._do(self._consumer.promote())
             waits = self._drain is None
             while not self._loop.must_end:

