@@ -54,8 +54,8 @@ def filled(bus):
     tally = Tally(bus.scope, "mail", "default", "w1")
     tally.note("received", 4)
     tally.note("processed", 120)
-    tally.ran(120, 0.003)
-    tally.waited(120, 2.0)
+    tally.count_runs(120, 0.003)
+    tally.count_waits(120, 2.0)
     bus._run("flush", tally.flush())
     return ids
 

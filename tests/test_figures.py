@@ -195,8 +195,8 @@ def test_speed_is_that_of_the_last_minute(bus: agentbus.Bus, project: str) -> No
     tally = Tally(bus.scope, "mail", "default", "w1")
     tally.note("processed", 120)
     tally.note("failed", 60)
-    tally.ran(180, 0.1)
-    tally.waited(120, 3.0)
+    tally.count_runs(180, 0.1)
+    tally.count_waits(120, 3.0)
     bus._run("flush", tally.flush())
     ask(bus, "XADD", f"{project}:old", "1-1", "a", "b")
 

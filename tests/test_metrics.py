@@ -119,8 +119,8 @@ def test_a_flush_writes_one_entry_with_all_that_was_counted(
     counted.note("received", 500)
     counted.note("processed", 499)
     counted.note("failed")
-    counted.ran(500, 0.003)
-    counted.waited(500, 0.5)
+    counted.count_runs(500, 0.003)
+    counted.count_waits(500, 0.5)
 
     assert flush(bus, counted)
 
@@ -152,7 +152,7 @@ def test_only_what_no_script_counts_is_added_to_the_queues_counters(
     delivery.ack()
     counted.note("received")
     counted.note("processed")
-    counted.ran(1, 0.25)
+    counted.count_runs(1, 0.25)
 
     flush(bus, counted)
 
@@ -184,7 +184,7 @@ def test_threads_may_count_at_the_same_time(bus: agentbus.Bus, project: str) -> 
         start.wait(30)
         for _ in range(1000):
             counted.note("received")
-            counted.ran(1, 0.0)
+            counted.count_runs(1, 0.0)
 
     threads = [threading.Thread(target=count) for _ in range(8)]
     for thread in threads:
@@ -267,7 +267,7 @@ def test_a_flush_whose_answer_was_lost_is_counted_once(bus: agentbus.Bus, projec
 def test_a_flush_that_never_arrived_is_told_with_the_next(bus: agentbus.Bus, project: str) -> None:
     counted, link = tally(bus), Lossy(bus, 1, arrives=False)
     counted.note("received", 3)
-    counted.ran(3, 0.5)
+    counted.count_runs(3, 0.5)
     with pytest.raises(BackendUnavailable):
         link.run(counted.flush())
 
@@ -399,7 +399,7 @@ def test_metrics_are_the_sums_of_all_workers_by_queue_and_group(
             counted.note("processed", 3)
             counted.note("dead", 1)
             counted.note("failed", 5)
-            counted.ran(8, 0.1)
+            counted.count_runs(8, 0.1)
             flush(bus, counted)
     other = tally(bus, "other")
     other.note("received")

@@ -52,7 +52,7 @@ def _lease(event: Event, wanted: list[str]) -> str | None:
     if reply[0] in (b"taken", b"full"):
         # Where there is no room for another lease, nothing says that somebody else edits there.
         return None
-    return refusal(leases.held(wanted, int(reply[3]), reply[4:]))
+    return refusal(leases.refusal_of(wanted, int(reply[3]), reply[4:]))
 
 
 def refusal(held: LeaseHeld) -> str:

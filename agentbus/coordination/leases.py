@@ -125,7 +125,7 @@ def take(
                 hint="wait until one ends, drop those that are done, or lease a pattern for several paths",
             )
         if last:
-            raise held(wanted, int(reply[3]), reply[4:])
+            raise refusal_of(wanted, int(reply[3]), reply[4:])
         left = min(int(reply[2]) / 1000 + _SLACK, RECHECK)
         remaining = (until or 0.0) - scope.monotonic()
         if remaining > 0:
@@ -301,7 +301,7 @@ def lease(reply: bytes) -> Lease:
     )
 
 
-def held(wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
+def refusal_of(wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
     """Return the error for a refusal with these pairs of a pattern's number and a lease."""
     return refusal(wanted[int(pairs[0]) - 1], lease(pairs[1]), number - 1)
 

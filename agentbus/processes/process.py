@@ -52,7 +52,7 @@ class WorkerProcess:
                 [sys.executable, "-c", _PROGRAM, ascii(label)[1:-1]],
                 stdin=subprocess.PIPE,
                 pass_fds=(theirs,),
-                # The handler's own processes are in its group, and end with it. Ctrl-C is for the supervisor.
+                # The handler's processes are in its group, and end with it. Ctrl-C is for the supervisor.
                 start_new_session=True,
                 bufsize=0,
             )

@@ -149,13 +149,13 @@ class Processes:
         elif code == 0 and process.said.get("full"):
             return
         elif self._ready and (code < 0 or code == _CRASHED):
-            self._crashed(slot, process, code, lived)
+            self._handle_crash(slot, process, code, lived)
         else:
             slot.over = True
             self._codes.append(128 - code if code < 0 else code)
             self._stopping = not self._ready
 
-    def _crashed(self, slot: _Slot, process: WorkerProcess, code: int, lived: float) -> None:
+    def _handle_crash(self, slot: _Slot, process: WorkerProcess, code: int, lived: float) -> None:
         how = f"exit {code}" if code >= 0 else f"killed by {_name(-code)}"
         full = slot.crashes.add(time.monotonic(), lived)
         if full is not None:

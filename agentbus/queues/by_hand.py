@@ -186,7 +186,7 @@ def consumer_token(consumer: Any) -> Holder:
     return holder
 
 
-def held(scope: Scope, given: str, token: str, group: str) -> Op[HeldTask | None]:
+def held_task(scope: Scope, given: str, token: str, group: str) -> Op[HeldTask | None]:
     """Return the record of a task that was taken by hand with this token, None if there is none."""
     Address(given)
     field = f"{given}\n{names.name('group', group)}\n{token}"

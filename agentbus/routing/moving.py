@@ -147,13 +147,13 @@ class TaskMover:
             outcome = TaskOutcome(task)
             outcomes.append(outcome)
             if choice is None:
-                outcome.failed(self._buried(task, task.error or "it is malformed"))
+                outcome.fail(self._buried(task, task.error or "it is malformed"))
                 continue
             why = self._write(call, task, choice, backlogs)
             if why is None:
                 sent.append((task, outcome))
             else:
-                outcome.failed(why)
+                outcome.fail(why)
         if not sent:
             return outcomes
         keys, task_keys = self._scope.keys, self._task
@@ -182,9 +182,9 @@ class TaskMover:
     def _record(self, task: Taken, outcome: TaskOutcome, code: int) -> None:
         """Set a task's outcome from the script's result code."""
         if code in _WHY:
-            outcome.failed(self._buried(task, _WHY[code]))
+            outcome.fail(self._buried(task, _WHY[code]))
         elif code == _CIRCLE:
-            outcome.failed(self._stopped(task, "its agents trigger each other in a circle"))
+            outcome.fail(self._stopped(task, "its agents trigger each other in a circle"))
         else:
             outcome.settled = True
             outcome.acked = code >= _MOVED or code == _DUPLICATE

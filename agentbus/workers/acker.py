@@ -130,7 +130,7 @@ class Acker:
                     data = b"null"
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
-                outcome.failed(error)
+                outcome.fail(error)
                 failures += self._settle_failed(outcome)
                 continue
             if not self._consumer.kept:
@@ -182,7 +182,7 @@ class Acker:
                 self.count(1, int(not self._ours(finish, otherwise=False)))
             except InvalidPayload as error:
                 # Nothing was sent: an invalid result is a failure like any other.
-                outcome.failed(error)
+                outcome.fail(error)
                 self._retry(self._settle_failed(outcome))
         else:
             self._retry(self._settle_failed(outcome))

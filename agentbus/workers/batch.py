@@ -52,7 +52,7 @@ class TaskOutcome:
         """True if the handler was called."""
         return self.begun and not isinstance(self.error, NotRun)
 
-    def failed(self, error: BaseException | str) -> None:
+    def fail(self, error: BaseException | str) -> None:
         """Store an error, and the retry or burial that it asks for."""
         self.error = error
         if isinstance(error, Retry):
@@ -74,7 +74,7 @@ class KeyOrder:
         """Return whether a task may start."""
         return task.meta.get("ordering_key") not in self._blocked
 
-    def ended(self, task: Taken, outcome: TaskOutcome | Taken) -> None:
+    def note_end(self, task: Taken, outcome: TaskOutcome | Taken) -> None:
         """Record how a task ended; a result that cannot be stored is a failure."""
         if not task.ordered or not isinstance(outcome, TaskOutcome):
             return
@@ -82,7 +82,7 @@ class KeyOrder:
             try:
                 envelope.encode(outcome.result, self._largest)
             except InvalidPayload as error:
-                outcome.failed(error)
+                outcome.fail(error)
         done = outcome.acked if outcome.settled else outcome.error is None and outcome.begun
         if not done:
             self._blocked.add(task.meta["ordering_key"])
@@ -91,14 +91,14 @@ class KeyOrder:
 def malformed(task: Taken) -> TaskOutcome:
     """Return the outcome of a task that cannot be read."""
     outcome = TaskOutcome(task)
-    outcome.failed(f"the entry is malformed: {task.error}")
+    outcome.fail(f"the entry is malformed: {task.error}")
     return outcome
 
 
 def expired_as(task: Taken, why: str) -> TaskOutcome:
     """Return the outcome of a task that has expired."""
     outcome = TaskOutcome(task)
-    outcome.failed(why)
+    outcome.fail(why)
     # This attempt was not made.
     task.attempt -= 1
     return outcome
@@ -169,10 +169,10 @@ class TaskBatch:
             )
         slow = self.slow[:runs]
         for seconds in slow:
-            tally.ran(1, seconds)
+            tally.count_runs(1, seconds)
         quick = runs - len(slow)
         if quick:
-            tally.ran(quick, max(0.0, took - self.looked - sum(slow)) / quick)
+            tally.count_runs(quick, max(0.0, took - self.looked - sum(slow)) / quick)
 
     def whole(self) -> list[Taken]:
         """Take all tasks that have not started."""

@@ -175,9 +175,9 @@ class InFlight:
                     quick += 1
                     spent += took
                 else:
-                    tally.ran(1, took)
+                    tally.count_runs(1, took)
         if quick:
-            tally.ran(quick, spent / quick)
+            tally.count_runs(quick, spent / quick)
         return self._acker.plain([outcome for outcome, _ in ended]), total
 
     def let_go(self, batch: Iterable[TaskOutcome | Taken]) -> None:

@@ -89,7 +89,7 @@ class _Executor:
         self, task: Taken, delivery: AnyDelivery, began: float, error: BaseException
     ) -> TaskOutcome:
         outcome = TaskOutcome(task)
-        outcome.failed(error)
+        outcome.fail(error)
         self.interrupted = self.interrupted or _interrupt(error)
         return _ended(outcome, delivery, began)
 
@@ -167,7 +167,7 @@ class Inline(_Executor):
         if not order.admits(task):
             return TaskOutcome(task, begun=False)
         outcome = self.run_one(task, wrap, began)
-        order.ended(task, outcome)
+        order.note_end(task, outcome)
         return outcome
 
     def run_one(self, task: Taken, wrap: Wrap, began: float) -> TaskOutcome | Taken:
@@ -240,7 +240,7 @@ class Coroutines(_Executor):
                 continue
             outcome = await self.run_one(task, wrap, now)
             if order is not None:
-                order.ended(task, outcome)
+                order.note_end(task, outcome)
             batch.outcomes.append(outcome)
         batch.clock(now)
 
@@ -319,7 +319,7 @@ class Batches(_Executor):
             outcome = _ended(TaskOutcome(task), delivery, began)
             outcome.took /= len(sound)
             if error is not None and outcome.error is None:
-                outcome.failed(error)
+                outcome.fail(error)
             outcomes.append(outcome)
 
 
@@ -387,7 +387,7 @@ def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOut
     outcome.settled, outcome.acked = delivery.settled, delivery.acked
     if outcome.settled and (failure := getattr(delivery, "failure", None)) is not None:
         outcome.settled = False
-        outcome.failed(failure)
+        outcome.fail(failure)
     return outcome
 
 

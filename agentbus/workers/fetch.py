@@ -175,7 +175,9 @@ def take_tasks(
 
 def _paused(consumer: QueueConsumer) -> Op[bool]:
     scope = consumer.scope
-    return (yield from registry.held(scope, consumer.queue, scope.agent, consumer)) is not None
+    return (
+        yield from registry.pause_reason(scope, consumer.queue, scope.agent, consumer)
+    ) is not None
 
 
 def _admit(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
@@ -283,7 +285,7 @@ class Fetched(QueueConsumer):
 
     def _count(self, took: float, outcome: str) -> None:
         self.tally.note(outcome)
-        self.tally.ran(1, took)
+        self.tally.count_runs(1, took)
 
 
 class ByHand(Fetched):
@@ -420,7 +422,7 @@ def settle(
     _check(outcome, result, error, after)
     asked = by_hand.checked(token)
     scope = runner.scope
-    record = yield from by_hand.held(scope, task_id, asked, group)
+    record = yield from by_hand.held_task(scope, task_id, asked, group)
     held = None if record is None else (yield from _as_taken(runner, record))
     if record is None or held is None:
         return (yield from _repeated(runner, task_id, asked, outcome, group))
@@ -450,7 +452,7 @@ def give_back(
     runner: Runner | AsyncRunner, task_id: str, token: object, group: str = "default"
 ) -> Op[bool]:
     """Give a task back, due at once, without its attempt; return whether it was held with this token."""
-    record = yield from by_hand.held(runner.scope, task_id, by_hand.checked(token), group)
+    record = yield from by_hand.held_task(runner.scope, task_id, by_hand.checked(token), group)
     held = None if record is None else (yield from _as_taken(runner, record))
     if held is None:
         return False
@@ -469,7 +471,7 @@ def renew(
     """Hold a task by hand for `visibility` seconds from now; see `Bus.renew`."""
     by_hand.seconds(visibility)
     asked = by_hand.checked(token)
-    record = yield from by_hand.held(runner.scope, task_id, asked, group)
+    record = yield from by_hand.held_task(runner.scope, task_id, asked, group)
     if record is not None:
         priority, entry = record.place
         consumer = _consumer(runner, record.queue, group, record.agent_id)
@@ -523,7 +525,7 @@ def _must_exist(scope: Scope, queue: str, consumer: ByHand) -> Op[None]:
 
 def _nothing(scope: Scope, queue: str, wait: float | None) -> Op[NotFound | TimedOut]:
     """Return the error for a queue in which no task is ready."""
-    order = yield from registry.held(scope, queue, scope.agent)
+    order = yield from registry.pause_reason(scope, queue, scope.agent)
     why = "" if order is None else f": it is paused {order}"
     if wait:
         return TimedOut(f"waited {wait:g} s for a task of {queue!r}{why}")

@@ -141,7 +141,7 @@ class Fetcher:
             self._tally.note("received", len(taken))
             # The age of the middle one stands for all.
             age = self._tally.age(taken[len(taken) // 2].entry_id)
-            self._tally.waited(len(taken), age)
+            self._tally.count_waits(len(taken), age)
         return taken
 
     def retries(
@@ -272,7 +272,7 @@ class Fetcher:
         last = task.attempt + 1 > task.limit(self._attempts)
         return task.redelivered and (self._exact or last)
 
-    def expected(self) -> Op[bool]:
+    def expects_tasks(self) -> Op[bool]:
         """Return whether the group has tasks to run, held by any consumer, or due for a retry.
 
         Those that are not due yet, or wait for others, do not count.

@@ -166,12 +166,12 @@ class Tally:
             events = self._now.events
             events[event] = events.get(event, 0) + number
 
-    def ran(self, number: int, seconds_each: float) -> None:
+    def count_runs(self, number: int, seconds_each: float) -> None:
         """Count runs of a handler that took `seconds_each`."""
         with self._lock:
             self._now.ran.add(number, seconds_each)
 
-    def waited(self, number: int, seconds_each: float) -> None:
+    def count_waits(self, number: int, seconds_each: float) -> None:
         """Count tasks that waited `seconds_each` from publication to their handler's start."""
         with self._lock:
             self._now.waited.add(number, seconds_each)

@@ -246,7 +246,7 @@ def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
     return bool(gone)
 
 
-def held(
+def pause_reason(
     scope: Scope, queue: str, agent: str, limited: QueueConsumer | None = None
 ) -> Op[str | None]:
     """Return the reason of the pause that stops an agent from taking a queue's tasks, or None.

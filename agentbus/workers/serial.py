@@ -384,7 +384,7 @@ class Serial(Loop):
             self._raise_failure()
             for outcome in batch.outcomes:
                 if isinstance(outcome, Taken) or outcome.ran:
-                    self._tally.ran(1, time.monotonic() - began)
+                    self._tally.count_runs(1, time.monotonic() - began)
                 self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
             if not batch.outcomes:
                 # The worker was stopped after the attempt was counted.

@@ -267,7 +267,7 @@ class AnyWorker:
         return (
             bool(self._held())
             or self._reclaimer.unsettled
-            or bool(self._do(self._fetcher.expected()))
+            or bool(self._do(self._fetcher.expects_tasks()))
         )
 
     def _end(self, heartbeat: Heartbeat) -> None:

@@ -296,6 +296,6 @@ def _write(
     tally.note("processed", done)
     tally.note("failed", failed)
     for _ in range(done + failed):
-        tally.ran(1, chance.lognormvariate(math.log(load.ran), 0.5))
-        tally.waited(1, chance.lognormvariate(math.log(load.waited), 0.8))
+        tally.count_runs(1, chance.lognormvariate(math.log(load.ran), 0.5))
+        tally.count_waits(1, chance.lognormvariate(math.log(load.waited), 0.8))
     bus.runner.run(tally.flush())
