@@ -217,18 +217,18 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
     """Return a task that is no longer in a stream with the payload that its dead letter keeps."""
     box = DeadLetters(scope, entry.queue, entry.group, letters_of=letters_of)
     try:
-        letter_found = yield from box.letter(letter)
+        dead_letter = yield from box.letter(letter)
     except NotFound:
         # It was purged.
         return entry
-    fields = letter_found.fields or {}
+    fields = dead_letter.fields or {}
     try:
         meta = orjson.loads(fields.get("meta", "{}"))
     except ValueError:
         meta = {}
     return replace(
         entry,
-        payload=letter_found.payload,
+        payload=dead_letter.payload,
         envelope=meta if isinstance(meta, dict) else {},
         priority=fields.get("priority", entry.priority),
     )
