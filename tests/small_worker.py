@@ -97,7 +97,7 @@ class SmallWorker:
             if not self.gate.enter(self._bus.scope.intervals.beat):
                 continue
             # What was given back comes first.
-            tasks, *_ = self._do(self._of.again("normal", 1, firsts=1))
+            tasks, *_ = self._do(self._of.take_retries("normal", 1, firsts=1))
             if not tasks:
                 tasks = self._do(self._of.take(1, _BRIEF))
             if not self.gate.leave():

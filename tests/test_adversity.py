@@ -92,12 +92,12 @@ def test_the_count_of_a_task_that_its_first_holder_has_done_goes_with_it(near_bu
     frozen, other = (QueueConsumer(near_bus.scope, "mail", "default", name) for name in "ab")
     near_bus._run("work", frozen.prepare())
     near_bus.queue("mail").publish("hi")
-    _, (task,) = near_bus._run("work", frozen.turn({}, 0.0, 1))
+    _, (task,) = near_bus._run("work", frozen.ack_and_take({}, 0.0, 1))
     for consumer in (other, frozen):
         near_bus._run("work", consumer.reclaim("normal", 0.0, "-", 1))
-        (again,), *_ = near_bus._run("work", consumer.again("normal", 1))
+        (again,), *_ = near_bus._run("work", consumer.take_retries("normal", 1))
     # and that it has done as its first attempt, which is not counted
-    near_bus._run("work", frozen.turn({"normal": [task.entry_id]}, 0.0, 0))
+    near_bus._run("work", frozen.ack_and_take({"normal": [task.entry_id]}, 0.0, 0))
 
     # when it would begin what it reclaimed
     number = near_bus._run("work", frozen.begin(again))
@@ -121,8 +121,8 @@ def near_bus(own_server, project) -> Iterator[agentbus.Bus]:
         other = QueueConsumer(bus.scope, "another", "default", "other")
         for op in (
             other.prepare(),
-            other.turn({}, 0.0, 1),
-            other.again("normal", 1),
+            other.ack_and_take({}, 0.0, 1),
+            other.take_retries("normal", 1),
             other.reclaim("normal", 1.0, "-", 1),
         ):
             bus._run("work", op)
@@ -139,7 +139,7 @@ def test_a_lost_answer_to_a_turn_costs_no_task_an_attempt_and_no_time(
 ):
     # given that what the first request for tasks gives never arrives
     near_bus.queue("mail").publish_many(range(number))
-    lossy.loses = digest("turn").encode()
+    lossy.loses = digest("ack_and_take").encode()
     runs = Runs()
 
     # when a worker does all there is
@@ -162,7 +162,7 @@ def test_acknowledgements_whose_answer_is_lost_count_once(far_bus, near_bus, los
     def act(delivery: Delivery) -> None:
         runs(delivery)
         if delivery.payload == 20:
-            lossy.loses = digest("turn").encode()
+            lossy.loses = digest("ack_and_take").encode()
 
     # when the next answer, that also acknowledges, is lost
     worker = subscribed(far_bus, mode, act, visibility=AGES, drain=True)
@@ -229,7 +229,7 @@ def test_what_a_lost_answer_gave_is_given_back_when_the_worker_is_stopped(
         worker.stop()
 
     worker = subscribed(far_bus, "serial", act, visibility=AGES)
-    lossy.loses = digest("turn").encode()
+    lossy.loses = digest("ack_and_take").encode()
     worker.run()
 
     # then another one need not wait for it
@@ -249,7 +249,7 @@ def test_no_stale_acknowledgement_counts_because_an_unknown_task_makes_the_numbe
     # and one that it does not, since an answer was lost
     other = QueueConsumer(near_bus.scope, "mail", "default", "other")
     queue.publish("unknown")
-    _, (task,) = near_bus._run("work", other.turn({}, 0.0, 1))
+    _, (task,) = near_bus._run("work", other.ack_and_take({}, 0.0, 1))
     near_bus._run("work", other.retry(task, 0.0))
     lossy.loses = f"\r\n{stream}\r\n".encode()
     assert worker._do(worker._fetcher.retries(10, 0)) == ([], False)

@@ -741,9 +741,9 @@ def test_what_is_told_takes_bounded_time_and_goes_on_later(bus: agentbus.Bus) ->
     ask(bus, "HSET", settled, f"{first}\ndefault", "!gone")
 
     # when one is told at a time
-    bus._run("follow", dependents.follow(bus.scope, -1.0))
+    bus._run("resolve", dependents.resolve(bus.scope, -1.0))
     assert len(bus.queue("next").dead_letters()) == 1
-    bus._run("follow", dependents.follow(bus.scope))
+    bus._run("resolve", dependents.resolve(bus.scope))
 
     assert len(bus.queue("next").dead_letters()) == 5
 
@@ -755,11 +755,13 @@ def test_a_review_leaves_alone_what_names_the_first_failure_of_a_chain(bus: agen
     bus.queue("mail").publish("third", after=second)
     keys = Keys(bus.settings.project)
     ask(bus, "HSET", keys.settled, f"{first}\ndefault", "!gone")
-    bus._run("follow", dependents.follow(bus.scope, -1.0))
+    bus._run("resolve", dependents.resolve(bus.scope, -1.0))
     recorded = ask(bus, "HGETALL", keys.settled)
 
     # when a review finds its letter, too, whose error only names the one before
-    step = Script("note", (keys.settled, keys.awaited("mail")), (second, "default", "!it", ""))
+    step = Script(
+        "record_outcome", (keys.settled, keys.awaited("mail")), (second, "default", "!it", "")
+    )
     noted = bus._run("review", one_step(step))
 
     assert noted == 1

@@ -279,7 +279,7 @@ def test_a_task_that_is_cancelled_just_as_a_worker_takes_it_is_settled(
     second = queue.publish(4, after=task)
     consumer = QueueConsumer(connect("bob").scope, "mail", "default", "bob")
     bus._run("work", consumer.prepare())
-    taken = bus._run("work", consumer.turn({}, 0.0, 3, 0))[1]
+    taken = bus._run("work", consumer.ack_and_take({}, 0.0, 3, 0))[1]
     # before the worker looks which of them were cancelled
     assert bus.cancel(task).state == "stopping"
 

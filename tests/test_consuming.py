@@ -32,7 +32,7 @@ def taken(bus: agentbus.Bus, by: QueueConsumer, number: int) -> list[Taken]:
 
 def fetched(bus: agentbus.Bus, by: QueueConsumer, number: int) -> list[Taken]:
     """Take new tasks."""
-    _, found = do(bus, by.turn({}, 0.0, number))
+    _, found = do(bus, by.ack_and_take({}, 0.0, number))
     return list(found)
 
 
@@ -40,7 +40,7 @@ def acknowledged(
     bus: agentbus.Bus, by: QueueConsumer, priority: str, ids: list[bytes]
 ) -> list[bytes]:
     """Acknowledge tasks; returns those that were no longer the consumer's."""
-    stale, _ = do(bus, by.turn({priority: ids}, 0.0, 0))
+    stale, _ = do(bus, by.ack_and_take({priority: ids}, 0.0, 0))
     return list(stale)
 
 
@@ -201,7 +201,7 @@ def test_a_worker_that_was_frozen_does_not_take_over_what_it_still_runs(
     # and another consumer does
     heir = consumer(bus, "heir")
     assert do(bus, heir.reclaim("normal", 1.0, "-", 10))[1] == 1
-    assert [one.payload for one in do(bus, heir.again("normal", 10))[0]] == [0]
+    assert [one.payload for one in do(bus, heir.take_retries("normal", 10))[0]] == [0]
 
 
 def test_a_retry_that_waits_while_its_group_is_made_anew_is_delivered_and_not_called_lost(
@@ -217,7 +217,7 @@ def test_a_retry_that_waits_while_its_group_is_made_anew_is_delivered_and_not_ca
     do(bus, mine.prepare())
 
     # then the task is delivered from the stream, and there is no letter
-    assert do(bus, mine.again("normal", 10)) == ([], None, 0, False)
+    assert do(bus, mine.take_retries("normal", 10)) == ([], None, 0, False)
     assert [found.payload for found in fetched(bus, mine, 10)] == [0]
     assert bus.queue("mail").dead_letters() == []
     assert ask(bus, "HGET", keys.stats("mail"), "lost") is None
@@ -271,22 +271,22 @@ def test_a_task_that_may_have_killed_its_worker_runs_alone_also_after_it_waited_
     for failed in taken(bus, heir, 3):
         do(bus, heir.retry(failed, 0.0))
     assert do(bus, heir.reclaim("normal", 0.0, "-", 10))[1] == 2
-    (first,), *_, alone = do(bus, heir.again("normal", 10))
+    (first,), *_, alone = do(bus, heir.take_retries("normal", 10))
     assert alone
-    (second,), *_, alone = do(bus, heir.again("normal", 10))
+    (second,), *_, alone = do(bus, heir.take_retries("normal", 10))
     assert alone
-    assert do(bus, heir.enter([first])) == [1]
-    assert do(bus, heir.enter([second])) == [0]
+    assert do(bus, heir.start_ordered([first])) == [1]
+    assert do(bus, heir.start_ordered([second])) == [0]
 
     # when the first is done
     assert do(bus, heir.begin(first)) == 2
     assert do(bus, heir.finish(first, 0.0))
     # and the heir must not take another such task yet
-    others, *_, alone = do(bus, heir.again("normal", 10, suspects=False))
+    others, *_, alone = do(bus, heir.take_retries("normal", 10, suspects=False))
     assert (sorted(one.payload for one in others), alone) == ([0, 1, 2], False)
 
     # then the second runs alone, as its second attempt
-    (second,), *_, alone = do(bus, heir.again("normal", 10))
+    (second,), *_, alone = do(bus, heir.take_retries("normal", 10))
     assert (second.payload, alone) == (2, True)
-    assert do(bus, heir.enter([second])) == [1]
+    assert do(bus, heir.start_ordered([second])) == [1]
     assert do(bus, heir.begin(second)) == 2

@@ -256,7 +256,7 @@ def test_two_who_follow_at_the_same_time_undo_once(
     while any(one.state != "compensated" for one in flows.list()):
         at_once(
             [
-                lambda other=other: other._run("f", dependents.follow(other.scope))
+                lambda other=other: other._run("f", dependents.resolve(other.scope))
                 for other in others
             ]
         )

@@ -118,7 +118,7 @@ def test_what_a_full_server_gave_in_an_answer_that_was_lost_is_done(
         agentbus.connect(proxy.url, project=project, agent="bob", deadline=60) as far,
     ):
         # when the answer is lost that gave the tasks
-        proxy.loses = digest("turn").encode()
+        proxy.loses = digest("ack_and_take").encode()
 
         # then they are found, and done
         assert sorted(work(far, visibility=600)) == list(range(5))

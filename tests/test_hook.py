@@ -117,7 +117,7 @@ def test_doctor_warns_of_two_live_sessions_of_clients_that_have_one_name(session
 def test_a_session_is_recorded_by_a_server_that_knows_some_of_the_scripts(session):
     with session.bus("reviewer") as bus:
         ask(bus, "SCRIPT", "FLUSH")
-        for known in ("session", "attend"):
+        for known in ("bind_session", "record_session"):
             ask(bus, "SCRIPT", "LOAD", resp.source(known))
         session.context("SessionStart")
 

@@ -151,7 +151,7 @@ def test_letters_written_meanwhile_are_not_replayed(bus: agentbus.Bus) -> None:
             except StopIteration as end:
                 return end.value
             reply = yield step
-            if step.label == "replay":
+            if step.label == "replay_dead_letter":
                 for delivery in queue.fetch():
                     delivery.bury("broken again")
 

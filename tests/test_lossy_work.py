@@ -49,7 +49,7 @@ def test_an_attempt_whose_beginning_is_told_twice_counts_once(far_bus, near_bus,
     near_bus.queue("mail").fetch()
     consumer = QueueConsumer(far_bus.scope, "mail", "default", "me")
     near_bus._run("work", consumer.reclaim("normal", 0.0, "-", 1))
-    (task,), *_ = near_bus._run("work", consumer.again("normal", 1))
+    (task,), *_ = near_bus._run("work", consumer.take_retries("normal", 1))
     assert near_bus._run("work", consumer.begin(task)) == 2
 
     # when the answer to the beginning of its third attempt is lost

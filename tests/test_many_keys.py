@@ -63,8 +63,8 @@ def test_no_request_examines_much_while_others_wait(bus: agentbus.Bus, monkeypat
         elif args[0] in ("ZRANGE", "ZREVRANGE") and not args[1].endswith((":beat", ":sessions")):
             assert 0 <= args[3] < 10_000
     scripts = [step for step in steps if isinstance(step, Script)]
-    assert max(len(step.keys) for step in scripts if step.script == "look") <= 401
-    assert max(len(step.keys) for step in scripts if step.script == "survey") <= 120
+    assert max(len(step.keys) for step in scripts if step.script == "read_flags") <= 401
+    assert max(len(step.keys) for step in scripts if step.script == "survey_streams") <= 120
     assert max(len(step.keys) for step in scripts if step.script == "recall") <= 100
 
 

@@ -135,7 +135,7 @@ def test_a_last_attempt_whose_worker_died_before_it_began_is_made_again(
     bus.subscribe("mail", fails, backoff=SOON, attempts=2).run_once()
     # when a worker takes it, and dies
     dead = QueueConsumer(bus.scope, "mail", "default", "dead")
-    while not bus._run("again", dead.again("normal", 10))[0]:
+    while not bus._run("work", dead.take_retries("normal", 10))[0]:
         pass
 
     def handler(delivery: Delivery) -> None:
@@ -156,7 +156,7 @@ def test_an_attempt_after_a_failure_counts_if_its_worker_dies(bus: agentbus.Bus)
 
     bus.subscribe("mail", fails, backoff=SOON).run_once()
     dead = QueueConsumer(bus.scope, "mail", "default", "dead")
-    while not bus._run("again", dead.again("normal", 10))[0]:
+    while not bus._run("work", dead.take_retries("normal", 10))[0]:
         pass
 
     bus.subscribe("mail", lambda one: got.append(one.attempt), visibility=0.001, drain=True).run()

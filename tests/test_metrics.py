@@ -342,8 +342,8 @@ def test_ages_follow_the_servers_clock_once_it_is_known(bus: agentbus.Bus) -> No
 def refuse(bus: agentbus.Bus, number: int) -> None:
     """Do what a script does that refuses tasks."""
     keys = bus.scope.keys
-    library = (PACKAGE / "store/lua/lib/refused.lua").read_text()
-    script = f"{library}\nrefused(KEYS[1], KEYS[2], 1000, ARGV[1], ARGV[2])"
+    library = (PACKAGE / "store/lua/lib/count_refused.lua").read_text()
+    script = f"{library}\ncount_refused(KEYS[1], KEYS[2], 1000, ARGV[1], ARGV[2])"
     ask(bus, "EVAL", script, 2, keys.metrics, keys.stats("mail"), "mail", number)
 
 

@@ -355,7 +355,7 @@ def test_a_pause_while_a_fetch_takes_a_task_costs_no_attempt(
     op = fetch(bob.runner, "mail", group="default", count=1, block=None)
 
     # when the attempt has been counted, and the task was not handed out yet
-    assert run_past(bob, op, "begin", queue.pause) == []
+    assert run_past(bob, op, "begin_attempt", queue.pause) == []
 
     queue.resume()
     assert [(one.payload, one.attempt) for one in queue.fetch()] == [(1, attempt)]

@@ -44,7 +44,7 @@ def test_what_was_pending_is_delivered_again(bus: agentbus.Bus) -> None:
     first, second, *rest = queue.fetch()
     for delivery in (first, *rest):
         delivery.ack()
-    bus._run("bookmark", QueueConsumer(bus.scope, "mail", "default", "me").bookmark())
+    bus._run("record", QueueConsumer(bus.scope, "mail", "default", "me").record_positions())
 
     destroy(bus)
 
@@ -96,7 +96,7 @@ def test_a_task_that_waits_for_its_next_attempt_outlives_its_group(bus: agentbus
     worker.run()
     while worker.done + worker.run_once() < 1:
         pass
-    bus._run("bookmark", QueueConsumer(bus.scope, "mail", "default", "me").bookmark())
+    bus._run("record", QueueConsumer(bus.scope, "mail", "default", "me").record_positions())
     destroy(bus)
 
     assert "failed" in payloads(bus)

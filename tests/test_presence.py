@@ -98,7 +98,7 @@ def test_a_clean_end_leaves_nothing(bus: agentbus.Bus) -> None:
     registry.beat()
     bus.pause(worker=registry.worker, wait=0)
 
-    bus._run("withdraw", registry.entry.withdraw_op())
+    bus._run("unregister", registry.entry.unregister_op())
 
     assert (bus.workers(), bus.paused()) == ([], [])
     assert not {"beat", "paused"} & set(bus.clear(dry_run=True))
@@ -538,11 +538,11 @@ def test_what_was_taken_and_not_begun_is_given_back_without_an_attempt(
     queue.publish_many(["new", "failed", "abandoned"])
     new = QueueConsumer(bus.scope, "mail", "default", "one")
     bus._run("prepare", new.prepare())
-    _, (fresh, failed, abandoned) = bus._run("take", new.turn({}, 0.0, 3))
+    _, (fresh, failed, abandoned) = bus._run("take", new.ack_and_take({}, 0.0, 3))
     failed.attempt = 3
     bus._run("retry", new.retry(failed, 0.0))
     other = QueueConsumer(bus.scope, "mail", "default", "two")
-    (again,), *_ = bus._run("again", other.again("normal", 10))
+    (again,), *_ = bus._run("work", other.take_retries("normal", 10))
     ask(
         *(bus, "XCLAIM", bus.scope.keys.queue("mail"), "default", "two", 0),
         abandoned.entry_id.decode(),

@@ -282,7 +282,7 @@ def test_replayed_tasks_are_taken_apart_from_those_that_failed(bus: agentbus.Bus
     # when a consumer takes what is due
     batches = []
     for _ in range(3):
-        tasks, *_ = bus._run("again", consumption.again("normal", 10, firsts=100))
+        tasks, *_ = bus._run("work", consumption.take_retries("normal", 10, firsts=100))
         batches.append([(task.payload, task.attempt) for task in tasks])
 
     # then each batch is of one kind, and nothing is noted of the replayed ones
@@ -298,7 +298,7 @@ def test_a_replayed_task_whose_worker_died_counts_that_as_an_attempt(bus: agentb
     drain(bus)
     queue.replay_from(0)
     consumption = QueueConsumer(bus.scope, "mail", "default", "dead")
-    bus._run("again", consumption.again("normal", 10, firsts=100))
+    bus._run("work", consumption.take_retries("normal", 10, firsts=100))
 
     runs: list[int] = []
     worker = bus.subscribe("mail", lambda d: runs.append(d.attempt), visibility=0.001)

@@ -25,12 +25,12 @@ def abandoned(bus: agentbus.Bus, payloads: list[Any]) -> list[bytes]:
     bus.queue("mail").publish_many(payloads)
     dead = QueueConsumer(bus.scope, "mail", "default", "dead")
     bus._run("prepare", dead.prepare())
-    _, tasks = bus._run("take", dead.turn({}, 0.0, len(payloads)))
-    forsake(bus, [task.entry_id for task in tasks])
+    _, tasks = bus._run("take", dead.ack_and_take({}, 0.0, len(payloads)))
+    orphan(bus, [task.entry_id for task in tasks])
     return [task.entry_id for task in tasks]
 
 
-def forsake(bus: agentbus.Bus, ids: list[bytes]) -> None:
+def orphan(bus: agentbus.Bus, ids: list[bytes]) -> None:
     """Make it look as if the holders of tasks had died long ago."""
     stream = bus.scope.keys.queue("mail")
     for entry_id in ids:
@@ -124,7 +124,7 @@ def test_what_a_fetching_process_died_with_is_handed_out_alone(
         got = mail.fetch(count=2)
         begun.update(one.payload for one in got)
         if any(one.payload == "poison" for one in got):
-            forsake(bus, pending(bus))
+            orphan(bus, pending(bus))
             continue
         for one in got:
             done.add(one.payload)

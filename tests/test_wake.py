@@ -45,7 +45,7 @@ class Idle:
         self._reply: Any = None
         self._link = event.link
         process: Any = self
-        self._op = wake.news(event, process, until)
+        self._op = wake.wait_for_notifications(event, process, until)
         self._go(None)
         self.go_on()
 

@@ -27,7 +27,7 @@ parts = st.integers(0, BIGGEST) | st.sampled_from([0, 1, 9, 10, 2**53, 2**53 + 1
 
 def newer_on(server, first: str, second: str) -> bool:
     """Let the server compare two ids by the library that every script includes."""
-    library = resp.source("advance").decode().partition("local moved")[0].partition("\n")[2]
+    library = resp.source("advance_cursors").decode().partition("local moved")[0].partition("\n")[2]
     script = f"{library}\nreturn newer(ARGV[1], ARGV[2]) and 1 or 0"
     return bool(server.ask("EVAL", script, 0, first, second))
 
@@ -146,7 +146,7 @@ def test_a_cursor_ends_at_the_highest_id_whatever_the_order(ids, valkey):
     key = f"when-{uuid.uuid4().hex}"
     for first, second in ids:
         valkey.ask(
-            *("EVAL", resp.source("advance"), 3, f"{key}:h", f"{key}:a", f"{key}:c"),
+            *("EVAL", resp.source("advance_cursors"), 3, f"{key}:h", f"{key}:a", f"{key}:c"),
             *("ada", f"{first}-{second}", "", "", "field"),
         )
 

@@ -107,7 +107,7 @@ def delete(
         raise _refusal(queue, group, *reply[1:])
     yield from passed_on(scope)
     if group is None:
-        yield from _expunge(scope, queue, *reply[3:5])
+        yield from _delete_dedup_records(scope, queue, *reply[3:5])
     return Deleted(queue, group, reply[1], reply[2], tuple(map(text, reply[5])))
 
 
@@ -143,7 +143,7 @@ def _all_of_group(scope: Scope, queue: str, group: str) -> list[Key]:
     return found
 
 
-def _expunge(scope: Scope, queue: str, deleted_at: bytes, delayed: bytes) -> Op[None]:
+def _delete_dedup_records(scope: Scope, queue: str, deleted_at: bytes, delayed: bytes) -> Op[None]:
     """Delete the dedup records of a deleted queue, so that none names a task that is gone."""
     keys = scope.keys
     streams = [keys.queue(queue, priority) for priority in PRIORITIES]
@@ -151,7 +151,7 @@ def _expunge(scope: Scope, queue: str, deleted_at: bytes, delayed: bytes) -> Op[
     records = sorted(map(key_bytes, found))
     for at in range(0, len(records), _AT_ONCE):
         yield Script(
-            "expunge",
+            "delete_dedup_records",
             (*streams, *records[at : at + _AT_ONCE]),
             (deleted_at, delayed, len(streams), *PRIORITIES),
             writes=True,

@@ -18,7 +18,7 @@ from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import CONFIRM
 from agentbus.store.steps import Batch, Command, Pause, Script, one_step
-from agentbus.workers.registry import MOST, in_batches, parsed, ring, withdraw, workers
+from agentbus.workers.registry import MOST, in_batches, parsed, ring, unregister, workers
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
@@ -164,14 +164,16 @@ def dismiss(
             shell_hint="see 'agentbus agent list'",
         )
     for worker in chosen:
-        yield Script("dismiss", (scope.keys.beat(worker),), writes=True)
+        yield Script("stop_worker", (scope.keys.beat(worker),), writes=True)
     yield from _ring(scope, {one.queue for one in chosen.values()}, listed)
     _, running, dead = yield from _until(scope, set(chosen), (), wait)
     handed, alive = 0, set(running)
     for worker in sorted(dead):
         one = chosen[worker]
         moved = yield from _hand_over(scope, one, letters_of(one.queue), recorded_of(one.queue))
-        if moved is None or not (yield from withdraw(scope, worker, silent=scope.intervals.alive)):
+        if moved is None or not (
+            yield from unregister(scope, worker, silent=scope.intervals.alive)
+        ):
             alive.add(worker)
         handed += moved or 0
     return Dismissal(tuple(sorted(set(chosen) - alive)), tuple(sorted(alive)), handed)
@@ -282,7 +284,7 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str, recorded: int) ->
         more = 1
         while more:
             reply = yield Script(
-                "handover",
+                "reclaim_dead_worker",
                 (
                     *(scope.keys.beats, stream, of.retries(priority), of.letters),
                     *(of.stats, of.attempts(priority), *(() if log is None else (log.key,))),

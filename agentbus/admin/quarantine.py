@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
-def pardon(scope: Scope, consumers: Sequence[str] = ()) -> Op[list[str]]:
+def lift(scope: Scope, consumers: Sequence[str] = ()) -> Op[list[str]]:
     """Take consumers out of quarantine, without any all of them; return those that were in it, by name."""
-    gone = yield Script("pardon", (scope.keys.quarantined,), consumers, writes=True)
+    gone = yield Script("lift_quarantine", (scope.keys.quarantined,), consumers, writes=True)
     return sorted(map(text, gone))

@@ -183,7 +183,7 @@ def streams(scope: Scope, limit: int | None = None) -> Op[list[StreamInfo]]:
         if limit is not None and len(found) >= limit:
             break
         page = known[at : at + _STREAMS]
-        now, *ends = yield Script("ends", [one[0] for one in page])
+        now, *ends = yield Script("read_stream_ends", [one[0] for one in page])
         for one, (length, first, last_id) in zip(page, ends, strict=True):
             if length >= 0:
                 found.append(_info(one, now / 1000, length, text(first), text(last_id)))

@@ -120,7 +120,7 @@ def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
     for at in range(0, len(queues), _PAGE):
         page = queues[at : at + _PAGE]
         keys = [scope.keys.queue(queue, priority) for queue in page for priority in STREAMS]
-        now, *streams = yield Script("survey", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
+        now, *streams = yield Script("survey_streams", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
         size = len(STREAMS)
         found += [
             Survey(queue, now / 1000, streams[each * size : (each + 1) * size])

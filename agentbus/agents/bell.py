@@ -18,7 +18,7 @@ _UNCHECKED = "another agent"
 
 
 def bell(reply: Sequence[Any]) -> str:
-    """Return the line for what the script `news` replied."""
+    """Return the line for what the script `read_notifications` replied."""
     return f"AgentBus: {waiting(int(reply[1]), reply[2:])}. {READ}"
 
 

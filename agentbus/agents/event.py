@@ -86,7 +86,7 @@ class Event:
         step.sendings = 1
         return _execute(self.link, step, resolves=self.settings.url is not None)
 
-    def news(
+    def read_notifications(
         self,
         place: tuple[str, ...] = (),
         *,
@@ -110,7 +110,7 @@ class Event:
             # Nobody would see it, or only a subagent, which ends: it is kept for the next event.
             kind = "unseen"
         return Script(
-            "news",
+            "read_notifications",
             (
                 *(keys.who(agent), keys.agents, keys.inbox(agent), keys.inbox_at(agent)),
                 *(keys.leases, keys.lease_fence),

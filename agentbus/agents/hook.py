@@ -172,7 +172,7 @@ def _answered(event: Event, *, was_away: bool) -> object:
             refused = edits.lease(event)
             return None if refused is None else event.client.deny(event.event, refused)
         if event.kind not in ("start", "end"):
-            return _news(event, was_away)
+            return _show_notifications(event, was_away)
         from agentbus.agents import sessions
 
         if event.kind == "start":
@@ -183,8 +183,8 @@ def _answered(event: Event, *, was_away: bool) -> object:
         event.link.close()
 
 
-def _news(event: Event, was_away: bool) -> object:
-    reply = event.execute(event.news())
+def _show_notifications(event: Event, was_away: bool) -> object:
+    reply = event.execute(event.read_notifications())
     if event.kind == "tool":
         _renew(event)
     if not reply or (reply[0] == b"idle" and len(reply) == 1):

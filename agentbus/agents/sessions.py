@@ -69,7 +69,11 @@ def begin(event: Event) -> object:
         # Another program has stored something else in the place of the agents.
         known = []
     # What the page counts rings no bell afterwards.
-    steps = [event.news(place, every=0), prime.reading(scope, known), scope.attendance(pid)]
+    steps = [
+        event.read_notifications(place, every=0),
+        prime.reading(scope, known),
+        scope.attendance(pid),
+    ]
     if event.session:
         named = _first(sessions.register(scope, event.name, event.session, scope.agent))
         shared, _, reply, _ = _together(event, [named, *steps])

@@ -55,7 +55,7 @@ def _wait(event: Event) -> str | None:
         return None
     event.enter()
     try:
-        reply = run(event.link, news(event, client, time.monotonic() + _LONGEST))
+        reply = run(event.link, wait_for_notifications(event, client, time.monotonic() + _LONGEST))
     except ServerReply:
         return None
     finally:
@@ -74,8 +74,10 @@ def _end(*_: object) -> None:
     raise _Ended
 
 
-def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] | None]:
-    """Return what the script `news` replies once there is something new; None if there is no need to wait.
+def wait_for_notifications(
+    event: Event, client: ClientProcess, until: float
+) -> Op[Sequence[Any] | None]:
+    """Wait for the reply of `read_notifications` that has something new; None if there is no need to wait.
 
     Nothing is marked as notified for a client that is gone.
     """
@@ -85,7 +87,7 @@ def news(event: Event, client: ClientProcess, until: float) -> Op[Sequence[Any] 
     rested = 0 if event.client.WAITS_WHEN_IDLE else None
     while (now := time.monotonic()) < until and client.lives():
         try:
-            reply: Sequence[Any] = yield event.news(rested=rested)
+            reply: Sequence[Any] = yield event.read_notifications(rested=rested)
             if reply[0] == b"news":
                 return reply
             if reply[0] == b"busy":

@@ -109,7 +109,7 @@ def end(
     remark = "" if note is None else names.body("note", note, scope.max_body)
     keys, once = scope.keys, scope.once()
     step = Script(
-        "satisfy",
+        "end_hold",
         (
             *_keys_of(scope, name),
             *(keys.channel, keys.agents, keys.topics, once.key),
@@ -168,8 +168,8 @@ def whose(value: str) -> str:
     return f"held by {names.word(holder(value))}" + (f" since {at}" if at else "")
 
 
-def look_keys(scope: Scope, flags: list[str]) -> list[str]:
-    """Return the keys that the script `look` reads."""
+def flag_keys(scope: Scope, flags: list[str]) -> list[str]:
+    """Return the keys that the script `read_flags` reads."""
     return [
         scope.keys.channel,
         *(key for flag in flags for key in _keys_of(scope, flag)),

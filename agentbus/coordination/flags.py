@@ -111,7 +111,7 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
         raise UsageError(f"the hold of {hold.flag!r} has no TTL", hint="give it a ttl")
     keys = scope.keys
     reply = yield Script(
-        "renew",
+        "renew_hold",
         (keys.flag(hold.flag), keys.fence(hold.flag), keys.channel, keys.agents, keys.topics),
         (
             *(hold.agent_id, hold.token, holds.milliseconds_of(span)),
@@ -156,7 +156,7 @@ def named(scope: Scope, *kinds: str) -> Op[list[str]]:
 
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
     """Return the channel's last id and the flags' states, read in one atomic step."""
-    reply: list[bytes | None] = yield Script("look", holds.look_keys(scope, flags))
+    reply: list[bytes | None] = yield Script("read_flags", holds.flag_keys(scope, flags))
     return text(reply[0] or b""), [_state(flag, reply, 1 + 5 * i) for i, flag in enumerate(flags)]
 
 

@@ -211,7 +211,7 @@ def undo(scope: Scope, once: Once, ended: Callable[[list[Any]], Op[object] | Non
 
     `ended` returns the operation that undoes it, given its reply. No failure matters.
     """
-    step = Script("undo", (once.key,), (once.token,), writes=True, optional=True)
+    step = Script("resolve_interrupted", (once.key,), (once.token,), writes=True, optional=True)
     try:
         reply = yield step
         op = ended(reply) if reply else None

@@ -130,7 +130,7 @@ def read(
     wanted = ["" if topic is None else names.name("topic", topic)]
     wanted += ["" if sender is None else names.name("agent", sender), thread or ""]
     now, tail, unread, more, urgent, others = yield Script(
-        "inbox",
+        "read_inbox",
         (scope.keys.inbox(agent), scope.keys.inbox_at(agent)),
         (limit, _PAGE_BYTES, start, *wanted, skip[0], skip[1]),
     )
@@ -256,7 +256,7 @@ def mark(scope: Scope, ids: Sequence[str], kind: str = "heard") -> Op[int]:
     """Mark messages as read, or the last one of those that were `notified`; return the number unread."""
     keys, agent = scope.keys, scope.agent
     _, unread = yield Script(
-        "mark",
+        "mark_read",
         (*keys_of(scope, agent), keys.agents),
         (
             *(agent, kind, NAMES_KEPT * 1000 if scope.peers else "", _KEPT, _KEPT_FOR * 1000),

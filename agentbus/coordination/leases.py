@@ -233,7 +233,7 @@ def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease
 
     The number is that of all pairs of a pattern and another agent's lease.
     """
-    reply = yield Script("leased", (scope.keys.leases,), (scope.agent, *wanted))
+    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, *wanted))
     overlaps = [
         (wanted[int(number) - 1], lease(json))
         for number, json in zip(reply[1::2], reply[2::2], strict=True)
@@ -282,7 +282,7 @@ def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
 
 def leases(scope: Scope) -> Op[list[Lease]]:
     """Return the leases in force, by pattern and agent."""
-    reply = yield Script("leased", (scope.keys.leases,), (scope.agent,))
+    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent,))
     return sorted(map(lease, reply[2::2]), key=lambda held: (held.pattern, held.agent))
 
 
@@ -355,7 +355,7 @@ def _drop(
 ) -> Op[tuple[tuple[Lease, ...], list[tuple[int, Lease | None]]]]:
     keys, once, peers = scope.keys, scope.once(), "" if agent else scope.peers
     step = Script(
-        "unlease",
+        "end_leases",
         (keys.leases, keys.lease_bell, once.key),
         (agent or scope.agent, int(force), peers, int(every), once.token, *pairs),
         writes=True,

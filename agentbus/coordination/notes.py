@@ -110,7 +110,7 @@ def notes(
     labels = _labels(tags)
     if labels:
         tagged = yield Script(
-            "tagged", [scope.keys.tag(tag) for tag in labels], (int(every), latest)
+            "find_tagged_notes", [scope.keys.tag(tag) for tag in labels], (int(every), latest)
         )
         titles = [text(title) for title in tagged[::2]]
     else:

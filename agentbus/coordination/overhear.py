@@ -71,7 +71,7 @@ def overhear(
     reader = _Reader(scope, wanted, limit, others, make)
     if reset:
         yield Script(
-            "rewind", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True
+            "rewind_cursors", (scope.keys.heard, *reader.cursors), reader.cursor_fields, writes=True
         )
     if last is not None:
         yield from reader.emit_last(last)
@@ -252,7 +252,7 @@ class _Reader:
                 "overhear", (self.scope.keys.channel, self.scope.keys.heard, *self.cursors), argv
             )
             if reply[0] == b"arrive":
-                yield from self._arrive()
+                yield from self._find_start()
                 continue
             if reply[0] != b"entries":
                 raise self._misplaced(reply)
@@ -286,11 +286,11 @@ class _Reader:
             self.ordinal = expected + examined
         return 0
 
-    def _arrive(self) -> Op[None]:
+    def _find_start(self) -> Op[None]:
         """Find where cursors begin that do not exist yet, and report what this skips."""
         scope, topics = self.scope, [topic or "" for topic in self.topics]
         newest, *each = yield Script(
-            "arrive",
+            "find_start",
             (scope.keys.channel, scope.keys.cursor(scope.agent), *self.cursors),
             ("" if self.newest is None else self.newest, self.omit, *topics),
         )
@@ -347,7 +347,7 @@ class _Reader:
         """Count the messages past the cursors."""
         keys, topics = self.scope.keys, (topic or "" for topic in self.topics)
         reply: list[Any] = yield Script(
-            "unheard",
+            "count_unheard",
             (keys.channel, keys.cursor(self.scope.agent), *self.cursors),
             (self.omit, *topics),
         )
@@ -359,7 +359,7 @@ class _Reader:
         """Return the step that moves the cursors past an entry."""
         keys = self.scope.keys
         return Script(
-            "advance",
+            "advance_cursors",
             (keys.heard, keys.agents, *self.cursors),
             (
                 *(self.scope.agent, entry_id, ordinal),

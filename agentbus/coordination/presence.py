@@ -76,7 +76,7 @@ def here(
     words = [word for name, value in known.items() for word in (name, value[:_LONGEST])]
     keys = scope.keys
     yield Script(
-        "here",
+        "record_presence",
         (keys.who(scope.agent), keys.agents),
         (scope.agent, round(KEPT * 1000), state or "", *words),
         writes=True,
@@ -169,7 +169,7 @@ def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, l
     keys = scope.keys
     each = [(keys.who(agent), keys.inbox(agent), keys.inbox_at(agent)) for agent, _ in agents]
     now, *replies = yield Script(
-        "who",
+        "read_presence",
         (keys.leases, *(key for three in each for key in three)),
         [agent for agent, _ in agents],
     )

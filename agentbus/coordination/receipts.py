@@ -83,7 +83,7 @@ def receipt_now(
     end = None if wait is None else scope.monotonic() + wait
     while True:
         reply = yield Script(
-            "receipts",
+            "read_receipts",
             (keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), bell),
             (entry_id,),
         )

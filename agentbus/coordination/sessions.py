@@ -32,7 +32,7 @@ def register(scope: Scope, client: str, session: str, agent: str | None = None) 
     agent = known if agent is None else names.name("agent", agent)
     keys = scope.keys
     step = Script(
-        "session",
+        "bind_session",
         (keys.client_sessions, keys.who(agent)),
         (f"{client}:{session}", escape(agent), agent, session),
         writes=True,
@@ -44,7 +44,7 @@ def register(scope: Scope, client: str, session: str, agent: str | None = None) 
 
 
 def lives(host: bytes, process: bytes, silent: bytes) -> bool:
-    """Tell whether the other session lives, by what the script `session` replied of its presence."""
+    """Tell whether the other session lives, by what the script `bind_session` replied of its presence."""
     if text(host) != os.uname().nodename:
         return int(silent) < _SILENT
     pid = text(process)

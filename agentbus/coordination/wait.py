@@ -6,7 +6,7 @@ id, even if the flag itself existed only for a moment.
 
 from __future__ import annotations
 
-from agentbus.coordination.announce import RECHECK, completion, look_keys, split
+from agentbus.coordination.announce import RECHECK, completion, flag_keys, split
 from agentbus.coordination.waiters import Waiting
 from agentbus.core import names
 from agentbus.core.clock import rfc3339
@@ -198,21 +198,21 @@ class _Watch:
         met = [flag for flag in self.flags if flag in self.met]
         if failed and (len(failed) == len(self.flags) or not self.any):
             if self.delete:
-                failed = yield from self._collect(failed, failures=True)
+                failed = yield from self._consume_completions(failed, failures=True)
             if failed:
                 raise _failed([self.failed[flag] for flag in failed])
             return None
         if not met or (len(met) < len(self.flags) and not self.any):
             return None
         if self.delete:
-            met = yield from self._collect(met)
+            met = yield from self._consume_completions(met)
             if not met:
                 return None
         return [self.met[flag] for flag in met]
 
     def look(self) -> Op[None]:
         """Read the flags and the channel's last id in one step, and update the completions."""
-        reply: list[Any] = yield Script("look", look_keys(self.scope, self.flags))
+        reply: list[Any] = yield Script("read_flags", flag_keys(self.scope, self.flags))
         if None in reply:
             foreign = self.flags[(reply.index(None) - 1) // 5]
             raise ServerReply(f"WRONGTYPE a key of the flag {foreign!a} is not a string")
@@ -325,13 +325,13 @@ class _Watch:
         waited = self.scope.monotonic() - self.began
         return Completion(flag, self.until, by, at, waited, note or None)
 
-    def _collect(self, met: list[str], *, failures: bool = False) -> Op[list[str]]:
+    def _consume_completions(self, met: list[str], *, failures: bool = False) -> Op[list[str]]:
         """Consume the outcomes: all of them, or none; of several that suffice, the first that exists."""
         keys = self.scope.keys
         for group in [met] if failures is self.any else [[flag] for flag in met]:
             once = self.scope.once()
             step = Script(
-                "collect",
+                "consume_completions",
                 (once.key, *map(keys.failed if failures else keys.done, group)),
                 (
                     once.token,

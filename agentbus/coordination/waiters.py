@@ -53,7 +53,7 @@ class Waiting:
         try:
             # The end of a wait is sent before its caller goes on, and not answered before.
             yield Script(
-                "waiting",
+                "record_waiters",
                 (self._scope.keys.waiting,),
                 (kept, *self._records),
                 optional=True,

@@ -244,7 +244,7 @@ def _newest(scope: Scope, found: Sequence[LetterBox]) -> Op[str]:
     """Return the last id of the server's present millisecond, or the newest letter's if that is later."""
     newest, keys = (0, 0), keys_of(scope, found)
     for at in range(0, len(keys), _BOXES):
-        now, *ends = yield Script("ends", keys[at : at + _BOXES])
+        now, *ends = yield Script("read_stream_ends", keys[at : at + _BOXES])
         newest = max(newest, (now, 2**64 - 1), *(position(text(one[2]) or "0") for one in ends))
     return "-".join(map(str, newest))
 

@@ -110,7 +110,7 @@ def counted(
             if not page:
                 continue
             rows = yield Script(
-                "errors",
+                "count_errors",
                 [key for box in page for key in _keys(scope, box)],
                 (share, READ_BYTES, only, *(starts[box] for box in page)),
             )

@@ -52,7 +52,7 @@ def backwards(
     while len(found) < limit:
         left = limit - len(found)
         argv: tuple[str | int, ...] = (begin, since, _EXAMINED, left, width, *_pairs(wanted))
-        ((following, *entries),) = yield Script("matching", (key,), argv)
+        ((following, *entries),) = yield Script("find_by_fields", (key,), argv)
         found += (_entry(0, one) for one in entries)
         begin = text(following)
         scripts = None if scripts is None else scripts - 1
@@ -79,7 +79,7 @@ def newest(
     at = 0
     while at < len(keys):
         argv: tuple[str | int, ...] = ("+", since, examined, limit, width, *_pairs(wanted))
-        reply = yield Script("matching", keys[at : at + _STREAMS], argv)
+        reply = yield Script("find_by_fields", keys[at : at + _STREAMS], argv)
         for number, (_, *entries) in enumerate(reply, at):
             found += (_entry(number, one) for one in entries)
         at += max(1, len(reply))

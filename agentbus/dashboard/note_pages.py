@@ -69,7 +69,9 @@ class NoteList:
         rows, cut = [], {}
         for at in range(0, len(shown), _PAGE):
             page = shown[at : at + _PAGE]
-            reply = yield Script("noted", [scope.keys.jot(title) for title in page], (FOLDED,))
+            reply = yield Script(
+                "read_note_previews", [scope.keys.jot(title) for title in page], (FOLDED,)
+            )
             for title, (size, flat) in zip(page, reply, strict=True):
                 # It may have been deleted since the list was read.
                 if flat:

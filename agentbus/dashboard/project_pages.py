@@ -298,7 +298,7 @@ class Pages(OnBus[BusT_co]):
         )
 
     def _release(self, consumer: str) -> Op[str]:
-        for name in (yield from quarantine.pardon(self._scope, [consumer])):
+        for name in (yield from quarantine.lift(self._scope, [consumer])):
             return name
         raise NotFound(f"no consumer {names.word(consumer)} is in quarantine", hint="see events()")
 

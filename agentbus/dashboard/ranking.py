@@ -174,7 +174,9 @@ class Summaries:
                 brief = self.many and self._is_brief(queue, number)
                 asked += keys[:1] if brief else keys
                 places.append(b"~" + place if brief else place)
-            time, *found = yield Script("rank", asked, (len(_STREAMS), _COUNTED, _READ, *places))
+            time, *found = yield Script(
+                "sum_backlogs", asked, (len(_STREAMS), _COUNTED, _READ, *places)
+            )
             now = time / 1000
             for (_, queue), row in zip(page, found, strict=True):
                 self._learn(queue, row)

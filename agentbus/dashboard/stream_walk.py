@@ -48,7 +48,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class WalkQuery:
-    """What a walk looks for, as in the script `seek`: how to match, the texts, and the fields to return.
+    """The parameters of a walk, those of `find_by_envelope`: how to match, the texts, the fields to return.
 
     `until` is the newest entry that it reads, '' for any, `queues` are the values of the field `queue` that
     match, '' where there is none; without any, all match.
@@ -94,7 +94,7 @@ def walk(
             asked += [len(texts), *texts]
         for start in starts:
             asked += (start, end)
-        reply = yield Script("seek", [*page, *hidden], asked)
+        reply = yield Script("find_by_envelope", [*page, *hidden], asked)
         scripts += 1
         more, stopped, last, *rows = reply
         read += more

@@ -93,7 +93,7 @@ class RelayStream:
             int(self._cut),
             self._bound,
         )
-        reply = self._server.ask(Script("emit", self._keys, (*head, *argv)))
+        reply = self._server.ask(Script("publish_events", self._keys, (*head, *argv)))
         state = text(reply[0])
         if state == "stale":
             raise leases.stale(self.held)
@@ -137,7 +137,7 @@ class RelayStream:
         head = (self.held.token, entry_id(passed or _START))
         over = [reader for reader, needed in self._needs.items() if needed == readers.NONE]
         gone, *reply = self._server.ask(
-            Script("pare", (*self._keys, self._readers), (*head, *over))
+            Script("trim_events", (*self._keys, self._readers), (*head, *over))
         )
         if gone < 0:
             raise leases.stale(self.held)

@@ -162,7 +162,7 @@ def extend(
     place = task_id(text(entry), consumer.queue, priority)
     agent = consumer.consumer.removeprefix(BY_HAND)
     reply = yield consumer._script(
-        *("take", keys, entry, round(seconds(visibility) * 1000), place, name, agent),
+        *("set_visibility", keys, entry, round(seconds(visibility) * 1000), place, name, agent),
         *(consumer.queue, priority),
     )
     if not reply:

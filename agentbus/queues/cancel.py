@@ -118,7 +118,7 @@ def _cancel_everywhere(
             return None
         yield from passed_on(scope)
         if holders <= {ASIDE}:
-            yield from _wake(scope, task.queue, place, states, meta)
+            yield from _wake_ordered(scope, task.queue, place, states, meta)
     return undone, workers
 
 
@@ -223,7 +223,7 @@ def _script(
     )
 
 
-def _wake(
+def _wake_ordered(
     scope: Scope, queue: str, place: _Spot, states: Mapping[str, str], meta: Mapping[str, Any]
 ) -> Op[None]:
     """Let the next task with its ordering key start."""
@@ -232,7 +232,7 @@ def _wake(
     if isinstance(meta.get("ordering_key"), str):
         for group in filter(None, states):
             yield Script(
-                "wake",
+                "wake_ordered",
                 (
                     *(keys.queue(queue, tier), keys.order(queue, tier)),
                     *(keys.retries(queue, group, tier), keys.bell(queue)),
@@ -260,7 +260,7 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
     others = notifications(scope, queue, group, name, meta, error=why, cancelled=True)
     key = meta.get("key")
     step = Script(
-        "revoke",
+        "cancel_delayed",
         (
             *(keys.delayed(queue), keys.bodies(queue), keys.after(queue), keys.after_bodies(queue)),
             *(keys.settled, keys.awaited(queue), keys.stats(queue)),

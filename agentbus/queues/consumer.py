@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The kind of a task that a dead worker may have begun, in the reply of `again`.
+# The kind of a task that a dead worker may have begun, in the reply of the script `take_retries`.
 _SUSPECT = 2
 
 
@@ -43,12 +43,14 @@ class QueueConsumer(Turns):
         With `tail`, a new group starts after the newest tasks.
         """
         keys, fields = self._positions()
-        yield Script("prepare", keys, (self.group, "tail" if tail else "", *fields), writes=tail)
+        yield Script(
+            "create_groups", keys, (self.group, "tail" if tail else "", *fields), writes=tail
+        )
 
-    def bookmark(self) -> Op[None]:
+    def record_positions(self) -> Op[None]:
         """Record the group's position, so that it can be created there again."""
         keys, fields = self._positions()
-        yield Script("bookmark", keys, (self.group, *fields))
+        yield Script("record_positions", keys, (self.group, *fields))
 
     def _positions(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         streams = (self.streams[priority] for priority in PRIORITIES)
@@ -69,7 +71,7 @@ class QueueConsumer(Turns):
             if again:
                 words += (self._run(run.task, "done"), round(run.took * 1000))
         step = self._script(
-            "results",
+            "finish_many",
             (
                 *(self.streams[priority], self.stats, once.key, *self._noting(names_of[0])),
                 *(self.attempts(priority), *(keys.result(name, self.group) for name in names_of)),
@@ -85,7 +87,7 @@ class QueueConsumer(Turns):
             yield from passed_on(self.scope)
         ordered = [run.task for run in done if run.task.ordered and run.task.entry_id not in stale]
         if ordered:
-            yield from self.wake(ordered)
+            yield from self.wake_ordered(ordered)
         return len(stale)
 
     def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
@@ -107,9 +109,15 @@ class QueueConsumer(Turns):
         orders = sum(fields is not None and fields[0] == b"order" for _, fields in rings)
         return taken, [entry_id for entry_id, _ in rings], orders
 
-    def own(self, priority: str, known: Sequence[bytes], count: int = 1000) -> Op[list[Taken]]:
+    def read_lost_deliveries(
+        self, priority: str, known: Sequence[bytes], count: int = 1000
+    ) -> Op[list[Taken]]:
         """Return the tasks of a stream that this consumer holds, without the `known` ones."""
-        step = Script("own", (self.streams[priority],), (self.group, self.consumer, count, *known))
+        step = Script(
+            "read_lost_deliveries",
+            (self.streams[priority],),
+            (self.group, self.consumer, count, *known),
+        )
         entries = yield from self._where_it_is(priority, one_step(step), [])
         return self.decoded(entries, priority, 0)
 
@@ -122,7 +130,7 @@ class QueueConsumer(Turns):
                 raise
             return otherwise
 
-    def again(
+    def take_retries(
         self, priority: str, count: int, *, firsts: int = 0, suspects: bool = True
     ) -> Op[tuple[list[Taken], float | None, int, bool]]:
         """Take tasks that were put aside and are due.
@@ -144,7 +152,7 @@ class QueueConsumer(Turns):
         )
         ids = suffix(self.queue, priority)
         rest = (int(suspects), ids, *self.tombstone, *self._log_bound)
-        step = self._script("again", keys, count, firsts, *rest)
+        step = self._script("take_retries", keys, count, firsts, *rest)
         reply = yield step
         self.doubtful = self.doubtful or step.sendings > 1
         if reply[2]:
@@ -190,7 +198,7 @@ class QueueConsumer(Turns):
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
         """Send a heartbeat for tasks, ids ascending; returns those that this consumer has lost."""
-        gone: list[bytes] = yield self._script("heartbeat", (self.streams[priority],), *ids)
+        gone: list[bytes] = yield self._script("heartbeat_tasks", (self.streams[priority],), *ids)
         return gone
 
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
@@ -200,7 +208,7 @@ class QueueConsumer(Turns):
         """
         keys = self.scope.keys
         reply = yield Script(
-            "promote",
+            "promote_delayed",
             (
                 *(keys.delayed(self.queue), keys.bodies(self.queue)),
                 *(
@@ -217,7 +225,7 @@ class QueueConsumer(Turns):
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
         bell = self.scope.keys.bell(self.queue)
-        yield self._script("leave", [*self.streams.values(), bell])
+        yield self._script("leave_groups", [*self.streams.values(), bell])
 
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
         """Give back unstarted tasks, due at once for any worker; return how many were still held."""
@@ -236,7 +244,7 @@ class QueueConsumer(Turns):
                 ]
                 if ids:
                     keys = stream, self.attempts(priority), self.retries(priority)
-                    given += yield self._script("giveback", keys, ASIDE, uncounted, *ids)
+                    given += yield self._script("give_back", keys, ASIDE, uncounted, *ids)
         return given
 
 

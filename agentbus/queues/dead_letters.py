@@ -268,7 +268,7 @@ class DeadLetters:
         if priority not in PRIORITIES:
             priority = "normal"
         return Script(
-            "replay",
+            "replay_dead_letter",
             (
                 *(self._letters, keys.queue(target, priority), keys.queues),
                 *(keys.stats(target), self._replayed, self._purged),
@@ -280,7 +280,7 @@ class DeadLetters:
 
     def _purging(self, what: str, ids: Sequence[str]) -> Script:
         return Script(
-            "purge",
+            "purge_dead_letters",
             (self._letters, self._replayed, self._purged),
             (what, _REWRITTEN, _REWRITTEN_BYTES, *ids),
             writes=True,

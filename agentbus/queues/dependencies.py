@@ -10,7 +10,7 @@ from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues import attempts, tracing
-from agentbus.queues.dependents import DONE, follow, groups
+from agentbus.queues.dependents import DONE, groups, resolve
 from agentbus.queues.ids import (
     BOUND,
     DEDUP_WINDOW,
@@ -154,10 +154,12 @@ def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
             verdict = yield from _ended(scope, task_id, group, thorough)
             if verdict:
                 keys = (scope.keys.settled, index)
-                ended += yield Script("note", keys, (task_id, group, verdict, ""), writes=True)
+                ended += yield Script(
+                    "record_outcome", keys, (task_id, group, verdict, ""), writes=True
+                )
         start = f"({text(members[-1])}" if len(members) == _PAGE else ""
     if ended:
-        yield from follow(scope)
+        yield from resolve(scope)
 
 
 def _ended(
@@ -167,29 +169,29 @@ def _ended(
     other = _Dependency(task_id)
     keys = other.keys(scope, group)
     reply = yield Script(
-        "fate", (*keys[:4], *keys[6:9]), (other.entry, task_id, other.number, group)
+        "read_task_state", (*keys[:4], *keys[6:9]), (other.entry, task_id, other.number, group)
     )
-    fate = text(reply[0])
-    if fate == "cancelled":
+    state = text(reply[0])
+    if state == "cancelled":
         return f"-{attempts.cancelled_by(text(reply[1]))}"
-    if fate == "kept":
+    if state == "kept":
         ended = attempts.burial(reply[1])
         return DONE if ended is None else ("!" if ended[0] else "-") + ended[1]
-    if fate == "waiting" and thorough and not other.entry:
+    if state == "waiting" and thorough and not other.entry:
         waits = yield Batch([("ZSCORE", key, task_id) for key in other.delays(scope)])
         works = yield from groups(scope, other.queue)
         # If the group does not work here, the task may have been moved to where it does.
         if group in works and waits == [None, None]:
             exists = yield from _find(scope, other, group)
-            fate = fate if exists else "absent"
-    if fate == "done":
+            state = state if exists else "absent"
+    if state == "done":
         # A consumer of this queue records it in the same step: without a record, only the entry shows it.
         stream = scope.keys.queue(other.queue, other.priority)
         there = yield Command("XRANGE", stream, other.entry, other.entry)
-        fate = "done" if there else "absent"
-    if fate == "absent":
+        state = "done" if there else "absent"
+    if state == "absent":
         return "!it was trimmed, without a record that it was done"
-    return DONE if fate == "done" else None
+    return DONE if state == "done" else None
 
 
 def _others(after: str | Iterable[str]) -> list[_Dependency]:

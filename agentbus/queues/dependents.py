@@ -52,13 +52,13 @@ def queue_of(task_id: str) -> str:
 def passed_on(scope: Scope) -> Op[None]:
     """Release or bury the dependents of a task just settled; the chore does the rest later."""
     try:
-        yield from follow(scope, _BESIDE)
+        yield from resolve(scope, _BESIDE)
     except AgentBusError:
         # The task itself is settled, and its outcome stays recorded.
         return
 
 
-def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
+def resolve(scope: Scope, seconds: float | None = None) -> Op[None]:
     """Release or bury all dependents of tasks that have ended, for about `seconds`.
 
     Each is handled in one atomic step, and once, even if several processes do this at the same time or die
@@ -70,7 +70,7 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
     while True:
         cursor, flat = yield Command("HSCAN", scope.keys.settled, cursor, "COUNT", _PAGE)
         notes = {text(flat[at]): text(flat[at + 1]) for at in range(0, len(flat), 2)}
-        yield from _free(scope, [field for field in notes if notes[field] == DONE])
+        yield from _release(scope, [field for field in notes if notes[field] == DONE])
         for field, verdict in notes.items():
             if verdict != DONE:
                 yield from _bury(scope, field, verdict)
@@ -84,7 +84,7 @@ def follow(scope: Scope, seconds: float | None = None) -> Op[None]:
             any_note = False
 
 
-def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
+def _release(scope: Scope, fields: Sequence[str]) -> Op[None]:
     """Release the dependents of tasks that are done for a group."""
     keys = scope.keys
     spans = [_span(field) for field in fields]
@@ -96,7 +96,7 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
             continue
         for member in map(text, page):
             if watched(_waits(member)):
-                yield from conclude(scope, (field, prefix, member), DONE)
+                yield from record_flow_outcome(scope, (field, prefix, member), DONE)
                 continue
             place = (
                 keys.awaited(queue_of(field.partition("\n")[0])),
@@ -111,7 +111,7 @@ def _free(scope: Scope, fields: Sequence[str]) -> Op[None]:
         ]
         for at in range(0, len(members), _PAGE):
             yield Script(
-                "follow",
+                "release_dependents",
                 (
                     *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),
                     *(keys.delayed(queue), keys.bodies(queue), keys.bell(queue), *places),
@@ -138,7 +138,7 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
     by_queue: dict[str, list[str]] = {}
     for member in members:
         if watched(_waits(member)):
-            yield from conclude(scope, (*span, member), verdict)
+            yield from record_flow_outcome(scope, (*span, member), verdict)
             continue
         by_queue.setdefault(queue_of(_waits(member)), []).append(member)
     for queue, own in by_queue.items():
@@ -147,7 +147,7 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
         bodies = yield Command("HMGET", scope.keys.after_bodies(queue), *ids)
         index = scope.keys.awaited(queue_of(task_id))
         for member, body in zip(own, bodies, strict=True):
-            yield _forsaking(scope, index, (*span, member, onwards, why), queue, group, body)
+            yield _bury_dependents(scope, index, (*span, member, onwards, why), queue, group, body)
 
 
 def _waits(member: str) -> str:
@@ -174,10 +174,10 @@ def _forget(scope: Scope, field: str, prefix: str) -> Op[None]:
         yield Command("HDEL", scope.keys.settled, field)
         return
     keys = (scope.keys.settled, scope.keys.awaited(queue_of(task_id)))
-    yield Script("note", keys, (task_id, group, "", prefix), writes=True)
+    yield Script("record_outcome", keys, (task_id, group, "", prefix), writes=True)
 
 
-def _forsaking(
+def _bury_dependents(
     scope: Scope,
     index: str,
     head: tuple[str, str, str, str, str],
@@ -201,7 +201,7 @@ def _forsaking(
         *("failed_at", rfc3339(scope.now(), milliseconds=True)),
     )
     return Script(
-        "forsake",
+        "bury_dependents",
         (
             *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),
             *(keys.dead_letters(letters or queue, group), keys.result(task_id, group)),
@@ -233,7 +233,7 @@ def _member(dependent: str) -> re.Match[str] | None:
     return re.fullmatch(_MEMBER, dependent)
 
 
-def conclude(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]:
+def record_flow_outcome(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]:
     """Record the outcome of a task for its flow. Atomic, and done once.
 
     `mark` is the recorded outcome's field, the prefix of its members, and the member.
@@ -253,7 +253,7 @@ def conclude(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]
     cancelled = int(is_cancelled(verdict))
     ends: list[str] = [place_of(*place) for place in places]
     yield Script(
-        "conclude",
+        "record_flow_outcome",
         (
             *(keys.settled, index, record, flows),
             keys.result(task_id, group),

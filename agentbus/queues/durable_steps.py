@@ -76,7 +76,7 @@ class DurableSteps:
         data = envelope.encode(result, consumer.scope.max_body)
         keys = (consumer.streams[task.priority], consumer.attempts(task.priority), self._key)
         words = (task.entry_id, _PREFIX + name, data, KEPT)
-        stored: Any = yield consumer._script("step", keys, *words)
+        stored: Any = yield consumer._script("record_step", keys, *words)
         if stored is None:
             raise StaleDelivery(
                 f"the step {name!r} of the task {consumer.id_of(task)} was not recorded: another"

@@ -84,7 +84,7 @@ def tidy(
         done.append(tidied)
     if not dry_run:
         yield from by_hand.tidy(scope)
-        yield from dependents.follow(scope)
+        yield from dependents.resolve(scope)
     return done
 
 
@@ -210,13 +210,27 @@ class _Tidying:
                     yield from self._unpin(queue, raw.decode("utf-8", "replace"), priority)
                 silent = self._dead_after
                 consumers += yield self._script(
-                    "sweep", (stream,), raw, ASIDE, silent, _SWEPT, self._only_count, 0
+                    "delete_silent_consumers",
+                    (stream,),
+                    raw,
+                    ASIDE,
+                    silent,
+                    _SWEPT,
+                    self._only_count,
+                    0,
                 )
                 if priority == PRIORITIES[0]:
                     # Other workers have no use for what a dead one read of the bell.
                     bell = (scope.keys.bell(queue),)
                     yield self._script(
-                        "sweep", bell, raw, ASIDE, silent, _SWEPT, self._only_count, 1
+                        "delete_silent_consumers",
+                        bell,
+                        raw,
+                        ASIDE,
+                        silent,
+                        _SWEPT,
+                        self._only_count,
+                        1,
                     )
                 group = raw.decode("utf-8", "replace")
                 # A group whose name is not text was created by another program, and has no keys of ours.
@@ -298,7 +312,7 @@ class _Tidying:
         total, at = 0, "-"
         while at:
             number, onwards = yield self._script(
-                "trim", keys, retention, _TRIMMED, self._only_count, at
+                "trim_stream", keys, retention, _TRIMMED, self._only_count, at
             )
             total += number
             at = text(onwards)
@@ -320,7 +334,14 @@ class _Tidying:
             cursor = ""
             while cursor != "0":
                 onwards, number = yield self._script(
-                    *("leftovers", (stream, key), kind, group, cursor or "0", _LOOKED_AT),
+                    *(
+                        "delete_stale_records",
+                        (stream, key),
+                        kind,
+                        group,
+                        cursor or "0",
+                        _LOOKED_AT,
+                    ),
                     self._only_count,
                 )
                 total += int(number)
@@ -335,4 +356,4 @@ def _unregister(scope: Scope, queue: str) -> Script:
     keys = scope.keys
     streams = (keys.queue(queue, priority) for priority in STREAMS)
     parts = (*streams, keys.delayed(queue), keys.after(queue), keys.awaited(queue))
-    return Script("unregister", (keys.queues, *parts), (queue,), writes=True)
+    return Script("unregister_queue", (keys.queues, *parts), (queue,), writes=True)

@@ -101,7 +101,7 @@ class Ordering:
         """Return a script that writes, with the group and the consumer as its first arguments."""
         return Script(script, keys, (self.group, self.consumer, *argv), writes=True)
 
-    def enter(self, tasks: Sequence[Taken], *, chained: bool = False) -> Op[list[int]]:
+    def start_ordered(self, tasks: Sequence[Taken], *, chained: bool = False) -> Op[list[int]]:
         """Let tasks of one priority start (1), or put them aside until those before them are done (0).
 
         Their entries ascend. If they are `chained`, this consumer runs one after the other, and each may
@@ -109,7 +109,7 @@ class Ordering:
         """
         first, keys = tasks[0], self.scope.keys
         answer: list[int] = yield self._script(
-            "enter",
+            "start_ordered",
             (
                 *(self.streams[first.priority], keys.order(self.queue, first.tier)),
                 *(self.attempts(first.priority), self.retries(first.priority)),
@@ -127,14 +127,14 @@ class Ordering:
         )
         return answer
 
-    def wake(self, tasks: Sequence[Taken]) -> Op[None]:
+    def wake_ordered(self, tasks: Sequence[Taken]) -> Op[None]:
         """Remove settled tasks of one priority, entries ascending, from the order of their keys.
 
         If the next one of a key waits, it is due at once.
         """
         keys, tier = self.scope.keys, tasks[0].tier
         waiting = yield Script(
-            "wake",
+            "wake_ordered",
             (
                 *(self.streams[tier], keys.order(self.queue, tier), self.retries(tier)),
                 *(keys.bell(self.queue), self.streams[RETRY], self.retries(RETRY)),

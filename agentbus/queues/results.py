@@ -85,15 +85,15 @@ def result(
     # This is the only request if the result exists.
     kept = yield Command("GET", scope.keys.result(task_id, group or "default"))
     while True:
-        fate = "kept"
+        state = "kept"
         if kept is None:
-            fate, kept, group = yield from _fate(scope, task, group)
-        if fate == "cancelled":
+            state, kept, group = yield from _read_state(scope, task, group)
+        if state == "cancelled":
             raise cancelled(task.id, attempts.cancelled_by(text(kept)))
-        if fate == "kept":
+        if state == "kept":
             lie_at = policies.letters_of(task.queue)
             return (yield from _read(scope, task, kept, group or "default", lie_at))
-        if fate == "done":
+        if state == "done":
             seconds = policies.results_of(task.queue)
             # In whole milliseconds, as the server counts them: a result is gone once its time has passed.
             age = round((scope.now() - id_time(task.entry)) * 1000) if task.entry else 0
@@ -130,12 +130,12 @@ def of_tasks(scope: Scope, ids: Sequence[str], group: str) -> Op[list[Any]]:
     ]
 
 
-def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, str | None]]:
+def _read_state(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, str | None]]:
     """Return a task's state, its stored result, and the group."""
     keys = scope.keys
     while True:
         reply = yield Script(
-            "fate",
+            "read_task_state",
             (
                 keys.queue(task.queue, task.priority),
                 keys.result(task.id, group or "default"),
@@ -144,26 +144,26 @@ def _fate(scope: Scope, task: Address, group: str | None) -> Op[tuple[str, Any, 
             ),
             (task.entry, task.id, task.number, group or ""),
         )
-        fate = text(reply[0])
-        if fate == "group":
+        state = text(reply[0])
+        if state == "group":
             group = text(reply[1])
             continue
-        if fate == "groups":
+        if state == "groups":
             named = ", ".join(sorted(repr(text(name)) for name in reply[1:]))
             raise UsageError(
                 f"the task {task.id!r} has several groups ({named})", hint="name the group"
             )
-        if fate == "absent":
+        if state == "absent":
             raise NotFound(
                 f"there is no task {task.id!r}",
                 hint=f"no task in {task.queue!r} has this id",
             )
-        if fate == "waiting" and group is None:
+        if state == "waiting" and group is None:
             # A router buries a task that matches no rule.
             kept = yield Command("GET", keys.result(task.id, ROUTER))
             if kept is not None:
                 return "kept", kept, ROUTER
-        return fate, reply[1] if fate in ("kept", "cancelled") else None, group
+        return state, reply[1] if state in ("kept", "cancelled") else None, group
 
 
 def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str) -> Op[Any]:

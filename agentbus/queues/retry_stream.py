@@ -74,7 +74,7 @@ def _move(scope: Scope, queue: str, group: str, source: str) -> Script:
         )
     ]
     return Script(
-        "move",
+        "move_retries",
         (*places, keys.moved(queue), keys.bell(queue)),
         (group, ASIDE, _AT_ONCE, suffix(queue, source)),
         writes=True,

@@ -90,7 +90,7 @@ class Ending(Ordering):
         if envelope.INBOX in meta:
             claims.append(keys.seen_inbox(self.queue, str(meta[envelope.INBOX])))
         claimed: int = yield Script(
-            "claim",
+            "claim_task_ids",
             claims,
             (self.id_of(task), DEDUP_WINDOW if keep else 0),
             writes=True,
@@ -108,7 +108,14 @@ class Ending(Ordering):
             *(self.cancelled, self.scope.keys.runs(self.id_of(task), self.group)),
         )
         number: int = yield self._script(
-            *("begin", keys, task.entry_id, uncounted, self.scope.token(), int(task.only_once)),
+            *(
+                "begin_attempt",
+                keys,
+                task.entry_id,
+                uncounted,
+                self.scope.token(),
+                int(task.only_once),
+            ),
             *(self._mark(task), RUNS_KEPT, attempts.who(self.consumer, self.scope.agent)),
         )
         if number < 0:
@@ -257,7 +264,15 @@ class Ending(Ordering):
         )
         record = self._run(task, "cancelled", error) if ran and task.attempt else b""
         step = self._script(
-            *("drop", keys, task.entry_id, why, max(self.kept, RESULT_KEPT), others.counter, name),
+            *(
+                "settle_cancelled",
+                keys,
+                task.entry_id,
+                why,
+                max(self.kept, RESULT_KEPT),
+                others.counter,
+                name,
+            ),
             *(once.token, self._mark(task), RUNS_KEPT, record, round(took * 1000), *others.argv),
         )
         self.stopping.discard(task.place)
@@ -308,9 +323,9 @@ class Ending(Ordering):
         if ended and task.moved_from:
             index = self.scope.keys.moved(self.queue)
             field = f"{task.moved_from}\n{self.group}"
-            yield Script("moved", (self.streams[RETRY], index), (field,), writes=True)
+            yield Script("forget_moved_retry", (self.streams[RETRY], index), (field,), writes=True)
         if ended and task.ordered:
-            yield from self.wake([task])
+            yield from self.wake_ordered([task])
         return bool(ended)
 
     def _mark(self, task: Taken) -> str:

@@ -66,7 +66,7 @@ def entries(
     names_of = [
         str(meta.get("id") or place) for place, (_, meta, _) in zip(places, decoded, strict=True)
     ]
-    kept = yield Script("outcome", [keys.result(name, group) for name in names_of])
+    kept = yield Script("read_outcomes", [keys.result(name, group) for name in names_of])
     held, counted, due, about, marks, *runs = yield Batch(
         [
             ("XPENDING", key, group, ids[0], ids[-1], len(ids)),

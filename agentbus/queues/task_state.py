@@ -81,7 +81,7 @@ def task(
     queue, keys = address.queue, scope.keys
     group = yield from _group(scope, address, group)
     entry, waits_for = yield from _entry(scope, address, group, policies)
-    (outcome,) = yield Script("outcome", (keys.result(address.id, group),))
+    (outcome,) = yield Script("read_outcomes", (keys.result(address.id, group),))
     record, awaited = yield Batch(
         [
             ("HGETALL", keys.runs(address.id, group)),
@@ -94,7 +94,7 @@ def task(
     stored = attempts.newest(as_list(record))
     if group == ROUTER and not outcome and (entry is None or entry.state == "done"):
         # A router only moves tasks. The queue that it chose records their outcome under their ids.
-        (outcome,) = yield Script("outcome", (keys.result(address.id, "default"),))
+        (outcome,) = yield Script("read_outcomes", (keys.result(address.id, "default"),))
         if entry is None and not outcome:
             entry = yield from _moved(scope, address, policies)
         if entry is not None:

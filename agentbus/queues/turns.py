@@ -35,7 +35,7 @@ class Turns(Ending):
     # negative: for how many `turn_all_done` would probably be in vain.
     accompanied = 0
 
-    def turn(
+    def ack_and_take(
         self,
         done: Done,
         took: float,
@@ -50,7 +50,7 @@ class Turns(Ending):
         consumer had lost, and the new tasks. Sets `missing` if the group does not exist.
         """
         once = self.scope.once() if any(done.values()) else None
-        step = self._turn(once, done, took, count, low, logged=logged)
+        step = self._ack_and_take(once, done, took, count, low, logged=logged)
         stale, replies, missing, awaited, holders = yield step
         if once:
             self.scope.free_slot(once, step)
@@ -72,12 +72,12 @@ class Turns(Ending):
         holds: Mapping[str, int] | None,
         meanwhile: Callable[[], None],
     ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Acknowledge and take as `turn` does, from all priorities alike, and call `meanwhile` in between.
+        """Acknowledge and take tasks of all priorities alike, and call `meanwhile` in between.
 
         `holds` is the number of tasks of each priority that this consumer holds, if it is certain.
         """
         once = self.scope.once()
-        first = self._turn(once, done, took, 0, 0, holds)
+        first = self._ack_and_take(once, done, took, 0, 0, holds)
         step = self._take(count, 0.0, first)
         step.meanwhile = meanwhile
         (stale, _, missing, awaited, holders), reply, marked = yield step
@@ -108,7 +108,7 @@ class Turns(Ending):
             *(self._log_key if logged else ()),
         )
         words += logged
-        step = self._take(count, 0.0, self._script("ackall", keys, once.token, *words))
+        step = self._take(count, 0.0, self._script("ack_all", keys, once.token, *words))
         (all_done, holders), reply, marked = yield step
         self.scope.free_slot(once, step)
         self._accompanied_by(holders)
@@ -116,7 +116,7 @@ class Turns(Ending):
         if all_done:
             return [], taken
         self.accompanied = -_ACCOMPANIED
-        stale, _ = yield from self.turn(done, took, 0, logged=logged)
+        stale, _ = yield from self.ack_and_take(done, took, 0, logged=logged)
         return stale, taken
 
     def _accompanied_by(self, holders: int) -> None:
@@ -136,7 +136,7 @@ class Turns(Ending):
             taken = yield from self._without_cancelled(taken)
         return taken
 
-    def _turn(
+    def _ack_and_take(
         self,
         once: Once | None,
         done: Done,
@@ -162,7 +162,7 @@ class Turns(Ending):
         if words := self._attempts_of(done) if logged is None else logged:
             keys += self._log_key
             argv += words
-        return Script("turn", keys, argv, writes=True)
+        return Script("ack_and_take", keys, argv, writes=True)
 
     def _attempts_of(self, done: Done) -> tuple[Arg, ...]:
         """Return the attempts at tasks to acknowledge, packed; nothing without a log."""
@@ -180,7 +180,9 @@ class Turns(Ending):
             if some:
                 ids = [task.entry_id for task in some]
                 words: tuple[Arg, ...] = (self.group, suffix(self.queue, priority), *ids)
-                gone, held = yield Script("skip", (stream, self.cancelled), words, writes=True)
+                gone, held = yield Script(
+                    "ack_cancelled", (stream, self.cancelled), words, writes=True
+                )
                 skipped.update((priority, entry_id) for entry_id in (*gone, *held))
                 for task in some:
                     if task.entry_id in held:

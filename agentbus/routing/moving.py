@@ -189,7 +189,7 @@ class TaskMover:
             outcome.settled = True
             outcome.acked = code >= _MOVED or code == _DUPLICATE
             if outcome.acked and task.ordered:
-                self._ask(self._task.wake([task]))
+                self._ask(self._task.wake_ordered([task]))
             if code >= _MOVED:
                 self.counts["moved"] += 1
             elif code == _DUPLICATE:

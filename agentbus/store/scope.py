@@ -132,7 +132,7 @@ class Scope:
         """
         keys, agent = self.keys, self.agent
         return Script(
-            "attend",
+            "record_session",
             (keys.sessions, keys.agents, keys.heard, keys.cursor(agent)),
             (
                 self._session(process),
@@ -148,7 +148,7 @@ class Scope:
         And whether the server knows the script that records it.
         """
         last = "ZSCORE", self.keys.sessions, self._session()
-        return ("TIME",), last, ("SCRIPT", "EXISTS", digest("attend"))
+        return ("TIME",), last, ("SCRIPT", "EXISTS", digest("record_session"))
 
     def is_recent(self, replies: Sequence[Any]) -> bool:
         """Tell by the replies whether that was so short a time ago that it need not be done again."""

@@ -140,7 +140,7 @@ class Scheduler:
 def _due(scope: Scope) -> Op[tuple[int, float | None, str, list[str]]]:
     """Return the server's time in ms, seconds to the next due time, the bell's last id, and what is due."""
     keys = scope.keys
-    reply = yield Script("due", (keys.schedules, keys.schedule_bell), (_AT_ONCE,))
+    reply = yield Script("list_due_schedules", (keys.schedules, keys.schedule_bell), (_AT_ONCE,))
     later = text(reply[1])
     return (
         int(reply[0]),

@@ -191,7 +191,7 @@ def _changed(
         record = b"" if new is None else schedule_record.written(new)
         once = scope.once()
         step = Script(
-            "plan",
+            "store_schedule",
             (scope.keys.schedules, key, scope.keys.schedule_bell, once.key),
             (once.token, name, fields.get(b"stamp", b""), scope.token(), record, due or ""),
             writes=True,

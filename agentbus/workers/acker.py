@@ -156,7 +156,7 @@ class Acker:
         """Acknowledge tasks, whose handlers took `took` seconds in total."""
         for ids in done.values():
             ids.sort(key=order)
-        stale, _ = self._run(self._consumer.turn(done, took, 0))
+        stale, _ = self._run(self._consumer.ack_and_take(done, took, 0))
         self.count(sum(map(len, done.values())), len(stale))
 
     def count(self, number: int, stale: int = 0) -> None:

@@ -218,7 +218,7 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
             if taken or not tasks:
                 break
     # Less often would do, but a program that fetches has no background thread.
-    yield from consumer.bookmark()
+    yield from consumer.record_positions()
     return taken
 
 

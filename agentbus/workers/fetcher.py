@@ -89,7 +89,7 @@ class Fetcher:
         yield from self.prepare()
         self._turn += 1
         low = 1 if self._turn % _LOW_TURN == 0 else 0
-        stale, taken = yield from self.consumer.turn(done or {}, took, count, low)
+        stale, taken = yield from self.consumer.ack_and_take(done or {}, took, count, low)
         return len(stale), self._received(taken)
 
     def new_when_done(
@@ -100,7 +100,7 @@ class Fetcher:
         if self.reclaimer.certain():
             stale, taken = yield from self.consumer.turn_all_done(done, took, count)
         else:
-            stale, taken = yield from self.consumer.turn(done, took, count)
+            stale, taken = yield from self.consumer.ack_and_take(done, took, count)
         return len(stale), self._received(taken)
 
     def ahead(
@@ -165,7 +165,7 @@ class Fetcher:
                 # A suspect is not held beside others.
                 wanted = suspects and not taken
                 try:
-                    tasks, next_due, lost, alone = yield from self.consumer.again(
+                    tasks, next_due, lost, alone = yield from self.consumer.take_retries(
                         priority, count - len(taken), firsts=firsts, suspects=wanted
                     )
                 except GroupMissing:
@@ -203,8 +203,8 @@ class Fetcher:
             self._tally.note("duplicates")
             return False
         if task.ordered:
-            (entered,) = yield from consumer.unless_missing(consumer.enter([task]), [-1])
-            if entered != 1:
+            (code,) = yield from consumer.unless_missing(consumer.start_ordered([task]), [-1])
+            if code != 1:
                 self.put_aside()
                 return False
         if consumer.limit is not None:
@@ -248,8 +248,8 @@ class Fetcher:
             some.sort(key=lambda task: position(text(task.entry_id)))
             for at in range(0, len(some), _ENTER):
                 page = some[at : at + _ENTER]
-                enter = consumer.enter(page, chained=chained)
-                codes = yield from consumer.unless_missing(enter, [-1] * len(page))
+                starts = consumer.start_ordered(page, chained=chained)
+                codes = yield from consumer.unless_missing(starts, [-1] * len(page))
                 kept.update(id(task) for task, code in zip(page, codes, strict=True) if code == 1)
         entered = [task for task in tasks if not task.ordered or id(task) in kept]
         self.put_aside(len(tasks) - len(entered))
@@ -280,7 +280,7 @@ class Fetcher:
         consumer = self.consumer
         keys = consumer.scope.keys
         done: int = yield Script(
-            "drained",
+            "check_drained",
             (
                 *(keys.settled, keys.after(consumer.queue), keys.delayed(consumer.queue)),
                 *consumer.streams.values(),

@@ -263,7 +263,7 @@ class AnyMatchWorker:
         self._gate.open()
         chores = [self._janitor.op()]
         if outcomes:
-            chores.append(dependents.follow(self._scope, dependents.CHORE))
+            chores.append(dependents.resolve(self._scope, dependents.CHORE))
         for chore in chores:
             with contextlib.suppress(AgentBusError):
                 self._runner.briefly(chore)

@@ -273,7 +273,7 @@ class Tally:
     def _step(self, once: Once, argv: list[Arg]) -> Script:
         keys = self._scope.keys
         return Script(
-            "tally",
+            "record_counts",
             (
                 *(keys.metrics, keys.stats(self._queue)),
                 *(keys.worked(self._queue, self._group), once.key, keys.queues),

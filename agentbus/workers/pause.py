@@ -167,7 +167,7 @@ class Gate:
         """Remove the worker from the registry, if it is in it."""
         with self._beating:
             if self._said:
-                self._run(self.registration.withdraw_op())
+                self._run(self.registration.unregister_op())
                 self._said = ""
 
 

@@ -97,7 +97,7 @@ class Reclaimer:
         """Return the tasks that this consumer holds beside the `known` ones; they have not started."""
         tasks: list[Taken] = []
         for priority in STREAMS:
-            own = self._consumer.own(priority, known(priority))
+            own = self._consumer.read_lost_deliveries(priority, known(priority))
             tasks += yield from self._consumer.unless_missing(own, [])
         for task in tasks:
             # It never ran: this is its first attempt, unless one was counted.

@@ -127,7 +127,7 @@ class WorkerRegistration:
 
         A worker that has reported `paused` takes no task until a reply ends the pause.
         """
-        return (yield from self._beat("beat", (), (), state, done, failed, running))
+        return (yield from self._beat("heartbeat_worker", (), (), state, done, failed, running))
 
     def idle_op(
         self,
@@ -151,7 +151,7 @@ class WorkerRegistration:
             ),
         )
         read: tuple[Arg, ...] = (consumer.group, int(listen), len(rings), *rings)
-        return (yield from self._beat("idle", waits, read, *figures))
+        return (yield from self._beat("heartbeat_idle_worker", waits, read, *figures))
 
     def watch_op(
         self, consumers: Sequence[QueueConsumer], group: str, *figures: Any
@@ -159,7 +159,7 @@ class WorkerRegistration:
         """Send a heartbeat as `beat_op` does, and look at the queues of these consumers.
 
         Also returns whether outcomes of tasks with dependents are recorded, and for each queue what the
-        script `watch` returns.
+        script `heartbeat_many_queues` returns.
         """
         keys = self.scope.keys
         waits = [keys.settled]
@@ -170,7 +170,7 @@ class WorkerRegistration:
         fields = [pause_field("queue", consumer.queue) for consumer in consumers]
         rest: list[Any] = []
         read: tuple[Arg, ...] = (group, ASIDE, len(consumers), *fields)
-        orders = yield from self._beat("watch", waits, read, *figures, rest=rest)
+        orders = yield from self._beat("heartbeat_many_queues", waits, read, *figures, rest=rest)
         return orders, bool(rest[0]), rest[1]
 
     def _beat(
@@ -205,7 +205,7 @@ class WorkerRegistration:
         if rest is not None:
             rest += more
         for worker in silent:
-            yield from withdraw(self.scope, text(worker), silent=KEPT)
+            yield from unregister(self.scope, text(worker), silent=KEPT)
         return WorkerOrders(
             bool(order),
             reason(order),
@@ -214,8 +214,8 @@ class WorkerRegistration:
             _expected(*more) if more and rest is None else None,
         )
 
-    def withdraw_op(self) -> Op[None]:
-        yield from withdraw(self.scope, self.worker)
+    def unregister_op(self) -> Op[None]:
+        yield from unregister(self.scope, self.worker)
 
 
 def _expected(delayed: bytes, retry: bytes, held: int, outcomes: int) -> Expected:
@@ -234,11 +234,11 @@ def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
     return fields if worker is None else [*fields, pause_field("worker", worker)]
 
 
-def withdraw(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
+def unregister(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
     """Remove a worker whose last heartbeat is `silent` seconds old; return whether it was removed."""
     keys = scope.keys
     gone = yield Script(
-        "withdraw",
+        "unregister_worker",
         (keys.beats, keys.beat(worker), keys.paused),
         (worker, pause_field("worker", worker), round(silent * 1000)),
         writes=True,

@@ -164,8 +164,8 @@ class AnyWorker:
         else:
             self._loop = Serial(alone, *parts, **limits)
         self.chores: list[Chore] = [
-            *(Chore(self.tally.flush), Chore(self._consumer.bookmark, idle="worked")),
-            Chore(partial(dependents.follow, scope, dependents.CHORE), idle="outcomes"),
+            *(Chore(self.tally.flush), Chore(self._consumer.record_positions, idle="worked")),
+            Chore(partial(dependents.resolve, scope, dependents.CHORE), idle="outcomes"),
             Chore(Janitor(scope, runner.policies).op),
         ]
 

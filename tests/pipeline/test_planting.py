@@ -330,6 +330,6 @@ def sliced(place: Place, *batches: pa.RecordBatch, rate: float = 0.0) -> list[Sl
 
 
 def send(place: Place, one: Slice) -> Any:
-    place.server.ask("SCRIPT", "LOAD", resp.source("replant"))
+    place.server.ask("SCRIPT", "LOAD", resp.source("replay_slice"))
     (command,) = resp.commands(one.step("run:t"))
     return place.server.ask(*command)

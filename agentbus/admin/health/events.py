@@ -87,7 +87,9 @@ def last_reports(
     found: dict[tuple[str, str], RoleReport] = {}
     begin, stop, now = "+", since or "-", 0.0
     for _ in range(_MOST // _PAGE):
-        time, following, *page = yield Script("voices", (scope.keys.metrics,), (begin, stop, _PAGE))
+        time, following, *page = yield Script(
+            "read_event_metrics", (scope.keys.metrics,), (begin, stop, _PAGE)
+        )
         now = now or time / 1000
         for entry_id, stream, role, lag_ms, events, unknown, gone in (
             map(text, row) for row in page

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.admin.quarantine import pardon
+from agentbus.admin.quarantine import lift
 from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.loggers import emit
@@ -71,7 +71,7 @@ def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
     with RedisClient(bus.runner) as server:
-        gone = server.run(pardon(server.scope, asked))
+        gone = server.run(lift(server.scope, asked))
     if not gone and consumer is not None:
         raise NotFound(
             f"no consumer {consumer!r} is in quarantine",

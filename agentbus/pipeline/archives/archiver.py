@@ -274,7 +274,7 @@ class Archiver:
             if self._hold:
                 self._reader.run(_hold(self._reader.scope, state, name, needed))
             if streams.kind(name) == ATTEMPT:
-                self._reader.run(_shed(self._reader.scope, needed))
+                self._reader.run(_trim_attempt_log(self._reader.scope, needed))
 
 
 def release(settings: Settings, path: str) -> list[str]:
@@ -319,10 +319,10 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
         yield from janitor.keep(scope, reader, _LOG, "normal", needed)
 
 
-def _shed(scope: Scope, needed: str) -> Op[None]:
+def _trim_attempt_log(scope: Scope, needed: str) -> Op[None]:
     """Trim the attempts that are archived, as far as no other archive needs them."""
     keys = scope.keys.attempt_log, scope.keys.readers(_LOG)
-    yield Script("shed", keys, (needed,), writes=True)
+    yield Script("trim_attempt_log", keys, (needed,), writes=True)
 
 
 def _found(files: Sequence[File]) -> dict[str, int]:

@@ -89,7 +89,7 @@ class Slice:
         ids, names = self.ids, self.names
         to = self.to
         return Script(
-            "replant",
+            "replay_slice",
             to.keys,
             (
                 *(to.queue, to.bound, cursor_field(self.stream), run, self.after),

@@ -105,7 +105,7 @@ class QueueSlices:
         spot, bound = self._spot, self._sink.bound
         fits = min(BATCH, max(1, bound // _PART))
         asked = Script(
-            "portion", (self._record,), (spot.batch, spot.kept, fits, BATCH), writes=True
+            "fix_slice_size", (self._record,), (spot.batch, spot.kept, fits, BATCH), writes=True
         )
         before = int((yield asked))
         # What is larger than the whole queue would wait without end.
@@ -141,7 +141,7 @@ class QueueSlices:
         def step(how: str, asks: int) -> Script:
             head = (spot.batch, spot.kept, one.digest, asks, sink.name, sink.bound, how)
             tail = (round(sink.window), place.suffix, self._scope.agent)
-            found = Script("pour", keys, (*head, *tail, *words), writes=True)
+            found = Script("sink_queue", keys, (*head, *tail, *words), writes=True)
             found.meanwhile = meanwhile
             return found
 

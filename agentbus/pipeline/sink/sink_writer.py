@@ -126,7 +126,7 @@ def _to_topic(
                 raise named(error, row, spot.partition, "message") from error
         mark = digest([b"%d %d" % (spot.batch, number), *(text.encode() for text in said)])
         step = Script(
-            "chorus",
+            "sink_channel",
             (keys.channel, keys.agents, keys.topics, record),
             (
                 *(spot.batch, spot.kept, mark, scope.channel_bound, scope.agent, sink.name),

@@ -156,7 +156,7 @@ def steps(
         wanted = min(size - counted, _LOOKED_AT)
         if most is not None:
             wanted = min(wanted, most - total)
-        seen, last = yield Script("stride", (scope.keys.stream(name),), (at, until, wanted))
+        seen, last = yield Script("find_nth_id", (scope.keys.stream(name),), (at, until, wanted))
         counted += seen
         total += seen
         at = text(last) or at

@@ -4,7 +4,7 @@
 -- ARGV: task id, priority ('' to leave it), when it is due in unix ms ('' to leave it), 1 for at once, then its entry at
 --       each of these places
 -- Returns: 1, or 0 if it is in another state
---@include body
+--@include decode_task
 local call, time = redis.call, redis.call('TIME')
 local id, priority, due = ARGV[1], ARGV[2], ARGV[3]
 local now = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
@@ -14,7 +14,7 @@ local when = ARGV[4] == '1' and now or due
 local function change(bodies, fixed)
   local found = call('HGET', bodies, id)
   if not found then return end
-  local task = body(found, known, fixed)
+  local task = decode_task(found, known, fixed)
   if priority ~= '' then task[1] = priority end
   if fixed == 5 and when ~= '' then task[3] = ARGV[4] == '1' and '' or when end
   call('HSET', bodies, id, cjson.encode(task))

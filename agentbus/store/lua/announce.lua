@@ -13,7 +13,7 @@
 --@include hold
 local before = already(KEYS[8], ARGV[5])
 if before then return before end
-own(KEYS[4])
+stored_token(KEYS[4])
 local value = redis.call('GET', KEYS[1])
 local function outcome(what)
   return { what, redis.call('GET', KEYS[1]), redis.call('GET', KEYS[4]) or '0',
@@ -35,7 +35,7 @@ if renews then
         'event', 'renewed', 'flag', ARGV[6])
     end
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    redis.call('PEXPIRE', KEYS[4], kept(ARGV[2]))
+    redis.call('PEXPIRE', KEYS[4], token_ttl(ARGV[2]))
   end
   return outcome('renewed')
 end
@@ -56,5 +56,5 @@ else
   redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
 end
 redis.call('DEL', KEYS[2], KEYS[3])
--- What `outcome` would read.
+-- The reply is what `outcome` would read.
 return keep(KEYS[8], ARGV[5], { 'taken', mine, token, ARGV[2] == '' and '-1' or ARGV[2], id })

@@ -10,10 +10,10 @@
 --@include once
 --@include owner
 --@include say
---@include tell
---@include settled
---@include works
---@include unrouted
+--@include append_notifications
+--@include record_outcome
+--@include has_group
+--@include record_unrouted
 --@include runs
 local before = already(KEYS[9], ARGV[8])
 if before then return before end
@@ -40,9 +40,9 @@ redis.pcall('HINCRBY', KEYS[3], 'dead', 1)
 local seconds, where = string.match(ARGV[5], '^(%d+)(.*)$')
 if seconds ~= '0' then redis.call('SET', KEYS[6], '!' .. id .. where .. ' ' .. ARGV[4], 'EX', seconds) end
 if ARGV[6] ~= '' then redis.pcall('HINCRBY', KEYS[3], ARGV[6], 1) end
-unstep(KEYS[10], ARGV[9])
-ran(KEYS[10], ARGV[9], ARGV[10], ARGV[11], clock())
-tell(KEYS[3], 11, 13 + words)
-local awaited = settled(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4])
-if ARGV[1] == 'router' then awaited = unrouted(KEYS[1], KEYS[7], KEYS[8], ARGV[7], '!' .. ARGV[4]) or awaited end
+delete_steps(KEYS[10], ARGV[9])
+record_run_end(KEYS[10], ARGV[9], ARGV[10], ARGV[11], clock())
+append_notifications(KEYS[3], 11, 13 + words)
+local awaited = record_outcome(KEYS[7], KEYS[8], ARGV[7], ARGV[1], '!' .. ARGV[4])
+if ARGV[1] == 'router' then awaited = record_unrouted(KEYS[1], KEYS[7], KEYS[8], ARGV[7], '!' .. ARGV[4]) or awaited end
 return keep(KEYS[9], ARGV[8], awaited and 2 or 1)

@@ -11,8 +11,8 @@
 --@include ids
 --@include order
 --@include say
---@include tell
---@include settled
+--@include append_notifications
+--@include record_outcome
 local id, mark, count = ARGV[1], ARGV[2], tonumber(ARGV[10])
 if redis.call('HGET', KEYS[2], mark) then return 'before' end
 local groups, number = {}, 0
@@ -59,15 +59,15 @@ for i = 1, count do
     end
     redis.call('SET', KEYS[key + 2], '! ' .. ARGV[5], 'EX', ARGV[6])
     redis.pcall('HINCRBY', KEYS[5], 'cancelled', 1)
-    awaited = settled(KEYS[4], KEYS[3], ARGV[3], group, '-' .. ARGV[5]) or awaited
+    awaited = record_outcome(KEYS[4], KEYS[3], ARGV[3], group, '-' .. ARGV[5]) or awaited
   end
 end
-if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], place(ARGV[7], id)) end
+if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], order_member(ARGV[7], id)) end
 -- A later publish with its key is a new task.
 local seen = redis.pcall('GET', KEYS[7])
 if seen == ARGV[3] then redis.call('DEL', KEYS[7]) end
 if ARGV[9] ~= '' then redis.pcall('HINCRBY', KEYS[5], ARGV[9], 1) end
-tell(KEYS[5], 9 + 4 * count, 11 + 3 * count)
+append_notifications(KEYS[5], 9 + 4 * count, 11 + 3 * count)
 -- Workers ask for their orders, and retry what waits for this task's ordering key.
 redis.call('XADD', KEYS[8], 'MAXLEN', 1, '*', 'order', '1')
 return 'cancelled'

@@ -19,7 +19,7 @@ local streams, workers, boxes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(A
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- What another program stored as another type is deleted, too, and holds nothing.
+-- A key of another type, stored by another program, is deleted, too, and holds nothing.
 local function size(command, key)
   return tonumber(redis.pcall(command, key)) or 0
 end
@@ -68,7 +68,7 @@ else
   if not there then return { 'absent' } end
 end
 
--- Whether a task that was moved here is still here, unfinished by a group.
+-- Returns whether a task that was moved here is still here, unfinished by a group.
 local function open(i, entry, of)
   local function holds(name)
     return #redis.pcall('XPENDING', KEYS[i], name, entry, entry, 1) == 1

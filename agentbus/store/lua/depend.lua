@@ -12,15 +12,15 @@
 --@include once
 --@include ids
 --@include stream
---@include least
+--@include lowest_of_readers
 --@include undelivered
---@include needed
---@include refused
+--@include lowest_needed
+--@include count_refused
 --@include order
---@include moved
---@include fate
---@include ready
---@include works
+--@include moved_entry
+--@include task_state
+--@include make_ready
+--@include has_group
 local before = already(KEYS[5], ARGV[6])
 if before then return before end
 local call, number = redis.call, tonumber(ARGV[13])
@@ -32,15 +32,15 @@ end
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- '+' if it is done, '' if it is not, else the reply.
-local function look(n)
+-- Returns '+' if the dependency is done, '' if it is not, else the reply.
+local function dependency_state(n)
   local key, at = 5 + 10 * n, 9 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
   -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
   if note then return note == '+' and '+' or { string.sub(note, 1, 1) == '-' and 'cancelled' or 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
-  local found = fate(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8],
+  local found = task_state(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8],
     entry, id, ARGV[at + 2], group)
   if found[1] == 'kept' then
     local letter, why = string.match(found[2], '^!(%S*) ?(.*)$')
@@ -53,7 +53,7 @@ local function look(n)
     return since <= tonumber(ARGV[at + 4]) and '+' or { 'absent', n }
   elseif found[1] == 'waiting' then
     local unrouted = string.match(call('GET', KEYS[key + 9]) or '', '^!%S+ (.*)$')
-    if unrouted and not works(KEYS[key], group) then return { 'buried', n, unrouted } end
+    if unrouted and not has_group(KEYS[key], group) then return { 'buried', n, unrouted } end
     if entry ~= '' or call('ZSCORE', KEYS[key + 2], id) then return '' end
     return { 'unclear', n }
   end
@@ -62,14 +62,14 @@ end
 
 local open = {}
 for n = 1, number do
-  local found = look(n)
+  local found = dependency_state(n)
   if type(found) == 'table' then return found end
   if found == '' then open[#open + 1] = n end
 end
 local kept = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[11])
 local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[3]) - kept, 1, KEYS[9], KEYS[14])
 if not fits then
-  if ARGV[1] == '0' or oldest == '' then refused(KEYS[8], KEYS[4], 100000, ARGV[2], 1) end
+  if ARGV[1] == '0' or oldest == '' then count_refused(KEYS[8], KEYS[4], 100000, ARGV[2], 1) end
   return { 'full', kept + undone, blocking, oldest }
 end
 local due = ARGV[8]
@@ -79,14 +79,14 @@ local task = { ARGV[9], ARGV[10], due, ARGV[11], ARGV[12] }
 for i = 14 + 5 * number, #ARGV do task[#task + 1] = ARGV[i] end
 call('ZADD', KEYS[3], 'NX', time[1] .. '000', ARGV[2])
 if #open == 0 then
-  ready(id, task, { KEYS[6], KEYS[7], KEYS[11], KEYS[12], KEYS[13] }, now)
+  make_ready(id, task, { KEYS[6], KEYS[7], KEYS[11], KEYS[12], KEYS[13] }, now)
 else
   call('HSET', KEYS[2], id, cjson.encode(task))
   call('ZADD', KEYS[1], #open, id)
   local waits = {}
   for _, n in ipairs(open) do waits[#waits + 1] = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n] end
   call('HSET', KEYS[2], id .. '\n', cjson.encode(waits))
-  -- Prefixed with the number's length, so that dependents are ordered by their numbers.
+  -- The number's length stands before it, so that dependents are ordered by their numbers.
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
     local mark = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n]

@@ -9,8 +9,8 @@
 --@include once
 --@include owner
 --@include say
---@include tell
---@include settled
+--@include append_notifications
+--@include record_outcome
 --@include runs
 local before = already(KEYS[7], ARGV[9])
 if before then return before end
@@ -26,7 +26,7 @@ redis.pcall('ZREM', KEYS[9], ARGV[3])
 redis.pcall('HINCRBY', KEYS[2], 'processed', 1)
 redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])
 if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[2], ARGV[7], 1) end
-unstep(KEYS[8], ARGV[10])
-ran(KEYS[8], ARGV[10], ARGV[11], ARGV[4], clock())
-tell(KEYS[2], 10, 12)
-return keep(KEYS[7], ARGV[9], settled(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)
+delete_steps(KEYS[8], ARGV[10])
+record_run_end(KEYS[8], ARGV[10], ARGV[11], ARGV[4], clock())
+append_notifications(KEYS[2], 10, 12)
+return keep(KEYS[7], ARGV[9], record_outcome(KEYS[5], KEYS[6], ARGV[8], ARGV[1], '+') and 2 or 1)

@@ -11,12 +11,12 @@
 --@include once
 --@include ids
 --@include stream
---@include least
+--@include lowest_of_readers
 --@include undelivered
---@include needed
---@include refused
+--@include lowest_needed
+--@include count_refused
 --@include order
---@include ready
+--@include make_ready
 local before = already(KEYS[3], ARGV[3])
 if before then return before end
 local call = redis.call
@@ -32,7 +32,7 @@ for place = 1, places do
   local kept = call('ZCARD', KEYS[key + 4]) + call('ZCARD', KEYS[key + 6])
   local fits, undone, blocking, oldest = room(KEYS[key + 1], bound - kept, wanted, KEYS[key + 10], KEYS[key + 11])
   if not fits then
-    if ARGV[1] == '0' or oldest == '' then refused(KEYS[5], KEYS[key + 3], 100000, ARGV[at], wanted) end
+    if ARGV[1] == '0' or oldest == '' then count_refused(KEYS[5], KEYS[key + 3], 100000, ARGV[at], wanted) end
     return { 'full', kept + undone, blocking, oldest, place }
   end
   call('ZADD', KEYS[4], 'NX', time[1] .. '000', ARGV[at])
@@ -61,7 +61,7 @@ for n = 1, number do
   local mark = id .. '\n' .. group
   call('ZADD', KEYS[key + 9], 0, mark, 0, mark .. '\n00flow ' .. mine .. ' ' .. ARGV[2])
   if waits == 0 then
-    ready(id, cjson.decode(body), { KEYS[key + 1], KEYS[key + 2], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8] }, now)
+    make_ready(id, cjson.decode(body), { KEYS[key + 1], KEYS[key + 2], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8] }, now)
   else
     local marks = {}
     local last = string.format('\n%02d', #string.match(id, '%d+')) .. id

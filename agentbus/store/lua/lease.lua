@@ -13,13 +13,13 @@
 --@include ids
 --@include fence
 --@include stream
---@include refused
+--@include count_refused
 --@include say
 --@include overlap
 --@include leases
 local before = already(KEYS[7], ARGV[9])
 if before then return before end
-own(KEYS[2])
+stored_token(KEYS[2])
 local now, agent = clock(), ARGV[1]
 local paths, tokens = {}, {}
 for i = 10, #ARGV, 2 do paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1] end
@@ -33,7 +33,7 @@ for n, path in ipairs(paths) do
 end
 local conflicts = overlapping(found, paths, agent, false)
 if #conflicts > 0 and ARGV[3] ~= '1' then
-  if ARGV[7] == '1' then refused(KEYS[4], KEYS[5], 100000, '~leases', 1) end
+  if ARGV[7] == '1' then count_refused(KEYS[4], KEYS[5], 100000, '~leases', 1) end
   local there, bell = pcall(stream, KEYS[3])
   if not there then redis.call('DEL', KEYS[3]) end
   local last, reply = 0, { 'held', there and bell['last-generated-id'] or '0-0', '', #conflicts }
@@ -59,14 +59,14 @@ for _, path in ipairs(paths) do
   if not mine[path] then fresh = fresh + 1 end
 end
 if #found - #taken + fresh > tonumber(ARGV[8]) then return { 'full', #found } end
-tell_refused(KEYS[4], KEYS[5], 100000, '~leases', 1000)
+report_refused(KEYS[4], KEYS[5], 100000, '~leases', 1000)
 local woken = #taken > 0
 for _, one in ipairs(taken) do over[#over + 1] = one.field end
 delete(KEYS[1], over)
 local function json(value)
   return type(value) == 'string' and value ~= '' and cjson.encode(value) or 'null'
 end
--- next_token(ms): a token for a lease of so many ms, kept for as long as an earlier one has to be kept.
+-- next_token(ms): returns a token for a lease of so many ms, kept for as long as an earlier one has to be kept.
 local kept_for = redis.call('PTTL', KEYS[2])
 local function next_token(ms)
   local token = fence(KEYS[2], string.format('%d', ms))
@@ -81,7 +81,7 @@ for n, path in ipairs(paths) do
   local ends, why, sub = now + tonumber(ARGV[2]), values['why'], values['sub']
   -- One that is renewed by its token stays what it is.
   local auto = values['auto'] == true and (ARGV[5] == '1' or tokens[n] ~= '') or ARGV[5] == '1' and not renews
-  -- What a hook takes neither shortens nor replaces the lease that an agent took itself.
+  -- A hook neither shortens nor replaces the lease that an agent took itself.
   if renews and ARGV[5] == '1' then ends = math.max(ends, old.ends) end
   if renews and ends < old.ends then woken = true end
   local since = renews and type(values['since']) == 'number' and whole(values['since']) or now
@@ -89,7 +89,7 @@ for n, path in ipairs(paths) do
   if ARGV[6] ~= '' then sub = ARGV[6] end
   local token = renews and old.token or next_token(ends - now)
   if renews then
-    local needed = tonumber(kept(string.format('%d', ends - now)))
+    local needed = tonumber(token_ttl(string.format('%d', ends - now)))
     if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end
   end
   redis.call('HSET', KEYS[1], path .. '\n' .. agent, string.format(

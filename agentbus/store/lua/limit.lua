@@ -110,7 +110,7 @@ if not ARGV[8] then return given end
 local i, id, key = tonumber(ARGV[8]), ARGV[9], ARGV[10]
 if holder(i, id) ~= ARGV[2] then return -1 end
 local field = ARGV[8] .. ' ' .. id
-local member = place(key, id) .. ' ' .. field
+local member = order_member(key, id) .. ' ' .. field
 local slot = slots[field]
 if slot and slot[2] == key then
   -- It was kept for this task, or this is the request of before, resent.

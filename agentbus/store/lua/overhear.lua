@@ -12,7 +12,7 @@
 --          {'arrive'} if a cursor does not exist and no id was given for it, {'bad', cursor key, value},
 --          or {'ahead', cursor key, value, channel's last id}
 --@include ids
---@include about
+--@include topic_and_agent
 --@include stream
 local start, limit, most, omit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local info = stream(KEYS[1])
@@ -66,7 +66,7 @@ elseif newer(last, from) then
 end
 for _, entry in ipairs(entries) do
   local id = entry[1]
-  local topic, agent = about(entry[2])
+  local topic, agent = topic_and_agent(entry[2])
   local after = all or (topic ~= '' and wanted[topic])
   if after and (omit == '' or agent ~= omit) and newer(id, after) then
     if #found == limit then

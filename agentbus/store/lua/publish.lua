@@ -8,11 +8,11 @@
 --          group that blocks ('' if none), ''}, or the number of all and the id behind which they stay
 --@include once
 --@include ids
---@include least
+--@include lowest_of_readers
 --@include undelivered
---@include needed
+--@include lowest_needed
 --@include order
---@include refused
+--@include count_refused
 --@include publish
 local before = already(KEYS[4], ARGV[7])
 if before then return before end

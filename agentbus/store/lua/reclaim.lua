@@ -7,9 +7,9 @@
 --       part of a task's id after the entry's id, then the three fields and values of a tombstone, the queue first;
 --       the bound of the log of attempts
 -- Returns: {id to continue from ('' at the end), how many were put aside, how many were lost}
---@include settled
+--@include record_outcome
 --@include replace
---@include suspect
+--@include put_aside_suspect
 --@include cut_off
 local page = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], ARGV[4], '+', ARGV[5])
 local taken, lost, last, unfinished = 0, 0, '', {}
@@ -17,15 +17,15 @@ for _, pending in ipairs(page) do
   last = pending[1]
   local by_hand = string.sub(pending[2], 1, 5) == 'hand:' and type(redis.pcall('ZSCORE', KEYS[7], last)) == 'string'
   if pending[2] ~= ARGV[6] and pending[2] ~= ARGV[7] and not by_hand then
-    if KEYS[9] then cut_off(unfinished, KEYS[1], KEYS[4], last, pending[2], ARGV[8]) end
-    if suspect(KEYS[1], ARGV[1], ARGV[6], KEYS[4], KEYS[7], last, pending[2]) then
+    if KEYS[9] then add_cut_off(unfinished, KEYS[1], KEYS[4], last, pending[2], ARGV[8]) end
+    if put_aside_suspect(KEYS[1], ARGV[1], ARGV[6], KEYS[4], KEYS[7], last, pending[2]) then
       taken = taken + 1
     else
       lost = lost + 1
       redis.call('XACK', KEYS[1], ARGV[1], last)
       redis.pcall('HDEL', KEYS[4], last)
       redis.call('XADD', KEYS[2], '*', 'original_id', last, unpack(ARGV, 9, 14))
-      settled(KEYS[5], KEYS[6], last .. ARGV[8], ARGV[1], '!it was trimmed away before it was done')
+      record_outcome(KEYS[5], KEYS[6], last .. ARGV[8], ARGV[1], '!it was trimmed away before it was done')
     end
   end
 end

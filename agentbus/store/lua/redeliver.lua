@@ -7,7 +7,7 @@
 -- Returns: {id to continue from ('' at the end), how many, the first one's id or '', the last one's or '', how many
 --          are pending, when the last one is due in ms}
 --@include page
---@include moved
+--@include moved_entry
 local ids, onwards = page(KEYS[1], ARGV[2], ARGV[3], tonumber(ARGV[4]))
 if #ids == 0 then return { '', 0, '', '', 0, ARGV[7] } end
 local held, from, pending = {}, ids[1], nil
@@ -20,7 +20,7 @@ repeat
 until #pending < #ids
 local chosen, busy, most = {}, 0, tonumber(ARGV[5])
 for _, id in ipairs(ids) do
-  if held[id] or moved(KEYS[8], KEYS[7], id .. ARGV[9], ARGV[1]) then
+  if held[id] or moved_entry(KEYS[8], KEYS[7], id .. ARGV[9], ARGV[1]) then
     busy = busy + 1
   elseif not redis.call('HGET', KEYS[6], id .. ARGV[9]) and #chosen < most then
     chosen[#chosen + 1] = id

@@ -11,7 +11,7 @@
 --@include owner
 --@include replace
 --@include runs
---@include attempted
+--@include log_attempts
 local before = already(KEYS[5], ARGV[4])
 if before then return before end
 local call, words, count, without = redis.call, 7, tonumber(ARGV[5]), {}
@@ -36,7 +36,7 @@ for n = 1, count do
     local last = 2 * #aside
     attempts[last - 1], attempts[last] = id, ARGV[at + 2]
     dues[last - 1], dues[last] = string.format('%d', now + tonumber(ARGV[at + 1])), id
-    ran(KEYS[6 + n], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], now)
+    record_run_end(KEYS[6 + n], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], now)
   end
   if reply[n] ~= 1 then without[#without + 1] = n - 1 end
 end
@@ -48,5 +48,5 @@ if #aside > 0 then
   call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, unpack(aside))
 end
 if stale > 0 then redis.pcall('HINCRBY', KEYS[2], 'stale', stale) end
-if ARGV[6 + count * words] then attempted(6 + count * words, count, without) end
+if ARGV[6 + count * words] then log_attempts(6 + count * words, count, without) end
 return keep(KEYS[5], ARGV[4], reply)

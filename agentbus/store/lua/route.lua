@@ -14,9 +14,9 @@
 --          fields, -6: another program's key stands there}
 --@include held
 --@include ids
---@include least
+--@include lowest_of_readers
 --@include undelivered
---@include needed
+--@include lowest_needed
 --@include order
 local call, pcall, stream, group = redis.call, redis.pcall, KEYS[1], ARGV[1]
 local time = call('TIME')
@@ -26,7 +26,7 @@ local base = 6 + 4 * places
 local mine = held(stream, group, ARGV[2], '-', '+')
 local gone, published, soonest, edges, fit, ways = {}, {}, nil, nil, {}, {}
 
--- Whether the recorded graph has a path from one agent to another.
+-- Returns whether the recorded graph has a path from one agent to another.
 local function reaches(from, to)
   if not edges then
     edges = {}
@@ -55,7 +55,7 @@ local function reaches(from, to)
   return false
 end
 
--- Whether a place can take one more task now: 1, or the reason why not.
+-- Returns 1 if a place can take one more task now, else the reason why not.
 local function fits(spot)
   local key = KEYS[3 + 4 * spot]
   if fit[spot] == nil then
@@ -142,7 +142,7 @@ local function move(id, task, key, from, asked, candidates)
       local new = copied(spot, entry[2], task, envelope, trail)
       if not new then return -5 end
       -- It is moved: corrupted keys must not cause a second move.
-      if key ~= '' then pcall('ZADD', KEYS[4 + 4 * spot], 0, place(key, new)) end
+      if key ~= '' then pcall('ZADD', KEYS[4 + 4 * spot], 0, order_member(key, new)) end
       for _, limit in ipairs(one.limits) do
         pcall('ZADD', KEYS[base + limit[1]], now, new)
         pcall('PEXPIRE', KEYS[base + limit[1]], limit[3])

@@ -9,10 +9,10 @@
 --          group, id} as publish does
 --@include once
 --@include ids
---@include least
+--@include lowest_of_readers
 --@include undelivered
---@include needed
---@include refused
+--@include lowest_needed
+--@include count_refused
 --@include replace
 local before = already(KEYS[5], ARGV[6])
 if before then return before end
@@ -25,7 +25,7 @@ local delayed = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[10])
 local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[3]) - delayed, count, KEYS[9], KEYS[11])
 if not fits then
   -- Of several tasks, each is sent again by itself.
-  if count == 1 and (ARGV[1] == '0' or oldest == '') then refused(KEYS[8], KEYS[4], 100000, ARGV[2], 1) end
+  if count == 1 and (ARGV[1] == '0' or oldest == '') then count_refused(KEYS[8], KEYS[4], 100000, ARGV[2], 1) end
   return { 'full', delayed + undone, blocking, oldest }
 end
 local time = call('TIME')

@@ -13,7 +13,7 @@
 --          one of the sender's that overlaps it and is not given, or ''}
 --@include once
 --@include ids
---@include about
+--@include topic_and_agent
 --@include stream
 --@include replace
 --@include say
@@ -21,7 +21,7 @@
 --@include fence
 --@include overlap
 --@include leases
---@include give
+--@include give_leases
 local before = already(KEYS[2], ARGV[2])
 if before then return before end
 local sender, answered, fields = ARGV[1], ARGV[3], { unpack(ARGV, 9, 8 + ARGV[8]) }
@@ -50,7 +50,7 @@ local function between(inbox, agent)
   repeat
     local page = redis.call('XREVRANGE', inbox, at, since, 'COUNT', 100)
     for _, entry in ipairs(page) do
-      local _, by = about(entry[2])
+      local _, by = topic_and_agent(entry[2])
       if by == agent then count = count + 1 end
       at = '(' .. entry[1]
     end
@@ -76,9 +76,9 @@ for i = first, #ARGV, 2 do
     if count >= tonumber(ARGV[5]) then return { 'fast', name, count } end
   end
 end
-local mine, ended, other = given(KEYS[3], now, sender, gives)
+local mine, ended, other = leases_to_give(KEYS[3], now, sender, gives)
 if not mine then return { 'unleased', ended, other } end
-if #mine > 0 then own(KEYS[4]) end
+if #mine > 0 then stored_token(KEYS[4]) end
 delete(KEYS[3], ended)
 
 touch(KEYS[1], sender, string.format('%.3f', now / 1000))
@@ -101,5 +101,5 @@ if answered ~= '' then
   mark_read(KEYS[INBOX], KEYS[AT], KEYS[BELL], stamp, { answered })
   replace(KEYS[BELL], 'XADD', 'MAXLEN', '=', 1, '*', 'answered', answered)
 end
-give(KEYS[3], KEYS[4], KEYS[5], now, ARGV[first], mine)
+give_leases(KEYS[3], KEYS[4], KEYS[5], now, ARGV[first], mine)
 return keep(KEYS[2], ARGV[2], sent)

@@ -8,11 +8,11 @@
 --          {'full', …} as the script publish does; the tick is then due as before
 --@include once
 --@include ids
---@include least
+--@include lowest_of_readers
 --@include undelivered
---@include needed
+--@include lowest_needed
 --@include order
---@include refused
+--@include count_refused
 --@include publish
 local before = already(KEYS[6], ARGV[14])
 if before then return before end
@@ -20,7 +20,7 @@ local call, time = redis.call, redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local kept = call('HMGET', KEYS[2], 'stamp', 'due')
 if (kept[1] or '') ~= ARGV[2] or kept[2] ~= ARGV[3] then return { 'changed' } end
--- Decided long ago, by a scheduler that was frozen: later ticks may be due, which replace this one.
+-- A scheduler that was frozen decided this long ago: later ticks may be due, which replace this one.
 if math.abs(now - tonumber(ARGV[4])) > 10000 then return { 'changed' } end
 local reply = { 'tasks' }
 if ARGV[15] ~= '0' then

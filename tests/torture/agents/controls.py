@@ -82,7 +82,7 @@ def reads_again() -> None:
     _spoil(
         b"local is_read = not again and beyond > 0 and redis.call('HGET', KEYS[2], from)",
         b"local is_read = false",
-        "inbox",
+        "read_inbox",
     )
 
 
@@ -149,13 +149,15 @@ def by_name() -> None:
     _spoil(
         b"return meets(split_path(a), split_path(b), '**', segments)",
         b"return a.path == b.path",
-        *("lease", "leased"),
+        *("lease", "list_leases"),
     )
 
 
 def no_expiry() -> None:
     """Keep leases until they are dropped, whenever they end."""
-    _spoil(b"ends and tonumber(ends) > now then", b"ends then", "lease", "leased", "unlease")
+    _spoil(
+        b"ends and tonumber(ends) > now then", b"ends then", "lease", "list_leases", "end_leases"
+    )
 
 
 def clock_tokens() -> None:

@@ -42,7 +42,7 @@ def fetch_together() -> None:
 
 
 def _take_together(most: Callable[[int], int]) -> None:
-    again = QueueConsumer.again
+    take_retries = QueueConsumer.take_retries
 
     def together(
         self: QueueConsumer, priority: str, count: int, *, firsts: int = 0, **_suspects: bool
@@ -51,12 +51,12 @@ def _take_together(most: Callable[[int], int]) -> None:
         alone = True
         lost = 0
         while alone and len(found) < most(max(count, firsts)):
-            tasks, due, gone, alone = yield from again(self, priority, count, firsts=firsts)
+            tasks, due, gone, alone = yield from take_retries(self, priority, count, firsts=firsts)
             found, lost = found + tasks, lost + gone
         found.sort(key=lambda task: position(text(task.entry_id)))
         return found, due, lost, False
 
-    _replace(QueueConsumer, again=together)
+    _replace(QueueConsumer, take_retries=together)
 
 
 def full_pages() -> None:
@@ -81,7 +81,7 @@ def no_renewal() -> None:
 
 def log_own() -> None:
     """Log the attempts that workers end, and not those that are counted when a task is reclaimed."""
-    for script in ("again", "reclaim"):
+    for script in ("take_retries", "reclaim"):
         _spoil(script, _LOGS_CUT_OFF, b"")
 
 

@@ -1,14 +1,14 @@
--- cut_off(found, stream, attempts, id, holder, tail): adds the attempt that a task's holder may have begun to `found`, unless
+-- add_cut_off(found, stream, attempts, id, holder, tail): adds the attempt that a task's holder may have begun to `found`, unless
 -- it cannot have begun one, or that is logged. `tail` is the part of the task's id after the entry's id. To be called
 -- before the task is put aside.
-local function cut_off(found, stream, attempts, id, holder, tail)
+local function add_cut_off(found, stream, attempts, id, holder, tail)
   local record = redis.pcall('HGET', attempts, id)
   record = type(record) == 'string' and record or ''
   local number, mark = string.match(record, '^(%d+) (.*)$')
   if not number then
     number = math.min(tonumber(record) or 0, 1e9) + 1
   elseif string.find(mark, '^[?-]') or string.sub(mark, -1) == '!' then
-    -- Counted when it was reclaimed before; or to be counted before it begins; or logged when it was reclaimed before.
+    -- It was counted or logged when it was reclaimed before, or will be counted before it begins.
     return
   else
     redis.call('HSET', attempts, id, record .. '!')

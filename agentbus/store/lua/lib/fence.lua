@@ -1,15 +1,15 @@
--- own(key): the token; deletes what another program stored in its place.
--- fence(key, ttl): the next fencing token of a flag, and stores it. It is above the last one, and at least the server's
+-- stored_token(key): returns the token; deletes what another program stored in its place.
+-- fence(key, ttl): returns the next fencing token of a flag, and stores it. It is above the last one, and at least the server's
 -- clock in ms, so that tokens also grow over a server that has lost its data. `ttl` is that of the hold in ms, '' for none.
--- kept(ttl): for how many ms the token is kept: always longer than the hold, so that a clock which is set back by less
+-- token_ttl(ttl): returns for how many ms the token is kept: always longer than the hold, so that a clock which is set back by less
 -- than a day does not repeat it.
-local function own(key)
+local function stored_token(key)
   local found = redis.pcall('GET', key)
   if type(found) ~= 'table' then return found end
   redis.call('DEL', key)
   return false
 end
-local function kept(ttl)
+local function token_ttl(ttl)
   return string.format('%d', tonumber(ttl) + 86400000)
 end
 local function fence(key, ttl)
@@ -25,7 +25,7 @@ local function fence(key, ttl)
   if ttl == '' then
     redis.call('SET', key, token)
   else
-    redis.call('SET', key, token, 'PX', kept(ttl))
+    redis.call('SET', key, token, 'PX', token_ttl(ttl))
   end
   return token
 end

@@ -1,4 +1,4 @@
--- held(stream, group, consumer, from, to): the ids from `from` to `to` that this consumer holds, as a set. It may
+-- held(stream, group, consumer, from, to): returns the ids from `from` to `to` that this consumer holds, as a set. It may
 -- hold others, too.
 local function held(stream, group, consumer, from, to)
   local found = {}

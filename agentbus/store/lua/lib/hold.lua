@@ -2,7 +2,7 @@
 local function holder(value)
   return string.match(value, '^(.*) @ ') or value
 end
--- now(): the server's clock as RFC 3339, since agents on two hosts compare these.
+-- now(): returns the server's clock as RFC 3339, since agents on two hosts compare these.
 local function now()
   local seconds = tonumber(redis.call('TIME')[1])
   local days = math.floor(seconds / 86400)

@@ -1,5 +1,5 @@
--- is_id(id): whether it is the id of an entry: two numbers of 64 bits.
--- newer(a, b): whether stream id a comes after b. By digits, since Lua's numbers hold 53 bits of 64.
+-- is_id(id): returns whether it is the id of an entry: two numbers of 64 bits.
+-- newer(a, b): returns whether stream id a comes after b. By digits, since Lua's numbers hold 53 bits of 64.
 local function parts(id)
   local ms, seq = string.match(id, '^0*(%d*)%-0*(%d*)$')
   if not ms then ms, seq = string.match(id, '^0*(%d*)$'), '' end

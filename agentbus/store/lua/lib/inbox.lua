@@ -1,8 +1,8 @@
 -- An inbox is a stream, and a hash beside it has the id up to which the agent has read (heard), that id's ordinal
 -- among all entries ever added, and a field for each message read beyond it: its id, and when.
 local FIELDS = { 'heard', 'ordinal', 'notified', 'at:heard', 'at:notified', 'past', 'past:notified', 'urgent' }
--- place(at): the id up to which an inbox was read, its ordinal (nil: unknown), and how many were read beyond it.
-local function place(at)
+-- read_position(at): returns the id up to which an inbox was read, its ordinal (nil: unknown), and how many were read beyond it.
+local function read_position(at)
   local kept = redis.pcall('HMGET', at, unpack(FIELDS))
   if kept['err'] then return '0-0', 0, 0 end
   local beyond = redis.call('HLEN', at)
@@ -12,7 +12,7 @@ local function place(at)
   if not kept[1] or not is_id(kept[1]) then return '0-0', 0, beyond end
   return kept[1], tonumber(kept[2] or ''), beyond
 end
--- ordinal_of(inbox, info, heard, ordinal): the ordinal, counted where it is unknown or another program's.
+-- ordinal_of(inbox, info, heard, ordinal): returns the ordinal, counted where it is unknown or another program's.
 local function ordinal_of(inbox, info, heard, ordinal)
   local added = info['entries-added']
   if ordinal and ordinal <= added then return ordinal end
@@ -24,10 +24,10 @@ local function ordinal_of(inbox, info, heard, ordinal)
   until #page < 100
   return added - count
 end
--- unread(inbox, at): how many messages of an inbox are unread.
+-- unread(inbox, at): returns how many messages of an inbox are unread.
 local function unread(inbox, at)
   local info = stream(inbox)
-  local heard, ordinal, beyond = place(at)
+  local heard, ordinal, beyond = read_position(at)
   ordinal = ordinal_of(inbox, info, heard, ordinal)
   local left = math.min(info['entries-added'] - ordinal, info['length']) - beyond
   return left > 0 and left or 0
@@ -43,7 +43,7 @@ end
 -- mark_read(inbox, at, bell, now, ids): marks messages as read, moves the position past those that are all read, and
 -- wakes who waits for that. Returns how many were unread before.
 local function mark_read(inbox, at, bell, now, ids)
-  local heard, ordinal = place(at)
+  local heard, ordinal = read_position(at)
   local marked = 0
   for _, id in ipairs(ids) do
     if newer(id, heard) then marked = marked + replace(at, 'HSETNX', id, now) end

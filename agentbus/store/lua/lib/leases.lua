@@ -1,13 +1,13 @@
--- clock(): the server's time in ms.
+-- clock(): returns the server's time in ms.
 local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
--- whole(number): a number that another program may have written, as one that can be printed.
+-- whole(number): returns a number that another program may have written, as one that can be printed.
 local function whole(number)
   return math.floor(math.max(0, math.min(number, 9e15)))
 end
--- lines(path, agent, why, until, since, token, auto, sub): a lease as a reply has it: these, a line each.
+-- lines(path, agent, why, until, since, token, auto, sub): returns a lease as a reply has it: these, a line each.
 local function lines(...)
   local found, words = {}, { ... }
   for i = 1, 8 do
@@ -18,8 +18,8 @@ local function lines(...)
   end
   return table.concat(found, '\n')
 end
--- What few leases of hundreds need is read when it is asked for: `lease`, the stored values by name; `token`, its digits,
--- since Lua's numbers hold 53 bits of 64; and `text`, the lease as a reply has it.
+-- Some values are needed of few leases among hundreds, and are read when they are asked for: `lease`, the stored values by name; `token`,
+-- its digits, since Lua's numbers hold 53 bits of 64; and `text`, the lease as a reply has it.
 local later = {}
 function later.__index(one, name)
   local found
@@ -36,7 +36,7 @@ function later.__index(one, name)
   rawset(one, name, found)
   return found
 end
--- leases(key, now): the leases in force, each with its field, path, agent, JSON and end, and with what is read later; and
+-- leases(key, now): returns the leases in force, each with its field, path, agent, JSON and end, and with what is read later; and
 -- the fields of those that have ended, or that another program wrote in another form.
 local function leases(key, now)
   local flat, found, over, count = redis.call('HGETALL', key), {}, {}, 0
@@ -54,7 +54,7 @@ local function leases(key, now)
   end
   return found, over
 end
--- overlapping(found, paths, agent, own): pairs of a path's number and a lease that overlaps it, of the leases of this agent
+-- overlapping(found, paths, agent, own): returns the pairs of a path's number and a lease that overlaps it, of the leases of this agent
 -- if `own`, else of those of others.
 local function overlapping(found, paths, agent, own)
   local met = {}
@@ -72,7 +72,7 @@ local function delete(key, fields)
     redis.call('HDEL', key, unpack(fields, i, math.min(#fields, i + 999)))
   end
 end
--- ring(bell): wakes who waits for leases to end. What another program stored in its place is deleted.
+-- ring(bell): wakes who waits for leases to end. A key of another type, stored by another program, is deleted.
 local function ring(bell)
   local id = redis.pcall('XADD', bell, 'MAXLEN', 1, '*', 'ended', 1)
   if type(id) == 'table' then redis.call('DEL', bell) end

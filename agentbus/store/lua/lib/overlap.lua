@@ -1,5 +1,5 @@
--- head(path): the text of a pattern of paths up to its first wildcard.
--- overlap(a, b): whether some path matches both patterns, each with its `path` and `head`. In a pattern `**` is any number of segments, none too; within a
+-- head(path): returns the text of a pattern of paths up to its first wildcard.
+-- overlap(a, b): returns whether some path matches both patterns, each with its `path` and `head`. In a pattern `**` is any number of segments, none too; within a
 -- segment `*` is any number of characters and `?` is one.
 local split, answers, steps = {}, {}, 0
 -- More comparisons than patterns of files need, of about 0.1 us each. Beyond, patterns count as overlapping, so that
@@ -16,7 +16,7 @@ local function characters(segment)
   end
   return found
 end
--- outside(a, b, any, fits): whether what stands before the first `any`, and behind the last one, fits.
+-- outside(a, b, any, fits): returns whether what stands before the first `any`, and behind the last one, fits.
 local function outside(a, b, any, fits)
   for side = 0, 1 do
     for i = 1, math.min(#a, #b) do
@@ -27,7 +27,7 @@ local function outside(a, b, any, fits)
   end
   return true
 end
--- meets(a, b, any, fits): whether some sequence matches both lists, in which `any` matches any number of elements; a list
+-- meets(a, b, any, fits): returns whether some sequence matches both lists, in which `any` matches any number of elements; a list
 -- that has it has the field `any`. The states of the product of the two automata are pairs of places; `row` has those
 -- reached at one place of `a`.
 local function meets(a, b, any, fits)
@@ -81,7 +81,7 @@ local function split_path(one)
 end
 local function overlap(a, b)
   local length = math.min(#a.head, #b.head)
-  -- What begins differently shares no path.
+  -- Patterns that begin differently share no path.
   if string.sub(a.head, 1, length) ~= string.sub(b.head, 1, length) then return false end
   return meets(split_path(a), split_path(b), '**', segments)
 end

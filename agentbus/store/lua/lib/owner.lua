@@ -1,4 +1,4 @@
--- owns(stream, group, consumer, id, attempts): whether this consumer holds the entry now. One that holds it by hand is
+-- owns(stream, group, consumer, id, attempts): returns whether this consumer holds the entry now. One that holds it by hand is
 -- followed by a newline and a token, which must be the one in the record of the entry's attempts.
 local function token_of(record)
   return string.match(type(record) == 'string' and record or '', '^%d+ hand:(%d+)$')

@@ -1,4 +1,4 @@
--- page(stream, first, last, most): the ids of up to `most` entries, fewer if they are large, so that no
+-- page(stream, first, last, most): returns the ids of up to `most` entries, fewer if they are large, so that no
 -- call blocks the server; and the id to continue from, '' at the end.
 local function page(stream, first, last, most)
   local ids, bytes = {}, 0

@@ -2,7 +2,7 @@
 local function pressing(named)
   return named['ask'] == '1' or named['urgent'] == '1'
 end
--- named(flat): the fields of an entry.
+-- named(flat): returns the fields of an entry.
 local function named(flat)
   local found = {}
   for i = 1, #flat - 1, 2 do found[flat[i]] = flat[i + 1] end
@@ -12,7 +12,7 @@ local THANKS = {}
 for word in string.gmatch('thanks thankyou thx ty ok okay great perfect gotit noted done yw welcome youarewelcome', '%a+') do
   THANKS[word] = true
 end
--- is_thanks(entry): whether it answers an answer and only says thanks: that rings no bell.
+-- is_thanks(entry): returns whether it answers an answer and only says thanks: that rings no bell.
 local function is_thanks(entry)
   if not entry['reply_to'] or pressing(entry) or entry['thread'] == entry['reply_to'] then return false end
   local text = entry['message'] or ''
@@ -55,7 +55,7 @@ local function waiting(inbox, at, from, limit, counts)
   until #page < 20 or seen >= limit
   return found.last and found
 end
--- later(a, b): the newer one of two ids, either of which may be missing or another program's.
+-- later(a, b): returns the newer one of two ids, either of which may be missing or another program's.
 local function later(a, b)
   a = type(a) == 'string' and is_id(a) and a or '0-0'
   b = type(b) == 'string' and is_id(b) and b or '0-0'

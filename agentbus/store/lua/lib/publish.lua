@@ -13,7 +13,7 @@ local function publish(k, a)
   if not fits then
     if ARGV[a + 1] == '1' and oldest ~= '' then return { 'full', undone, blocking, oldest } end
     if ARGV[a + 4] ~= 'trim' then
-      refused(KEYS[k + 6], KEYS[k + 3], 100000, ARGV[a + 2], fresh)
+      count_refused(KEYS[k + 6], KEYS[k + 3], 100000, ARGV[a + 2], fresh)
       return { 'full', undone, blocking, oldest }
     end
     redis.pcall('HINCRBY', KEYS[k + 3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
@@ -28,7 +28,7 @@ local function publish(k, a)
       id = call('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + words))
       fresh = fresh + 1
       if mark > 0 then call('SET', KEYS[k + 8 + mark], id .. ARGV[a + 6], 'EX', ARGV[a + 5]) end
-      if key ~= '' then call('ZADD', KEYS[k + 5], 0, place(key, id)) end
+      if key ~= '' then call('ZADD', KEYS[k + 5], 0, order_member(key, id)) end
     end
     reply[n + 1] = id
     at = at + 3 + words

@@ -1,6 +1,6 @@
--- latest(key): the number of runs recorded of a task, and the record of the newest one, if it has not ended. A corrupted
+-- latest_run(key): returns the number of runs recorded of a task, and the record of the newest one, if it has not ended. A corrupted
 -- record does not prevent an acknowledgement.
-local function latest(key)
+local function latest_run(key)
   local number = redis.pcall('HGET', key, 'n')
   number = type(number) == 'string' and tonumber(number) or 0
   if number == 0 then return 0, nil end
@@ -8,16 +8,16 @@ local function latest(key)
   if type(record) ~= 'string' or string.find(record, '"outcome"', 1, true) then return number, nil end
   return number, record
 end
--- stepped(key): whether a record has the results of steps.
-local function stepped(key) return type(redis.pcall('HGET', key, 'steps')) == 'string' end
+-- has_steps(key): returns whether a record has the results of steps.
+local function has_steps(key) return type(redis.pcall('HGET', key, 'steps')) == 'string' end
 -- expire(key, seconds): lets a record expire; one with the results of steps not within 30 days.
 local function expire(key, seconds)
-  if stepped(key) then seconds = math.max(tonumber(seconds), 2592000) end
+  if has_steps(key) then seconds = math.max(tonumber(seconds), 2592000) end
   redis.pcall('EXPIRE', key, seconds)
 end
--- unstep(key, seconds): removes the results of a task's steps; the rest of its record is kept for some seconds.
-local function unstep(key, seconds)
-  if not stepped(key) then return end
+-- delete_steps(key, seconds): removes the results of a task's steps; the rest of its record is kept for some seconds.
+local function delete_steps(key, seconds)
+  if not has_steps(key) then return end
   redis.call('HDEL', key, 'steps')
   local flat = redis.call('HGETALL', key)
   for i = 1, #flat, 2 do
@@ -31,19 +31,19 @@ local function record(key, number, run, outcome, seconds)
   if number > 20 then redis.pcall('HDEL', key, number - 20) end
   expire(key, seconds)
 end
--- clock(): the server's time in ms.
+-- clock(): returns the server's time in ms.
 local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
--- ran(key, seconds, head, took, now): records a run that ended `now` (in ms), in place of what its beginning left. `head` is its JSON
+-- record_run_end(key, seconds, head, took, now): records a run that ended `now` (in ms), in place of what its beginning left. `head` is its JSON
 -- without its end ('' for none), `took` how many ms it took.
-local function ran(key, seconds, head, took, now)
+local function record_run_end(key, seconds, head, took, now)
   if head == '' then
-    if stepped(key) then expire(key, seconds) end
+    if has_steps(key) then expire(key, seconds) end
     return
   end
-  local began, number, open = now - tonumber(took), latest(key)
+  local began, number, open = now - tonumber(took), latest_run(key)
   local attempt = string.match(head, '^{"attempt":%d+,')
   if open and string.sub(open, 1, #attempt) == attempt then
     began = tonumber(string.match(open, '"began":(%d+)')) or began

@@ -1,5 +1,5 @@
--- say(channel, agents, topics, bound, agent, message, topic, ...): append to the channel, trimmed
--- to about `bound` entries, and note who spoke on what. The rest are further fields. Returns the id.
+-- say(channel, agents, topics, bound, agent, message, topic, ...): appends to the channel, trimmed
+-- to about `bound` entries, and notes who spoke on what. The rest are further fields. Returns the id.
 -- A corrupted index must not make a written message look refused.
 local function touch(index, member, at)
   if redis.pcall('ZADD', index, at, member) == 1 then

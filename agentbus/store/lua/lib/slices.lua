@@ -1,4 +1,4 @@
--- recorded(key, digest): whether a sink wrote this slice before.
+-- recorded(key, digest): returns whether a sink wrote this slice before.
 local function recorded(key, digest)
   return redis.call('ZSCORE', key, digest)
 end

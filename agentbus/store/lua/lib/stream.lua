@@ -1,4 +1,4 @@
--- stream(key): XINFO STREAM as a table; all zero if there is no such stream.
+-- stream(key): returns the reply of XINFO STREAM as a table; all zero if there is no such stream.
 local function stream(key)
   local found = { ['length'] = 0, ['last-generated-id'] = '0-0', ['entries-added'] = 0 }
   if redis.call('EXISTS', key) == 0 then return found end

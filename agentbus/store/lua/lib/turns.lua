@@ -1,11 +1,11 @@
--- entry(key, place): the id of the task in this place.
+-- entry(key, at): returns the id of the task at this place.
 local function entry(key, at)
   local id = string.gsub(string.sub(at, #key + 2), '%f[%d]0+(%d)', '%1')
   return id
 end
--- open(stream, id, retries, index, tail): the groups that have not done a task, by name, and whether there is any.
+-- unfinished_groups(stream, id, retries, index, tail): returns the groups that have not done a task, by name, and whether there is any.
 -- `retries` is the stream of retries, `index` where tasks in it are found, `tail` the part of a task's id after the entry's id.
-local function open(stream, id, retries, index, tail)
+local function unfinished_groups(stream, id, retries, index, tail)
   local found, any = {}, false
   -- Another program may have written anything into the index.
   if not is_id(id) or redis.call('EXISTS', stream) == 0 then return found, false end
@@ -15,7 +15,7 @@ local function open(stream, id, retries, index, tail)
     for i = 1, #group, 2 do info[group[i]] = group[i + 1] end
     local name = info['name']
     local undone = newer(id, info['last-delivered-id']) or #redis.call('XPENDING', stream, name, id, id, 1) == 1
-    if there and undone or moved(index, retries, id .. tail, name) then found[name], any = true, true end
+    if there and undone or moved_entry(index, retries, id .. tail, name) then found[name], any = true, true end
   end
   return found, any
 end

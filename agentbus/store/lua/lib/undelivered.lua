@@ -1,4 +1,4 @@
--- undelivered(key, length, first, last, delivered, lag, most, bytes): how many entries of a stream a group was not given,
+-- undelivered(key, length, first, last, delivered, lag, most, bytes): returns how many entries of a stream a group was not given,
 -- and 1 if that is exact. Where the server does not know, up to `most` entries and `bytes` are counted.
 local function count(key, after, most, most_bytes)
   local number, bytes = 0, 0

@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+-- Forgets a task of the stream of retries that is done, and trims the stream.
+-- KEYS: the stream of retries, where moved tasks are
+-- ARGV: the task's place before, a newline, and the group
+-- Returns: how many entries were trimmed
+--@include ids
+--@include undelivered
+--@include lowest_of_readers
+--@include lowest_needed
+redis.call('HDEL', KEYS[2], ARGV[1])
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+local lowest = lowest_needed(KEYS[1])
+return lowest and redis.call('XTRIM', KEYS[1], 'MINID', '=', lowest) or 0

@@ -1,0 +1,41 @@
+-- leases_to_give(key, now, agent, paths): returns this agent's leases of exactly these patterns, and the fields of those that end with
+-- them: what hooks took of the same paths. Or nil, the number of the first one that it cannot give, and the lines of
+-- another agent's lease of it ('' for none), or of an overlapping one that this agent would keep.
+local function leases_to_give(key, now, agent, paths)
+  if #paths == 0 then return {}, {} end
+  local found, mine, going, ended = leases(key, now), {}, {}, {}
+  for n, path in ipairs(paths) do
+    local other = ''
+    for _, one in ipairs(found) do
+      if one.path == path and one.agent == agent then mine[n] = one end
+      if one.path == path and one.agent ~= agent then other = one.text end
+    end
+    if not mine[n] then return nil, n, other end
+    going[mine[n].field] = true
+  end
+  -- Two agents must not hold leases that overlap.
+  for _, met in ipairs(overlapping(found, paths, agent, true)) do
+    local n, one = unpack(met)
+    if not going[one.field] then
+      if one.lease['auto'] ~= true then return nil, n, one.text end
+      going[one.field] = true
+      ended[#ended + 1] = one.field
+    end
+  end
+  return mine, ended
+end
+-- give_leases(key, fences, bell, now, to, mine): moves leases to another agent, each with a new token, and wakes who waits.
+local function give_leases(key, fences, bell, now, to, mine)
+  for _, one in ipairs(mine) do
+    redis.call('HDEL', key, one.field)
+    local ends = one.lease['until']
+    local before = redis.call('PTTL', fences)
+    local token = fence(fences, string.format('%d', ends - now))
+    if before > redis.call('PTTL', fences) then redis.call('PEXPIRE', fences, before) end
+    local why = one.lease['why']
+    redis.call('HSET', key, one.path .. '\n' .. to, string.format(
+      '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":false,"sub":null}', cjson.encode(to),
+      cjson.encode(one.path), type(why) == 'string' and cjson.encode(why) or 'null', ends, now, token))
+  end
+  if #mine > 0 then ring(bell) end
+end

@@ -1,0 +1,13 @@
+-- log_attempts(at, count, without): appends what a worker has packed of `count` attempts to the log of attempts, the last of the
+-- keys. The words from ARGV[at] on are its bound, and fields and values; `without` has the places (from 0) of attempts that
+-- this consumer no longer held, which are logged where they were cut off. A corrupted log does not prevent the
+-- acknowledgement.
+local function log_attempts(at, count, without)
+  if #without >= count then return end
+  local words = { unpack(ARGV, at + 1) }
+  if #without > 0 then
+    words[#words + 1] = 'without'
+    words[#words + 1] = table.concat(without, ' ')
+  end
+  redis.pcall('XADD', KEYS[#KEYS], 'MAXLEN', '~', ARGV[at], '*', unpack(words))
+end

@@ -1,0 +1,18 @@
+-- write_presence(key, agents, agent, kept, now, state, words): records an agent's presence in the key for `kept` ms. A state ''
+-- keeps the present one, at first `active`; of `words`, fields and values, a value '' removes its field.
+local function write_presence(key, agents, agent, kept, now, state, words)
+  local stamp = string.format('%d', now)
+  local before = redis.call('HGET', key, 'state')
+  if state == '' then state = before or 'active' end
+  if state ~= before then redis.call('HSET', key, 'since', stamp) end
+  redis.call('HSET', key, 'state', state, 'seen', stamp)
+  for i = 1, #words, 2 do
+    if words[i + 1] == '' then
+      redis.call('HDEL', key, words[i])
+    else
+      redis.call('HSET', key, words[i], words[i + 1])
+    end
+  end
+  redis.call('PEXPIRE', key, kept)
+  touch(agents, agent, string.format('%.3f', now / 1000))
+end

@@ -1,0 +1,106 @@
+#!lua flags=allow-oom
+-- Records that an agent goes on or stops, renews the leases that hooks took, and reads what is new since it was notified.
+-- KEYS: presence, agents, inbox, its positions, leases, fence of leases
+-- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
+--       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
+--       hooks last, 1 if a stop may be refused (for a wake the ms in which
+--       an active agent must have done nothing to count as idle, '' for never), then fields and values of the presence
+-- Returns: {} if there is nothing new; {'news', now in ms, asks, urgent messages, others, unread messages, then for each
+--          ask and urgent message its sender and the ms when it was sent}; for a stop {'idle', then pattern and token of
+--          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}; for a wake with
+--          nothing new {'quiet', the inbox's last id}, or {'busy'} if the agent is active or gone
+--@include ids
+--@include say
+--@include stream
+--@include replace
+--@include fence
+--@include overlap
+--@include leases
+--@include inbox
+--@include pressing
+--@include write_presence
+local presence, inbox, at = KEYS[1], KEYS[3], KEYS[4]
+local agent, event, now = ARGV[1], ARGV[2], clock()
+local before = replace(presence, 'HMGET', 'state', 'seen', 'refused', 'stayed')
+local seen = tonumber(before[2] or '') or 0
+local marks = redis.pcall('HMGET', at, 'heard', 'notified')
+local heard, notified = marks[1], marks[2]
+
+local function own_leases()
+  local found = {}
+  local there, all = pcall(leases, KEYS[5], now)
+  for _, one in ipairs(there and all or {}) do
+    if one.agent == agent and one.lease['auto'] == true then found[#found + 1] = one end
+  end
+  return found
+end
+local function renew()
+  local ms = tonumber(ARGV[5])
+  for _, one in ipairs(own_leases()) do
+    if one.lease['until'] - now < ms / 2 then
+      local value = redis.call('HGET', KEYS[5], one.field)
+      value = string.gsub(value, '("until"%s*:%s*)%d+', '%1' .. string.format('%d', now + ms), 1)
+      redis.call('HSET', KEYS[5], one.field, value)
+      local needed = tonumber(token_ttl(ARGV[5]))
+      if redis.call('PTTL', KEYS[6]) < needed then redis.call('PEXPIRE', KEYS[6], needed) end
+    end
+  end
+end
+local function notify(id)
+  if not id or later(id, notified) ~= id or id == notified then return end
+  replace(at, 'HSET', 'notified', id)
+  local stamp = string.format('%d', now)
+  redis.call('HSET', at, 'at:notified', stamp)
+  remember(at, 'past:notified', { id, stamp })
+end
+local function news(kind, found)
+  return { kind, string.format('%d', now), found.asks, found.urgent, found.others, unread(inbox, at), unpack(found.who) }
+end
+local function record(state)
+  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 7) })
+end
+
+if event == 'stop' then
+  local found = ARGV[6] == '1' and waiting(inbox, at, later(heard, ''), 1000, function() return true end)
+  if found and found.pressing and later(found.pressing, before[3]) == found.pressing and found.pressing ~= before[3] then
+    record('active')
+    redis.call('HSET', presence, 'refused', found.pressing, 'stayed', string.format('%d', now))
+    notify(found.last)
+    return news('stay', found)
+  end
+  record('idle')
+  local reply = { 'idle' }
+  for _, one in ipairs(own_leases()) do
+    reply[#reply + 1] = one.path
+    reply[#reply + 1] = one.token
+  end
+  return reply
+end
+
+local function unseen()
+  return waiting(inbox, at, later(heard, notified), 200, function(entry) return not is_thanks(entry) end)
+end
+if event == 'wake' then
+  local rested = before[1] == 'active' and tonumber(ARGV[6])
+  -- The hook of the turn's end failed, unless it has refused the end just now.
+  if rested and now - seen >= rested and now - (tonumber(before[4] or '') or 0) >= 2 * rested then
+    record('idle')
+  elseif before[1] == 'active' or before[1] == 'gone' then
+    return { 'busy' }
+  end
+  local found = unseen()
+  if not found then return { 'quiet', replace(inbox, 'XLEN') > 0 and stream(inbox)['last-generated-id'] or '0-0' } end
+  record('active')
+  notify(found.last)
+  return news('news', found)
+end
+
+if before[1] ~= 'active' or now - seen >= tonumber(ARGV[4]) or seen > now then
+  record('active')
+  renew()
+end
+if event == 'unseen' then return {} end
+local found = unseen()
+if not found then return {} end
+notify(found.last)
+return news('news', found)

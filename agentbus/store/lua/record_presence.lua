@@ -1,0 +1,12 @@
+#!lua
+-- Records an agent's presence.
+-- KEYS: presence, agents
+-- ARGV: agent, ms to keep it, state ('' to keep the present one, at first `active`), then fields and values, of which
+--       '' removes a field
+-- Returns: now in ms
+--@include say
+--@include write_presence
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+write_presence(KEYS[1], KEYS[2], ARGV[1], ARGV[2], now, ARGV[3], { unpack(ARGV, 4) })
+return now
