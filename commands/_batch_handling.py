@@ -1,4 +1,4 @@
-"""How `work --batch N -- CMD` handles several tasks at once: a run of the program for all of them."""
+"""The handler of `work --batch N -- CMD`: one run of the program for several tasks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class TasksTogether:
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self._deliveries = deliveries
-        limits = [one.time_limit for one in deliveries if one.time_limit is not None]
+        limits = [delivery.time_limit for delivery in deliveries if delivery.time_limit is not None]
         self.time_limit = min(limits, default=None)
-        self.over_at = min((one.over_at for one in deliveries), default=inf)
+        self.over_at = min((delivery.over_at for delivery in deliveries), default=inf)
 
     @property
     def id(self) -> str:
@@ -34,8 +34,8 @@ class TasksTogether:
 
     @property
     def cancelled(self) -> bool:
-        """Whether one of them was cancelled, or took too long."""
-        return any(one.cancelled for one in self._deliveries)
+        """Tell whether one of them was cancelled, or took too long."""
+        return any(delivery.cancelled for delivery in self._deliveries)
 
 
 class BatchHandling(Handling):
@@ -45,42 +45,42 @@ class BatchHandling(Handling):
     """
 
     def __call__(self, deliveries: Sequence[Delivery]) -> None:  # type: ignore[override]
-        parts = [[one] for one in deliveries if one.attempt > 1]
-        first = [one for one in deliveries if one.attempt == 1]
+        parts = [[delivery] for delivery in deliveries if delivery.attempt > 1]
+        first = [delivery for delivery in deliveries if delivery.attempt == 1]
         for part in (*([first] if first else []), *parts):
             if self.program.stopping:
-                for one in part:
+                for delivery in part:
                     # It has not started: the next worker gets it, and nothing is printed.
-                    one.snooze(0.0)
+                    delivery.snooze(0.0)
             else:
                 self._handle(part)
 
     def _handle(self, part: Sequence[Delivery]) -> None:
         began = time.monotonic()
-        data = b"".join(orjson.dumps(one.payload) + b"\n" for one in part)
+        data = b"".join(orjson.dumps(delivery.payload) + b"\n" for delivery in part)
         fields = {
             "AGENTBUS_QUEUE": part[0].queue,
             "AGENTBUS_GROUP": part[0].group,
-            "AGENTBUS_TASK_IDS": " ".join(one.id for one in part),
+            "AGENTBUS_TASK_IDS": " ".join(delivery.id for delivery in part),
         }
         try:
             lines = self.program.run(TasksTogether(part), data, fields, str.splitlines)
         except ProgramFailed as error:
-            for one in part:
-                self._failed(one, error, began, alone=len(part) == 1)
+            for delivery in part:
+                self._failed(delivery, error, began, alone=len(part) == 1)
             return
         results: list[Any] = [None] * len(part)
         if lines is not None and len(lines) == len(part):
             results = [json_or_text(line) if line.strip() else None for line in lines]
-        for one, result in zip(part, results, strict=True):
-            ours = one.ack(result)
-            self._told(one, "done" if ours else "stale", began, None)
+        for delivery, result in zip(part, results, strict=True):
+            ours = delivery.ack(result)
+            self._told(delivery, "done" if ours else "stale", began, None)
 
     def _failed(
         self, delivery: Delivery, error: ProgramFailed, began: float, *, alone: bool
     ) -> None:
         if isinstance(error, ProgramRefused) and not alone:
-            # Which of them it refuses is found when each runs alone.
+            # Run each alone to find which of them it refuses.
             error = ProgramFailed(str(error), *getattr(error, "__notes__", [])[:1])
         last = self._is_last(delivery, error)
         buried = isinstance(error, ProgramRefused) or last

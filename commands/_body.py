@@ -31,7 +31,7 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
     if not _may_be_a_file(path):
         raise _no_file(what, argument, option)
     try:
-        # Opening a FIFO would wait for a writer; reading one that has a writer waits for what it writes.
+        # Do not wait for a FIFO's writer to open it; do wait for what the writer writes.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(descriptor, True)
     except (FileNotFoundError, NotADirectoryError):

@@ -36,7 +36,7 @@ def check(most: int) -> None:
 
 
 class _Room:
-    """How many letters may still be printed."""
+    """The number of letters that may still be printed."""
 
     def __init__(self, out: Out, most: int) -> None:
         self._out = out
@@ -122,22 +122,22 @@ def value(call: Call, text: str, most: int) -> None:
         call.out.warn(f"{_left(left)} {_were(left)} left out; without --max-chars it is whole")
 
 
-def notes(call: Call, found: Sequence[Note], most: int) -> None:
+def notes(call: Call, listed: Sequence[Note], most: int) -> None:
     """Print notes, the first one cut if need be, and count those that do not fit."""
     room = _Room(call.out, most)
-    for number, noted in enumerate(found):
+    for number, noted in enumerate(listed):
         if room.add(_values.of_note(noted, value=True)):
             continue
         if number:
-            call.out.warn(f"{count(len(found) - number, 'more note')} left out")
+            call.out.warn(f"{count(len(listed) - number, 'more note')} left out")
             return
         text = noted.value or ""
         tags = tuple(map(_cut_name, noted.tags[:_TAGS]))
         beside = replace(noted, author=_cut_name(noted.author), tags=tags)
 
         def cut(kept: str, text: str = text, beside: Note = beside) -> Shown:
-            made = replace(beside, value=kept, key=_cut_name(beside.key))
-            fields, line = _values.of_note(made, value=True)
+            shortened = replace(beside, value=kept, key=_cut_name(beside.key))
+            fields, line = _values.of_note(shortened, value=True)
             return {**fields, "truncated": len(text) - len(kept)}, line
 
         left = room.add_cut(text, cut)
@@ -147,6 +147,6 @@ def notes(call: Call, found: Sequence[Note], most: int) -> None:
 
 def _cut_name(name: str) -> str:
     if not (name.isascii() and name.isprintable()) or "\\" in name or '"' in name:
-        # Escaped, each of its letters takes up to ten.
+        # JSON escapes each of its letters by up to ten characters.
         return "…"
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

@@ -41,7 +41,7 @@ def take(call: Call) -> None:
 def give_back(call: Call, task_id: str, token: int) -> None:
     """Give back a task that nobody knows to have been taken, without its attempt."""
     bus = call.bus
-    # Dropped first: hooks renew a task whose token is kept.
+    # Drop the token first: hooks renew a task whose token is kept.
     task_tokens.drop(
         task_tokens.TaskToken(bus.project, call.settings.agent, task_id, _GROUP, str(token))
     )
@@ -58,42 +58,42 @@ def settle(call: Call) -> None:
     said = _said(call, "result" if outcome == "done" else "error")
     if outcome == "bury" and said is None:
         raise UsageError("bury needs an error", hint="say why: agentbus task bury ID ERROR")
-    one = _token(call)
+    kept = _token(call)
     result = None if said is None or outcome != "done" else json_or_text(said)
     error = None if outcome == "done" else said
     try:
         done = bus.settle(
-            *(one.task_id, one.token, outcome),
+            *(kept.task_id, kept.token, outcome),
             result=result,
             error=error,
             after=args.after,
-            group=one.group,
+            group=kept.group,
         )
     except StaleToken:
-        task_tokens.drop(one)
+        task_tokens.drop(kept)
         raise
     finally:
         bus.close()
-    task_tokens.drop(one)
+    task_tokens.drop(kept)
     _show_settled(call, done)
 
 
 def renew(call: Call) -> None:
     """Extend the visibility of a task."""
     args = call.args
-    one = _token(call)
+    kept = _token(call)
     visibility = by_hand.VISIBILITY if args.visibility is None else args.visibility
     try:
-        held = call.bus.renew(one.task_id, one.token, visibility, group=one.group)
+        held = call.bus.renew(kept.task_id, kept.token, visibility, group=kept.group)
     except StaleToken:
-        task_tokens.drop(one)
+        task_tokens.drop(kept)
         raise
     if args.token is None:
         # Hooks renew it for as long from now on.
         with contextlib.suppress(OSError):
             task_tokens.keep(
                 task_tokens.TaskToken(
-                    one.project, one.agent_id, one.task_id, one.group, one.token, visibility
+                    kept.project, kept.agent_id, kept.task_id, kept.group, kept.token, visibility
                 )
             )
     fields = {"task_id": held.id, **_values.fields(held, "queue", "group", "agent_id")}
@@ -119,28 +119,28 @@ def _token(call: Call) -> TaskToken:
     if args.token is not None:
         group = _GROUP if args.group is None else args.group
         return task_tokens.TaskToken(project, agent, task_id, group, checked(args.token))
-    found = task_tokens.kept(project, agent, task_id, args.group)
-    if len(found) > 1:
-        groups = " and ".join(repr(one.group) for one in found)
+    kept = task_tokens.kept(project, agent, task_id, args.group)
+    if len(kept) > 1:
+        groups = " and ".join(repr(kept_token.group) for kept_token in kept)
         raise UsageError(f"{agent!r} holds {task_id!r} in {groups}", hint="name the group")
-    if not found:
+    if not kept:
         raise NotFound(
             f"no token of {task_id!r} is kept here for the agent {agent!r}: it has not taken the task,"
             " or has settled it",
             hint="give the token by --token, and the agent that took it by --agent",
         )
-    return found[0]
+    return kept[0]
 
 
 def _keep(call: Call, task: TakenTask, visibility: float) -> None:
-    one = task_tokens.TaskToken(
+    token = task_tokens.TaskToken(
         *(call.bus.project, call.settings.agent, task.id, task.group, str(task.token), visibility)
     )
     try:
-        task_tokens.keep(one)
+        task_tokens.keep(token)
     except OSError as error:
         call.out.warn(
-            f"the token cannot be kept ({error.strerror}): give it to 'task done' by --token {one.token}"
+            f"the token cannot be kept ({error.strerror}): give it to 'task done' by --token {token.token}"
         )
 
 

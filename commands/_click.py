@@ -27,7 +27,7 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
     # Click has its own way to end where its output cannot be written.
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         try:
-            found = root().main(
+            outcome = root().main(
                 list(argv),
                 prog_name="agentbus",
                 standalone_mode=False,
@@ -36,10 +36,10 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
             return _mistake(error, json)
         except (click.Abort, KeyboardInterrupt):
             return _INTERRUPTED
-    if isinstance(found, tuple):
-        return found
+    if isinstance(outcome, tuple):
+        return outcome
     Out(json=False).exactly(shown.getvalue().encode())
-    return int(found or 0)
+    return int(outcome or 0)
 
 
 def root() -> click.Group:
@@ -82,7 +82,7 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            owners = [f"{one} {name}" for one in VERBS if _has(module(one).VERB, name)]
+            owners = [f"{verb} {name}" for verb in VERBS if _has(module(verb).VERB, name)]
             raise click.UsageError(f"there is no verb {name!r}{meant(name, VERBS, owners)}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -142,7 +142,7 @@ class _Command(click.Command):
 
 
 class _NoAction(click.UsageError):
-    """Raised for an action that a verb lacks."""
+    """The verb lacks the action."""
 
     def __init__(self, verb: Verb, word: str) -> None:
         super().__init__(word)

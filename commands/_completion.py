@@ -81,7 +81,7 @@ add_completion_class(Bash)
 
 def complete(root: click.Group) -> int:
     """Print what may complete the shell's line; after a mistake, or without a server, nothing."""
-    # Whatever went wrong, an error would be printed into the line that somebody types.
+    # Hide all errors: they would be printed into the line that somebody types.
     with contextlib.suppress(Exception, SystemExit):
         root.main([], prog_name="agentbus", complete_var=VARIABLE, standalone_mode=False)
     return 0
@@ -89,13 +89,13 @@ def complete(root: click.Group) -> int:
 
 def items(param: Param, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
     """Return what may complete a parameter's value."""
-    found = [
+    completions = [
         CompletionItem(word, help=about)
         for word, about in _words(param, ctx)
         if word.startswith(incomplete)
     ]
-    if found:
-        return found
+    if completions:
+        return completions
     if param.values in ("file", "dir"):
         return [CompletionItem(incomplete, type=param.values)]
     if param.values in ("", "subject"):

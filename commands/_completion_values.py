@@ -33,17 +33,17 @@ def on_the_bus(
     kind: str, ctx: click.Context, given: dict[str, Any]
 ) -> list[tuple[str, str | None]]:
     """Return the values of a kind that are on the bus, if it answers in time."""
-    found: list[tuple[str, str | None]] = []
+    values: list[tuple[str, str | None]] = []
 
     def ask() -> None:
         with contextlib.suppress(Exception), _bus(ctx) as bus:
-            found.extend(_VALUES[kind](bus, given))
+            values.extend(_VALUES[kind](bus, given))
 
     # In a thread, because nothing else ends the look-up of a host's name.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PATIENCE)
-    return [] if asking.is_alive() else found
+    return [] if asking.is_alive() else values
 
 
 def _bus(ctx: click.Context) -> Bus:
@@ -66,21 +66,21 @@ def _named(names: Iterable[str]) -> Found:
 
 
 def _letters(bus: Bus, given: dict[str, Any]) -> Found:
-    found = bus.queue(given["queue"]).dead_letters(given["group"] or "default", limit=MOST)
-    return [(letter.id, letter.error) for letter in found]
+    letters = bus.queue(given["queue"]).dead_letters(given["group"] or "default", limit=MOST)
+    return [(letter.id, letter.error) for letter in letters]
 
 
 def _projects(bus: Bus, _given: dict[str, Any]) -> Found:
-    found = bus.runner.run(projects.listed(bus.scope, most=_EXAMINED))
-    return [(one.project, None) for one in found.projects]
+    page = bus.runner.run(projects.listed(bus.scope, most=_EXAMINED))
+    return [(project.project, None) for project in page.projects]
 
 
 def _schedules(bus: Bus) -> Found:
-    return _named(one.name for one in Schedules(bus).list())
+    return _named(schedule.name for schedule in Schedules(bus).list())
 
 
 def _flows(bus: Bus) -> Found:
-    return [(one.id, one.state) for one in Flows(bus).list()]
+    return [(flow.id, flow.state) for flow in Flows(bus).list()]
 
 
 _VALUES: dict[str, Callable[[Bus, dict[str, Any]], Found]] = {

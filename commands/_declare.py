@@ -1,4 +1,4 @@
-"""How a verb declares its parameters, which click and the fast parser of command lines are built from."""
+"""Declarations of verbs and their parameters, from which click and the fast parser are built."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     Convert = Callable[[str], Any]
-    # What the parser knows of a parameter: the name of its value; whether it is a flag, takes many words,
-    # and is required; its choices; and what converts a word.
+    # A parameter for the parser: the name of its value; whether it is a flag, takes many words, and is
+    # required; its choices; and the function that converts a word.
     Spec = tuple[str, bool, bool, bool, Sequence[str], Convert | None]
 
 
@@ -182,10 +182,10 @@ class Call:
         """Record the session that used the agent's name, unless it was recorded a short time ago."""
         if self._link is None or self._scope.attended >= 0:
             return
-        found = getattr(self._link, "read_beside", ())
-        if self._scope.is_recent(found):
+        replies = getattr(self._link, "read_beside", ())
+        if self._scope.is_recent(replies):
             return
-        if [*found[2:]] != [[1]]:
+        if [*replies[2:]] != [[1]]:
             from agentbus.store import driver
 
             driver.run(self._link, self._attempt(self._scope.attend()))
@@ -195,7 +195,7 @@ class Call:
         try:
             self._link.execute(self._scope.attendance(posted=True))
         except (LinkDown, ServerReply):
-            # As in `Scope.attend`: what the verb is for is done.
+            # Ignore the error, as `Scope.attend` does: the verb itself has succeeded.
             return
 
     def _prepare(self) -> None:
@@ -211,7 +211,7 @@ class Call:
         # Not every kind of link can.
         if hasattr(link, "beside"):
             asked = self._scope.attended_last()
-            # Where functions stand in for scripts, the user may be allowed to ask for neither.
+            # A user who may only call functions may not ask for scripts.
             link.beside = asked[:2] if self._backend.functions else asked
 
     def _attending(self, op: Op[T], patience: float) -> Op[T]:
@@ -293,10 +293,10 @@ def seconds(text: str) -> float:
     """Convert a number of seconds, or a duration such as 30m."""
     from agentbus.core.timespec import duration
 
-    found = duration(text)
-    if found is None:
+    converted = duration(text)
+    if converted is None:
         raise ValueError(f"{text!r} is not a number of seconds, nor a duration such as 30m")
-    return found
+    return converted
 
 
 def tags(text: str) -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _STREAM = "shop:orders"
 _RATE = 5.0
-# What an application changes its mind about, of all that it begins.
+# The share of transactions that the application rolls back.
 _ROLLED_BACK = 0.1
 # More orders than this do not wait for what comes next; a demo may run for days.
 _OPEN = 50
@@ -29,18 +29,18 @@ _REASONS = ("changed their mind", "out of stock", "never paid")
 
 
 class _RolledBack(Exception):
-    """Raised in a transaction so that it is rolled back."""
+    """A transaction raises this to be rolled back."""
 
 
 def demo(call: Call) -> None:
     """Send random events until told to stop, or so many, and print each once it is committed."""
     _events.words(call, "")
-    made = _events.ledger(call, make=True)
-    if made.missing():
-        made.create()
-    made.check()
+    ledger = _events.ledger(call, make=True)
+    if ledger.missing():
+        ledger.create()
+    ledger.check()
     stop = threading.Event()
-    _long_running.until_told([(lambda: _send(call, made, stop), stop.set)])
+    _long_running.until_told([(lambda: _send(call, ledger, stop), stop.set)])
 
 
 def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
@@ -65,7 +65,7 @@ def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
             orders.remove(order)
         sent += 1
         if rate and sent != args.count:
-            # What a slow database held up is not made up for in a burst.
+            # Do not make up in a burst for a slow database.
             due = max(due + 1 / rate, time.monotonic())
             stop.wait(min(due - time.monotonic(), threading.TIMEOUT_MAX))
 
@@ -79,13 +79,13 @@ def _commit(
     stream = call.args.stream or _STREAM
     try:
         with ledger.committing("an event was sent") as connection:
-            found = send_event(connection, stream, kind, payload, ledger=ledger)
+            event_uuid = send_event(connection, stream, kind, payload, ledger=ledger)
             if rolled_back:
                 raise _RolledBack
     except _RolledBack:
         return False
-    fields = {"event_uuid": found, "stream": stream, "event_type": kind, "payload": payload}
-    call.out.record(fields, f"{found} {stream} {kind} {to_json(payload)}")
+    fields = {"event_uuid": event_uuid, "stream": stream, "event_type": kind, "payload": payload}
+    call.out.record(fields, f"{event_uuid} {stream} {kind} {to_json(payload)}")
     return True
 
 

@@ -25,10 +25,10 @@ def header(text: str) -> tuple[str, str]:
 
 def time(text: str) -> float:
     """Return a time, such as 2024-01-20T15:30:00Z, in unix seconds."""
-    found = parse_rfc3339(text)
-    if found is None:
+    unix_time = parse_rfc3339(text)
+    if unix_time is None:
         raise ValueError(f"{text!r} is not a time such as 2024-01-20T15:30:00Z")
-    return found
+    return unix_time
 
 
 PARAMS = (
@@ -88,8 +88,8 @@ def _random_id() -> str:
 
 def _trace(around: Mapping[str, str]) -> str | None:
     """Return the trace of the environment; a malformed one is another program's mistake."""
-    found = (around.get("TRACEPARENT"), around.get("AGENTBUS_TRACEPARENT"))
-    return next(filter(is_traceparent, found), None)
+    candidates = (around.get("TRACEPARENT"), around.get("AGENTBUS_TRACEPARENT"))
+    return next(filter(is_traceparent, candidates), None)
 
 
 def _trail(text: str | None) -> Any:
@@ -97,7 +97,7 @@ def _trail(text: str | None) -> Any:
     if not text:
         return None
     try:
-        found = orjson.loads(text)
+        trail = orjson.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, list) else None
+    return trail if isinstance(trail, list) else None

@@ -1,4 +1,4 @@
-"""Shared by the verbs of events: their options, the ledger that these name, and the user's module."""
+"""Common code of the verbs of events: their options, the ledger that these name, the user's module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DECLARES = (
 )
 _NAME = Param("--name N", "Only the consumer of this name.")
 MODULE = (Param("MODULE", _DECLARES, required=True), _NAME)
-# For a verb that has other things to run, too.
+# The parameters of a verb that can run without a module.
 SOME_MODULE = (Param("MODULE", _DECLARES), _NAME)
 PARAMS = (
     Param(
@@ -44,10 +44,10 @@ PARAMS = (
 
 
 def _lease(text: str) -> float:
-    found = seconds(text)
-    if found < _SHORTEST_LEASE:
+    lease = seconds(text)
+    if lease < _SHORTEST_LEASE:
         raise ValueError(f"{text!r} is too short: a lease must be renewed in time")
-    return found
+    return lease
 
 
 LEASE = Param(
@@ -104,10 +104,10 @@ def load(module: str) -> None:
 def ledger(call: Call, *, make: bool = False) -> Ledger:
     """Return the ledger that the options and settings name; its tables exist unless `make` is true."""
     with _hinted(make):
-        found = _open(call, make=make)
+        opened = _open(call, make=make)
         if not make:
-            found.check()
-    return found
+            opened.check()
+    return opened
 
 
 def served(call: Call, verb: str) -> Ledger | None:
@@ -116,8 +116,8 @@ def served(call: Call, verb: str) -> Ledger | None:
     Call it within `warned`, which reports the errors meanwhile.
     """
     with _hinted(make=False):
-        found = _open(call, make=False)
-        return found if _awaited(found, verb) else None
+        opened = _open(call, make=False)
+        return opened if _awaited(opened, verb) else None
 
 
 def _open(call: Call, *, make: bool) -> Ledger:
@@ -137,9 +137,9 @@ def _default_database(project: str) -> str:
     return os.path.join(state_directory(), "events", f"{quote(project, safe='')}.db")
 
 
-def warn_of_readers(call: Call, found: list[LeaseStanding]) -> None:
+def warn_of_readers(call: Call, leases: list[LeaseStanding]) -> None:
     """Warn about readers that keep many or old events in the outbox."""
-    for lease in found:
+    for lease in leases:
         if lease.reader is not None and lease.alert is not None:
             kept = "event is" if lease.lag == 1 else "events are"
             call.out.warn(

@@ -46,7 +46,7 @@ def critical(text: str, when: bool) -> str:
 
 def show(
     out: Out,
-    found: Sequence[T],
+    records: Sequence[T],
     columns: Mapping[str, Callable[[T], str]],
     fields: Callable[[T], Mapping[str, object]] = _values.fields,
     *,
@@ -58,10 +58,10 @@ def show(
     to the left.
     """
     if out.json:
-        for one in found:
-            out.record(fields(one), "")
-    elif found:
-        rows = [[cell(one) for cell in columns.values()] for one in found]
+        for record in records:
+            out.record(fields(record), "")
+    elif records:
+        rows = [[cell(record) for cell in columns.values()] for record in records]
         table(out, [*columns], rows, [at >= left for at in range(len(columns))])
 
 
@@ -201,14 +201,14 @@ def pairs(out: Out, named: Mapping[str, object]) -> None:
             out.record({}, f"{name:<9} {value}")
 
 
-def durations(found: Durations | None) -> str:
+def durations(timing: Durations | None) -> str:
     """Format the mean and the percentiles of durations on one line."""
-    if found is None:
+    if timing is None:
         return "-"
-    parts = (("mean", found.mean), ("p50", found.p50), ("p95", found.p95), ("p99", found.p99))
+    parts = (("mean", timing.mean), ("p50", timing.p50), ("p95", timing.p95), ("p99", timing.p99))
     return ", ".join(f"{name} {age(value)}" for name, value in parts)
 
 
-def share(found: Durations | None, name: str) -> str:
+def share(timing: Durations | None, name: str) -> str:
     """Format one of the percentiles."""
-    return age(None if found is None else getattr(found, name))
+    return age(None if timing is None else getattr(timing, name))

@@ -1,4 +1,4 @@
-"""How `work -- CMD` handles a task: runs the program, acknowledges, and prints the outcome."""
+"""The handler of `work -- CMD`: it runs the program, acknowledges the task, and prints the outcome."""
 
 from __future__ import annotations
 

@@ -25,32 +25,32 @@ def _time(at: float | None) -> str | None:
     return None if at is None else rfc3339(at, milliseconds=True)
 
 
-def sent(call: Call, one: Sent, now: float) -> None:
+def sent(call: Call, msg: Sent, now: float) -> None:
     """Print the id of a message that was sent, and what is known of its recipient."""
-    fields = {**_values.fields(one, "id", "to", "state"), "seen": _time(one.seen)}
-    about = f"{word(one.to)} is {word(one.state)}, " if one.state else f"{word(one.to)}: "
-    seen = "never seen" if one.seen is None else f"seen {frames.ago(now - one.seen)}"
-    how = "was sent before" if one.repeated else "sent"
+    fields = {**_values.fields(msg, "id", "to", "state"), "seen": _time(msg.seen)}
+    about = f"{word(msg.to)} is {word(msg.state)}, " if msg.state else f"{word(msg.to)}: "
+    seen = "never seen" if msg.seen is None else f"seen {frames.ago(now - msg.seen)}"
+    how = "was sent before" if msg.repeated else "sent"
     call.out.record(
-        {**fields, "unread": one.unread},
-        f"{word(one.id)} {how}; {about}{one.unread} unread, {seen}",
+        {**fields, "unread": msg.unread},
+        f"{word(msg.id)} {how}; {about}{msg.unread} unread, {seen}",
     )
-    if one.repeated:
+    if msg.repeated:
         call.out.warn("this message was answered before; the first answer stands")
 
 
-def message(one: InboxMessage, text: str, left: int) -> dict[str, Any]:
+def message(msg: InboxMessage, text: str, left: int) -> dict[str, Any]:
     """Return a message's fields for JSON, with so much of its text."""
     names = ("thread", "reply_to", "ask", "urgent")
-    fields = {**_values.fields(one, "id", "agent_id", "to", "topic"), "message": text}
-    fields |= {**_values.fields(one, *names), "timestamp": _time(one.timestamp), "truncated": left}
-    fields |= {"gives": list(one.gives)} if one.gives else {}
-    return fields | {name: value for name in ("sub", "file") if (value := getattr(one, name))}
+    fields = {**_values.fields(msg, "id", "agent_id", "to", "topic"), "message": text}
+    fields |= {**_values.fields(msg, *names), "timestamp": _time(msg.timestamp), "truncated": left}
+    fields |= {"gives": list(msg.gives)} if msg.gives else {}
+    return fields | {name: value for name in ("sub", "file") if (value := getattr(msg, name))}
 
 
 def show(
     call: Call,
-    found: Sequence[InboxMessage],
+    messages: Sequence[InboxMessage],
     now: float,
     *,
     unread: int = 0,
@@ -59,25 +59,25 @@ def show(
 ) -> tuple[list[str], int, int]:
     """Print messages; return the ids of those printed in full, how many were printed, and the room left."""
     if call.out.json:
-        texts = frames.shortened(found, most, cut)
-        for one, (text, left) in zip(found, texts, strict=False):
-            call.out.record(message(one, text, left), "")
+        texts = frames.shortened(messages, most, cut)
+        for msg, (text, left) in zip(messages, texts, strict=False):
+            call.out.record(message(msg, text, left), "")
             most -= len(text)
-        whole = [one.id for one, (_, left) in zip(found, texts, strict=False) if not left]
+        whole = [msg.id for msg, (_, left) in zip(messages, texts, strict=False) if not left]
         return whole, len(texts), most
     framed = frames.Frames(most)
     # The longest header, before it is known how many there is room for.
-    framed.room -= len(frames.header(len(found), 10 * max(unread, len(found)))) + 1
-    for one in found:
-        if not framed.add(one, now, cut=cut):
+    framed.room -= len(frames.header(len(messages), 10 * max(unread, len(messages)))) + 1
+    for msg in messages:
+        if not framed.add(msg, now, cut=cut):
             break
     if framed.shown:
-        head = frames.header(framed.shown, max(unread, len(found)))
+        head = frames.header(framed.shown, max(unread, len(messages)))
         call.out.exactly(f"{head}\n{framed.text}".encode())
     if call.out.fields:
-        printed = found[: framed.shown]
-        for one, (text, left) in zip(printed, frames.shortened(printed, most, cut), strict=True):
-            call.out.record(message(one, text, left), "")
+        printed = messages[: framed.shown]
+        for msg, (text, left) in zip(printed, frames.shortened(printed, most, cut), strict=True):
+            call.out.record(message(msg, text, left), "")
     return framed.whole, framed.shown, framed.room
 
 
@@ -112,15 +112,15 @@ def await_all(call: Call, ids: Sequence[str], wait: float, until: str) -> None:
         left = max(0.0, end - scope.monotonic())
         op = receipts.receipt_now(scope, known, wait=left, until=until, given=wait)
         try:
-            now, found = call.run(op, patience=left)
+            now, latest = call.run(op, patience=left)
         except TimedOut as error:
             late.append(error)
             continue
         answer = None
         if until == "answer":
-            answer = call.run(receipts.answer(scope, found))
+            answer = call.run(receipts.answer(scope, latest))
         if answer is None:
-            receipt(call, found, now)
+            receipt(call, latest, now)
             continue
         whole, _, _ = show(call, [answer], now)
         if whole:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The second signal ends the process at once.
 _TWICE = 2
-# How often the main thread wakes up to handle signals, in seconds.
+# Seconds between two wakeups of the main thread to handle signals.
 _GLANCE = 0.5
 
 # The attributes of a log record that go into the operations log.
@@ -26,7 +26,7 @@ _LOGGED = (
     *("verb", "event", "consumer", "stream", "pid", "exit", "signal", "crash_count"),
     *("window_seconds", "reason", "error", "lost"),
 )
-# Those of failed runs and burials of tasks.
+# The attributes that are logged of failed runs and burials of tasks.
 _OF_RUNS = (
     *("verb", "agent", "project", "queue", "group", "id", "attempt", "outcome", "error"),
     "duration_ms",

@@ -11,7 +11,7 @@ import time
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import SourceFileLoader
 
-# What is imported stays: to look through it for garbage takes a quick verb a twentieth of its time.
+# Modules stay in memory: to search them for garbage takes a quick verb a twentieth of its time.
 _THRESHOLDS = gc.get_threshold()
 gc.set_threshold(20_000, 10, 10)
 
@@ -40,11 +40,11 @@ def _find(name: str, path: Sequence[str] | None = None, target: Any = None) -> A
         file, package = f"{place}/__init__.py", True
         if not os.access(file, os.F_OK):
             return None
-    found = ModuleSpec(name, SourceFileLoader(name, file), origin=file, is_package=package)
-    found.has_location = True
+    spec = ModuleSpec(name, SourceFileLoader(name, file), origin=file, is_package=package)
+    spec.has_location = True
     if package:
-        found.submodule_search_locations = [place]
-    return found
+        spec.submodule_search_locations = [place]
+    return spec
 
 
 # Archives and pytest use other loaders.
@@ -89,7 +89,7 @@ def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    # What is raised here is dropped, too: it must be raised later.
+    # An exception that is raised here is dropped, too: a timer raises it later.
     _signal.signal(_signal.SIGALRM, _signal.default_int_handler)
     _signal.setitimer(_signal.ITIMER_REAL, 0.001)
 
@@ -113,16 +113,16 @@ def run(argv: Sequence[str]) -> int:
         return complete(root())
     from agentbus.commands._parser import parse
 
-    found = parse(argv)
-    if found is None:
+    parsed = parse(argv)
+    if parsed is None:
         from agentbus.commands._click import read
         from agentbus.commands._errors import json_wished
 
         outcome = read(argv, json=json_wished(argv))
         if isinstance(outcome, int):
             return outcome
-        found = outcome
-    return call(*found)
+        parsed = outcome
+    return call(*parsed)
 
 
 def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | None = None) -> int:
@@ -139,9 +139,9 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
             values["flags"] = flags
         if settings is None:
             settings = _settings(verb, flags)
-        made = Call(Args(**values), settings)
-        # What the verb computes (its key, its flags) reaches the log.
-        values = vars(made.args)
+        invocation = Call(Args(**values), settings)
+        # Log the values that the verb computes, too, such as its key and its flags.
+        values = vars(invocation.args)
         waits = verb.waits is not None and _waits(verb.waits, values)
         if waits or settings.log_level == "debug":
             from agentbus.commands import _waiting
@@ -150,12 +150,12 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
             gc.set_threshold(*_THRESHOLDS)
 
             def log(values: dict[str, Any], since: float | None, code: int, outcome: str) -> None:
-                _log(verb, values, made.settings, since, code, outcome)
+                _log(verb, values, invocation.settings, since, code, outcome)
 
-            code = _waiting.run(verb, module, made, began, log, waits=waits)
+            code = _waiting.run(verb, module, invocation, began, log, waits=waits)
         else:
-            code = int(module.run(made) or 0)
-        made.attend()
+            code = int(module.run(invocation) or 0)
+        invocation.attend()
         outcome = "ok" if code == 0 else f"exit {code}"
     except BaseException as error:  # noqa: BLE001 (told, logged, and turned into a code)
         from agentbus.commands._errors import told
@@ -182,7 +182,7 @@ def _settings(verb: Verb, flags: dict[str, Any]) -> Settings:
 
 
 def _waits(how: str, values: dict[str, Any]) -> bool:
-    return not how or any(values.get(one) or values.get("action") == one for one in how.split())
+    return not how or any(values.get(name) or values.get("action") == name for name in how.split())
 
 
 def _no_settings(flags: dict[str, Any]) -> Settings:

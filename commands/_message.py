@@ -57,7 +57,7 @@ def rendered(
 def fields(entry_id: str, named: dict[str, str], project: str | None = None) -> dict[str, object]:
     """Return an entry's fields for JSON."""
     event = named.get("event")
-    found: dict[str, object] = {
+    record: dict[str, object] = {
         "id": entry_id,
         "agent_id": named.get("agent_id", ""),
         "topic": named.get("topic"),
@@ -65,14 +65,14 @@ def fields(entry_id: str, named: dict[str, str], project: str | None = None) -> 
         "timestamp": rfc3339(id_time(entry_id), milliseconds=True),
     }
     if project is not None:
-        found["project"] = project
+        record["project"] = project
     if event is not None:
-        found["event"] = event
+        record["event"] = event
     for key, value in named.items():
-        if key not in _OWN and key not in found:
+        if key not in _OWN and key not in record:
             number = key in _NUMBERS and is_number(value)
-            found[key] = int(value) if number else value
-    return found
+            record[key] = int(value) if number else value
+    return record
 
 
 def line(agent: str, topic: str | None, said: str, *, notice: str | None) -> str:

@@ -10,12 +10,12 @@ _SHOWN = 3
 
 def meant(word: str, known: Iterable[str], surely: Sequence[str] = ()) -> str:
     """Return `; did you mean …?` with what is `surely` near and the nearest known words, or nothing."""
-    found = [*surely[:_SHOWN]] or nearest(word, known)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+    words = [*surely[:_SHOWN]] or nearest(word, known)
+    return f"; did you mean {' or '.join(map(repr, words))}?" if words else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return the known words that a word begins, or else those that resemble it."""
     words = list(dict.fromkeys(known))
-    begun = [one for one in words if len(word.strip("-")) > 1 and one.startswith(word)]
+    begun = [name for name in words if len(word.strip("-")) > 1 and name.startswith(word)]
     return begun[:_SHOWN] or get_close_matches(word, words, n=_SHOWN)

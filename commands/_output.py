@@ -15,7 +15,7 @@ _RED, _RESET = "\x1b[1;31m", "\x1b[0m"
 
 
 class ReaderGone(Exception):
-    """Raised when the reader of stdout has closed it."""
+    """The reader of stdout has closed it."""
 
 
 class Out:

@@ -18,9 +18,9 @@ JSON = Param("--payload-json", "Send the payload as JSON, and refuse what is not
 
 # The characters that JSON begins with.
 _BEGINNINGS = '{["-0123456789tfn'
-# What may be a number that neither 64 bits nor a double hold exactly: a double keeps 15 digits.
+# Numbers without a match are exact in 64 bits or in a double, which keeps 15 digits.
 _SUSPECT = r"[0-9.]{16}|[0-9][eE]"
-# What nobody writes who does not mean a number.
+# A text that is meant as a number, even if it is not one in JSON.
 _NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]*)?"
 _CONSTANTS = ("NaN", "Infinity", "-Infinity")
 
@@ -55,7 +55,7 @@ def json_or_text(text: str) -> Any:
 
 
 class _Inexact(ValueError):
-    """Raised for a number that would lose digits."""
+    """A number would lose digits."""
 
 
 def _exact(text: str) -> Any:
@@ -96,7 +96,7 @@ def _inexact(digits: str) -> NoReturn:
 
 
 def _begins_like_json(text: str) -> bool:
-    found = text.strip(" \t\r\n\ufeff")
-    if found[:1] not in "+-.0123456789":
-        return found[:1] in '{["' or found in _CONSTANTS
-    return found in _CONSTANTS or re.fullmatch(_NUMBER, found) is not None
+    stripped = text.strip(" \t\r\n\ufeff")
+    if stripped[:1] not in "+-.0123456789":
+        return stripped[:1] in '{["' or stripped in _CONSTANTS
+    return stripped in _CONSTANTS or re.fullmatch(_NUMBER, stripped) is not None

@@ -23,7 +23,7 @@ _PASSED_ON = (*_signals.ENDING, signal.SIGHUP)
 
 
 class Share:
-    """What one of several processes reports to their parent, and how many tasks it does at most."""
+    """The share of one of several processes: its reports to the parent, and its limit of tasks."""
 
     def __init__(self, report: Any, number: int, most: int | None) -> None:
         self.number = number
@@ -57,8 +57,8 @@ def keep(call: Call) -> tuple[int, Mapping[str, int]]:
             f" it is replaced in {crash.pause:.3g} s"
         )
 
-    # What the settings say depends on the session and on flags, which the processes do not have. They get
-    # them by a pipe: their arguments would show passwords.
+    # The settings depend on the session and on flags, which the processes do not have. They are passed by a
+    # pipe: arguments would show passwords.
     packed = base64.b64encode(pickle.dumps(settings)).decode()
     values = {name: value for name, value in vars(args).items() if name != "pid"}
     job = {"settings": packed, "values": values}

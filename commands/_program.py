@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentbus.queues.delivery import Delivery
 
     class Watched(Protocol):
-        """What a program runs for: one task, or several together."""
+        """The work of a program: one task, or several together."""
 
         @property
         def id(self) -> str: ...
@@ -42,7 +42,7 @@ _REFUSED = 65
 _TAIL = 4_000
 # Seconds from SIGTERM to SIGKILL.
 _LAST_WORDS = 5.0
-# How often a run checks whether its worker is stopping, in seconds.
+# Seconds between two checks of a run whether its worker is stopping.
 _GLANCE = 0.5
 _PIECE = 65536
 _CANCELLED = "the task was cancelled"
@@ -59,7 +59,7 @@ _LONGEST_RESULTS = 100_000
 
 
 class ProgramFailed(Retry):
-    """Raised when a program failed; a note has the end of its stderr."""
+    """A program failed; a note has the end of its stderr."""
 
     def __init__(self, message: str, stderr: str = "", *, after: float | None = None) -> None:
         super().__init__(message, after=after)
@@ -73,11 +73,11 @@ class ProgramFailed(Retry):
 
 
 class ProgramRefused(ProgramFailed, Bury):
-    """Raised when a program exits with EX_DATAERR: its task must not be retried."""
+    """A program exited with EX_DATAERR: its task must not be retried."""
 
 
 class ProgramStopped(ProgramFailed):
-    """Raised when a program was killed because its worker stops; the task is retried at once."""
+    """A program was killed because its worker stops; the task is retried at once."""
 
     def __init__(self, message: str, stderr: str = "") -> None:
         super().__init__(message, stderr, after=0.0)
@@ -108,7 +108,7 @@ class Program:
 
     @property
     def stopping(self) -> bool:
-        """Whether no more programs should be started."""
+        """Tell whether no more programs should be started."""
         return self._until is not None
 
     def stop(self, grace: float) -> None:
@@ -329,15 +329,15 @@ def _fields(delivery: Delivery) -> dict[str, str]:
     """Return a task's fields as environment variables, without empty ones."""
     # Not the attribute `task`, which reads the whole envelope.
     plain = (name for name in (*_FIELDS, *envelope.META) if name != "task")
-    found = {name: getattr(delivery, name) for name in plain}
-    found |= {"task_id": delivery.id, "task": delivery.task_name}
-    trace = found["traceparent"]
+    fields = {name: getattr(delivery, name) for name in plain}
+    fields |= {"task_id": delivery.id, "task": delivery.task_name}
+    trace = fields["traceparent"]
     named = {"TRACEPARENT": trace} if is_traceparent(trace) else {}
     return named | {
         f"AGENTBUS_{name.upper()}": orjson.dumps(value).decode()
         if isinstance(value, (dict, list))
         else str(value)
-        for name, value in found.items()
+        for name, value in fields.items()
         if value is not None and value != []
     }
 
@@ -346,8 +346,8 @@ def _results(delivery: Delivery) -> dict[str, str]:
     """Return the results of the tasks that a task waited for; nothing if they are too long."""
     if not delivery.after:
         return {}
-    found = orjson.dumps(delivery.results())
-    return {"AGENTBUS_RESULTS": found.decode()} if len(found) <= _LONGEST_RESULTS else {}
+    results = orjson.dumps(delivery.results())
+    return {"AGENTBUS_RESULTS": results.decode()} if len(results) <= _LONGEST_RESULTS else {}
 
 
 def _signal(number: int) -> str:

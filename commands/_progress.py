@@ -52,7 +52,7 @@ class Line:
 
     def show(self, text: str) -> None:
         """Draw a text in place of the one before; a terminal that is gone is not an error."""
-        # Measured for each line: a terminal may be resized, and a wrapped line is not removed whole.
+        # Measure the terminal for each line: it may be resized, and a wrapped line is not removed whole.
         text = plain(text)
         with contextlib.suppress(OSError):
             # A terminal of unknown width says 0.

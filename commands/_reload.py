@@ -1,4 +1,4 @@
-"""How `work --reload` starts its worker again when a Python file has changed."""
+"""Implement `work --reload`: start the worker again when a Python file has changed."""
 
 from __future__ import annotations
 

@@ -30,20 +30,20 @@ def check(call: Call) -> int:
         call.out.warn(f"the module {module!r} registers no schemas")
     try:
         old = _agreed(path, missing=accept)
-        found = differences(old or {}, new)
+        changes = differences(old or {}, new)
     except RecursionError:
         raise UsageError("the schemas are too deep to compare", hint="flatten them") from None
     if accept:
         _write(path, new)
-    for each in found:
+    for each in changes:
         if each.breaks or accept:
             _tell(call, each)
     if accept:
         return 0
-    breaking = sum(each.breaks for each in found)
-    if len(found) > breaking:
+    breaking = sum(each.breaks for each in changes)
+    if len(changes) > breaking:
         call.out.warn(
-            f"{count(len(found) - breaking, 'addition')} that {path!a} does not hold yet;"
+            f"{count(len(changes) - breaking, 'addition')} that {path!a} does not hold yet;"
             " --accept writes them"
         )
     return Unhealthy.exit_code if breaking else 0

@@ -47,8 +47,8 @@ def _create(path: str) -> None:
 
 
 def _prune(folder: str) -> None:
-    with os.scandir(folder) as found:
+    with os.scandir(folder) as files:
         old = time.time() - _KEPT
-        for file in found:
+        for file in files:
             if file.stat(follow_symlinks=False).st_mtime < old:
                 os.unlink(file.path)

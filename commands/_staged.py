@@ -23,16 +23,16 @@ def check(call: Call) -> None:
     paths = staged()
     call.settings.deadline = min(call.settings.deadline, _DEADLINE)
     try:
-        found = call.run(leases.conflicts(call.enter(), paths)) if paths else []
+        conflicts = call.run(leases.conflicts(call.enter(), paths)) if paths else []
     except AgentBusError as error:
         call.out.warn(f"the staged paths were not checked for leases: {error.message}")
         return
-    if not found:
+    if not conflicts:
         return
-    refused = [leases.refusal(path, lease) for path, lease in found]
+    refused = [leases.refusal(path, lease) for path, lease in conflicts]
     for other in refused[1:_NAMED]:
         call.out.warn(other.message)
-    first = leases.refusal(*found[0], len(found) - 1)
+    first = leases.refusal(*conflicts[0], len(conflicts) - 1)
     first.shell_hint = (
         f"leave it out ('git restore --staged {shell_word(f':/{first.path}')}'), or"
         f" {leases.ask_for(first.agent)}"

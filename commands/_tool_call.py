@@ -86,7 +86,7 @@ class ToolCall(Call):
         self.captured = Captured()
         self._out = self.captured
         self._links = links
-        # Called with whether the client took the result: what was read counts as read from then on.
+        # Functions to call with whether the client took the result; they mark what was read.
         self.after: list[Callable[[bool], object]] = []
 
     @property

@@ -1,4 +1,4 @@
-"""What each tool of the MCP server does, by the verbs of the command line."""
+"""The tools of the MCP server, implemented by the verbs of the command line."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def catch_up(call: ToolCall) -> None:
     )
     if read and not peek:
         call.after.append(lambda taken: taken and call.run(inbox.mark(scope, read)))
-    cut = [one.id for one in page.messages[:shown] if one.id not in read]
+    cut = [message.id for message in page.messages[:shown] if message.id not in read]
     if cut and after is None:
         how = f"call catch_up with after={_before(cut)}"
         call.out.warn(f"texts were cut, and are still unread: {how} to read them whole")
-    # What was cut comes again: if that is all, the others never come.
+    # Do not advise to call again if all messages were cut: the same ones would come again.
     if (shown < len(page.messages) or page.more) and (read or peek or after):
         last = page.messages[shown - 1].id
         how = f"with after={last}" if peek or after else "again"
@@ -67,7 +67,7 @@ def catch_up(call: ToolCall) -> None:
 
 def _before(ids: Sequence[str]) -> str:
     """Return the id right before the first of some messages to one agent."""
-    split = [inbox.split_id(one) for one in ids]
+    split = [inbox.split_id(letter_id) for letter_id in ids]
     first = min(position(entry_id) for entry_id, _ in split)
     return inbox.message_id(preceding(first), split[0][1])
 
@@ -83,15 +83,15 @@ def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page 
 def _nearby(call: ToolCall) -> None:
     """Print who is there, and which paths others lease."""
     bus, own = call.bus, call.settings.agent
-    found = [one for one in bus.present(limit=_NEAR + 1) if one.agent != own]
-    here = [f"{word(one.agent)} {one.state or 'seen'}" for one in found[:_NEAR]]
-    more = " and others: call who" if len(found) > _NEAR else ""
+    others = [agent for agent in bus.present(limit=_NEAR + 1) if agent.agent != own]
+    here = [f"{word(agent.agent)} {agent.state or 'seen'}" for agent in others[:_NEAR]]
+    more = " and others: call who" if len(others) > _NEAR else ""
     call.out.record({}, f"Here: {', '.join(here) or 'no other agent'}{more}.")
-    leases = [one for one in bus.leases() if one.agent != own]
+    leases = [agent for agent in bus.leases() if agent.agent != own]
     if leases:
         told = [
-            f"{shown(one.pattern)} by {word(one.agent)} until {of_day(one.until)}"
-            for one in leases[:_NEAR]
+            f"{shown(agent.pattern)} by {word(agent.agent)} until {of_day(agent.until)}"
+            for agent in leases[:_NEAR]
         ]
         more = " and others: call lease" if len(leases) > _NEAR else ""
         call.out.record({}, f"Leased: {', '.join(told)}{more}.")
@@ -109,8 +109,8 @@ def tell(call: ToolCall) -> None:
             urgent=given.get("urgent", False),
         )
         now, sent = call.run(op)
-        for one in sent:
-            _inbox.sent(call, one, now)
+        for msg in sent:
+            _inbox.sent(call, msg, now)
         return
     if given.get("thread") or given.get("urgent"):
         raise UsageError(
@@ -118,8 +118,8 @@ def tell(call: ToolCall) -> None:
         )
     entry_id = call.run(speak.append(scope, text, topic))
     fields = {"id": entry_id, "agent_id": scope.agent, "topic": topic, "message": text}
-    here = [one for one in call.bus.present() if one.agent != scope.agent]
-    away = [word(one.agent) for one in here if one.state != "active"]
+    here = [msg for msg in call.bus.present() if msg.agent != scope.agent]
+    away = [word(msg.agent) for msg in here if msg.state != "active"]
     reach = f"{len(here)} present" + (f", not active: {', '.join(away)}" if away else "")
     call.out.record(fields, f"{entry_id} spoken to all; {reach}")
 
@@ -132,22 +132,22 @@ def ask(call: ToolCall) -> None:
             "ask takes to and text, or the id of an earlier ask", hint="give one or the other"
         )
     if known is None:
-        now, (one,) = call.run(messages.tell_now(scope, [given["to"]], given["text"], ask=True))
-        _inbox.sent(call, one, now)
-        known = one.id
+        now, (posted,) = call.run(messages.tell_now(scope, [given["to"]], given["text"], ask=True))
+        _inbox.sent(call, posted, now)
+        known = posted.id
     wait = call.wait()
     wait = LONGEST_WAIT if wait is None else wait
     op = receipts.receipt_now(scope, known, wait=wait, until="answer")
     try:
-        now, found = call.run(op, patience=wait)
+        now, receipt = call.run(op, patience=wait)
     except TimedOut:
-        now, found = call.run(receipts.receipt_now(scope, known))
-        _inbox.receipt(call, found, now)
+        now, receipt = call.run(receipts.receipt_now(scope, known))
+        _inbox.receipt(call, receipt, now)
         call.out.warn(f"no answer yet; go on, or call ask again with id={known}")
         return
-    answer = call.run(receipts.answer(scope, found))
+    answer = call.run(receipts.answer(scope, receipt))
     if answer is None:
-        _inbox.receipt(call, found, now)
+        _inbox.receipt(call, receipt, now)
         return
     whole, _, _ = _inbox.show(call, [answer], now)
     if whole:
@@ -195,18 +195,18 @@ def note(call: ToolCall) -> None:
             raise UsageError("a note needs a key", hint="give one")
         call.verb("jot", name=key, value=given["text"], tag=[tags])
         return
-    # As JSON: a note of several lines is shown in several lines.
+    # Read the notes as JSON, to show a note of several lines in several lines.
     out = call.captured
     out.json, out.text = True, False
     call.verb("recall", name=key, tag=[tags] if tags else [], max_chars=_LETTERS)
-    for one in out.records:
-        labels = one["tags"]
+    for record in out.records:
+        labels = record["tags"]
         assert isinstance(labels, list)
         about = f" [{','.join(map(word, labels))}]" if labels else ""
-        out.lines.append(f"{word(str(one['key']))}{about} by {word(str(one['agent_id']))}")
-        out.lines += [f"| {escaped(line)}" for line in str(one["value"]).splitlines()]
-        if "truncated" in one:
-            out.lines.append(f"[… {one['truncated']} more letters]")
+        out.lines.append(f"{word(str(record['key']))}{about} by {word(str(record['agent_id']))}")
+        out.lines += [f"| {escaped(line)}" for line in str(record["value"]).splitlines()]
+        if "truncated" in record:
+            out.lines.append(f"[… {record['truncated']} more letters]")
     if not out.records:
         out.lines.append("No note has these tags.")
 
@@ -243,7 +243,7 @@ def work(call: ToolCall) -> None:
     place = "queue" if action in ("take", "put") else "id"
     other = "id" if place == "queue" else "queue"
     if place not in given or other in given:
-        raise UsageError(f"{action} takes {place}, and no {other}", hint=f"give the {place}")
+        raise UsageError(f"{action} takes {place}, not {other}", hint=f"give the {place}")
     body = given.get("body")
     if action == "put":
         if body is None:

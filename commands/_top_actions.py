@@ -1,4 +1,4 @@
-"""What `top --write` does after it has asked: pause, halt, replay, purge; as a person, and said to all."""
+"""Actions of `top --write` after it has asked: pause, halt, replay, purge; as a person, said to all."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def of_project(halted: str | None) -> Action:
     )
 
 
-def of_letter(one: Letter, to: str | None = None) -> Action:
+def of_letter(letter: Letter, to: str | None = None) -> Action:
     """Replay a dead letter, into its own queue or another one."""
 
     def replay(bus: Bus) -> str:
-        queue = bus.queue(one.queue)
-        before = queue.letter(one.id, group=one.group).replayed
-        said = f"dead letter {one.id} of {word(one.queue)}"
+        queue = bus.queue(letter.queue)
+        before = queue.letter(letter.id, group=letter.group).replayed
+        said = f"dead letter {letter.id} of {word(letter.queue)}"
         if before is not None:
             return f"{said} was replayed before, as {before}"
-        return f"{said} replayed as {queue.replay(one.id, group=one.group, to=to)}{_to(to)}"
+        return f"{said} replayed as {queue.replay(letter.id, group=letter.group, to=to)}{_to(to)}"
 
-    return Action(f"replay the dead letter {one.id} of {word(one.queue)}{_to(to)}", replay)
+    return Action(f"replay the dead letter {letter.id} of {word(letter.queue)}{_to(to)}", replay)
 
 
 def of_letters(queue: str, group: str, to: str | None = None) -> Action:
@@ -99,10 +99,10 @@ def of_letters(queue: str, group: str, to: str | None = None) -> Action:
     return Action(f"replay all dead letters of {word(queue)} {word(group)}{_to(to)}", replay)
 
 
-def into(one: Letter) -> Naming:
+def into(letter: Letter) -> Naming:
     """Replay a dead letter into a queue that is asked for."""
-    said = f"replay the dead letter {one.id} of {word(one.queue)} into the queue"
-    return Naming(said, lambda name: of_letter(one, _other(name, one.queue)))
+    said = f"replay the dead letter {letter.id} of {word(letter.queue)} into the queue"
+    return Naming(said, lambda name: of_letter(letter, _other(name, letter.queue)))
 
 
 def all_into(queue: str, group: str) -> Naming:
@@ -111,14 +111,14 @@ def all_into(queue: str, group: str) -> Naming:
     return Naming(said, lambda name: of_letters(queue, group, _other(name, queue)))
 
 
-def purge(one: Letter) -> Action:
+def purge(letter: Letter) -> Action:
     """Delete a dead letter."""
 
     def gone(bus: Bus) -> str:
-        done = bus.queue(one.queue).purge(one.id, group=one.group)
-        return f"dead letter {one.id} of {word(one.queue)} {'purged' if done else 'was gone'}"
+        done = bus.queue(letter.queue).purge(letter.id, group=letter.group)
+        return f"dead letter {letter.id} of {word(letter.queue)} {'purged' if done else 'was gone'}"
 
-    return Action(f"purge the dead letter {one.id} of {word(one.queue)}", gone, one.queue)
+    return Action(f"purge the dead letter {letter.id} of {word(letter.queue)}", gone, letter.queue)
 
 
 def purge_all(queue: str, group: str) -> Action:

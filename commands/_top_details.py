@@ -1,4 +1,4 @@
-"""What `top` opens: a queue with its tasks by state, one task, one dead letter, the fields of a row."""
+"""Details that `top` opens: a queue's tasks by state, one task, one dead letter, the fields of a row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class QueueTasks(Detail):
     @property
     def title(self) -> str:  # type: ignore[override]
         """The queue, its group, and the state that is shown."""
-        states = " ".join(f"[{one}]" if at == self.state else one for at, one in enumerate(STATES))
+        states = " ".join(
+            f"[{state}]" if at == self.state else state for at, state in enumerate(STATES)
+        )
         return f"{word(self.queue)} {word(self.group)}   {states}"
 
     def turn(self, by: int) -> bool:
@@ -69,18 +71,18 @@ class QueueTasks(Detail):
 
     def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
         """Read the queue."""
-        found = dashboard.queue(self.queue)
+        page = dashboard.queue(self.queue)
         lines = []
-        for row in found.rows:
+        for row in page.rows:
             one = row.stats
-            mine = one.group in (self.group, None)
+            own = one.group in (self.group, None)
             text = f"{word(one.group) if one.group else 'no group yet'}: {one.backlog} waiting"
             text += f", {one.pending} held, {one.retrying} retrying, {one.delayed} delayed"
             text += f", {one.dependent} wait for others, {one.dead} dead"
             text += f", {_format.number(one.rate)} done a second"
             text += f", paused {row.paused}" if row.paused is not None else ""
-            lines.append(DetailLine(text, style="bold" if mine else "dim"))
-        for worker in found.workers:
+            lines.append(DetailLine(text, style="bold" if own else "dim"))
+        for worker in page.workers:
             if worker.group == self.group:
                 state = worker.state if worker.alive else "dead"
                 said = f"  worker {word(worker.worker)} {state}, {worker.running} running"
@@ -101,7 +103,7 @@ class QueueTasks(Detail):
         """Return the tasks in a state, and whether these are all or as many as are listed."""
         if state == "all":
             newest = bus.queue(self.queue).inspect(self.group, last=_LISTED)
-            return [self._task(one) for one in newest], True
+            return [self._task(entry) for entry in newest], True
         listed: list[DetailLine] = []
         after: str | None = None
         complete = False
@@ -124,21 +126,21 @@ class QueueTasks(Detail):
         # Letters come newest first.
         return listed[::-1] if state == "buried" else listed, complete
 
-    def _task(self, one: Entry) -> DetailLine:
+    def _task(self, entry: Entry) -> DetailLine:
         return DetailLine(
-            f"{one.id} {one.state}"
-            + (f" {_format.age(one.idle)}" if one.idle is not None else "")
-            + (f" until {rfc3339(one.due)[11:19]}" if one.due is not None else "")
-            + (f" attempts {one.attempts}" if one.attempts else "")
-            + f": {_format.cut(one.error or to_json(one.payload), 200)}",
-            OneTask(one.id, self.group),
+            f"{entry.id} {entry.state}"
+            + (f" {_format.age(entry.idle)}" if entry.idle is not None else "")
+            + (f" until {rfc3339(entry.due)[11:19]}" if entry.due is not None else "")
+            + (f" attempts {entry.attempts}" if entry.attempts else "")
+            + f": {_format.cut(entry.error or to_json(entry.payload), 200)}",
+            OneTask(entry.id, self.group),
         )
 
 
-def _letter(one: Letter) -> DetailLine:
-    text = f"{one.id} attempts {one.attempts}: {_format.cut(one.error, 200)}"
-    text += f" (replayed as {one.replayed})" if one.replayed else ""
-    return DetailLine(text, OneLetter(one), "red")
+def _letter(letter: Letter) -> DetailLine:
+    text = f"{letter.id} attempts {letter.attempts}: {_format.cut(letter.error, 200)}"
+    text += f" (replayed as {letter.replayed})" if letter.replayed else ""
+    return DetailLine(text, OneLetter(letter), "red")
 
 
 class OneTask(Detail):
@@ -151,10 +153,10 @@ class OneTask(Detail):
 
     def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
         """Read the task."""
-        found = bus.task(self.id, group=self.group)
-        lines = [DetailLine(text) for text in described(found)]
-        chain = {"waits for": found.waits_for, "awaited by": found.awaited_by}
-        chain["replayed as"] = (found.replayed,) if found.replayed else ()
+        state = bus.task(self.id, group=self.group)
+        lines = [DetailLine(text) for text in described(state)]
+        chain = {"waits for": state.waits_for, "awaited by": state.awaited_by}
+        chain["replayed as"] = (state.replayed,) if state.replayed else ()
         for name, tasks in chain.items():
             lines += [
                 DetailLine(f"{name} {task}", OneTask(task, self.group), "cyan") for task in tasks
@@ -209,6 +211,6 @@ class Fields(Detail):
         return lines + [DetailLine(text) for text in self.more]
 
 
-def waiter(one: Waiter) -> str:
+def waiter(waiting: Waiter) -> str:
     """Return who waits for a flag, and since when."""
-    return f"{word(one.agent_id)} waits until {one.until} since {rfc3339(one.since)}"
+    return f"{word(waiting.agent_id)} waits until {waiting.until} since {rfc3339(waiting.since)}"

@@ -33,13 +33,13 @@ class KeyReader:
 
     @property
     def waits(self) -> bool:
-        """Whether it depends on what comes next, and on when, which key was pressed: after an escape."""
+        """Tell whether the key is not yet known: an escape may begin a longer sequence."""
         return self._kept == _ESC
 
     def read(self, data: bytes) -> list[str]:
         """Return the keys that are complete."""
         data, self._kept = self._kept + data, b""
-        found = []
+        keys = []
         while data:
             if data.startswith(_ESC):
                 key, size = _sequence(data)
@@ -49,8 +49,8 @@ class KeyReader:
                 self._kept = data
                 break
             data = data[size:]
-            found += [key] if key else []
-        return found
+            keys += [key] if key else []
+        return keys
 
     def rest(self) -> list[str]:
         """Return what was kept, since nothing more came: an escape is a key. Other beginnings are kept."""
@@ -66,7 +66,7 @@ def _sequence(data: bytes) -> tuple[str, int]:
         return "", 0
     if data[1:2] not in _OPENS:
         return "esc", 1
-    known = next((one for one in _SEQUENCES if data.startswith(one)), None)
+    known = next((sequence for sequence in _SEQUENCES if data.startswith(sequence)), None)
     if known is not None:
         return _SEQUENCES[known], len(known)
     # It ends at its first letter or tilde.

@@ -40,70 +40,70 @@ def columns(pane: str, width: int, now: float) -> list[Column]:
     return _TALK if pane == "talk" else _HEALTH
 
 
-def totals(one: Totals) -> str:
+def totals(row: Totals) -> str:
     """Return the line of the totals."""
-    dead = f"+{one.dead_workers}†" if one.dead_workers else ""
+    dead = f"+{row.dead_workers}†" if row.dead_workers else ""
     said = [
-        *(f"backlog {one.backlog:,}", f"held {one.held:,}", f"delayed {one.delayed:,}"),
-        *(f"dead {one.dead:,}", f"{_format.number(one.rate)}/s", f"workers {one.workers}{dead}"),
-        *(f"unread {one.unread:,}", f"flags {one.flags}", f"leases {one.leases}"),
+        *(f"backlog {row.backlog:,}", f"held {row.held:,}", f"delayed {row.delayed:,}"),
+        *(f"dead {row.dead:,}", f"{_format.number(row.rate)}/s", f"workers {row.workers}{dead}"),
+        *(f"unread {row.unread:,}", f"flags {row.flags}", f"leases {row.leases}"),
     ]
-    said += [f"waiting {one.waiters}"] if one.waiters else []
-    said += [f"quarantined {one.quarantined}"] if one.quarantined else []
-    said += [f"after {one.dependent:,}"] if one.dependent else []
-    said += [f"event streams {one.event_streams}"] if one.event_streams else []
+    said += [f"waiting {row.waiters}"] if row.waiters else []
+    said += [f"quarantined {row.quarantined}"] if row.quarantined else []
+    said += [f"after {row.dependent:,}"] if row.dependent else []
+    said += [f"event streams {row.event_streams}"] if row.event_streams else []
     return "  ".join(said)
 
 
-def _name(one: QueueRow) -> str:
-    group = one.stats.group
-    named = word(one.stats.queue) + (f" {word(group)}" if group not in (None, "default") else "")
-    return named + (" ‖" if one.paused is not None else "")
+def _name(row: QueueRow) -> str:
+    group = row.stats.group
+    named = word(row.stats.queue) + (f" {word(group)}" if group not in (None, "default") else "")
+    return named + (" ‖" if row.paused is not None else "")
 
 
-def _trouble(one: QueueRow) -> str:
-    if one.trouble == "no worker":
+def _trouble(row: QueueRow) -> str:
+    if row.trouble == "no worker":
         return _RED
-    return _YELLOW if one.trouble else ""
+    return _YELLOW if row.trouble else ""
 
 
-def _workers(one: QueueRow) -> str:
-    dead = f"+{one.dead_workers}†" if one.dead_workers else ""
-    return f"{one.stats.consumers}{dead}"
+def _workers(row: QueueRow) -> str:
+    dead = f"+{row.dead_workers}†" if row.dead_workers else ""
+    return f"{row.stats.consumers}{dead}"
 
 
 def _queues(bars: int) -> list[Column]:
     def figure(name: str, title: str, rank: int) -> Column:
-        return Column(title, lambda one: str(getattr(one.stats, name)), rank=rank)
+        return Column(title, lambda row: str(getattr(row.stats, name)), rank=rank)
 
     backlog = Column(
         "BACKLOG",
-        lambda one: str(one.stats.backlog) if one.stats.exact else f"{one.stats.backlog}+",
+        lambda row: str(row.stats.backlog) if row.stats.exact else f"{row.stats.backlog}+",
         style=_trouble,
     )
     return [
         Column("QUEUE", _name, left=True, style=_trouble),
         backlog,
-        Column("OLDEST", lambda one: _format.age(one.stats.oldest), rank=2),
+        Column("OLDEST", lambda row: _format.age(row.stats.oldest), rank=2),
         figure("pending", "HELD", 3),
         figure("retrying", "RETRY", 4),
         figure("delayed", "DELAY", 5),
         Column(
             "DEAD",
-            lambda one: str(one.stats.dead),
+            lambda row: str(row.stats.dead),
             rank=1,
-            style=lambda one: _RED if one.stats.dead else "",
+            style=lambda row: _RED if row.stats.dead else "",
         ),
-        Column("WORK", _workers, rank=2, style=lambda one: _RED if one.dead_workers else ""),
-        Column("RATE/s", lambda one: _format.number(one.stats.rate), rank=3),
-        Column("p95", lambda one: _format.share(one.stats.running, "p95"), rank=6),
-        Column("TREND", lambda one: sparkline(one.points, bars), rank=7, left=True, width=bars),
-        Column("AFTER", lambda one: str(one.stats.dependent), rank=9),
-        Column("p50", lambda one: _format.share(one.stats.running, "p50"), rank=10),
-        Column("WAIT p95", lambda one: _format.share(one.stats.waiting, "p95"), rank=11),
+        Column("WORK", _workers, rank=2, style=lambda row: _RED if row.dead_workers else ""),
+        Column("RATE/s", lambda row: _format.number(row.stats.rate), rank=3),
+        Column("p95", lambda row: _format.share(row.stats.running, "p95"), rank=6),
+        Column("TREND", lambda row: sparkline(row.points, bars), rank=7, left=True, width=bars),
+        Column("AFTER", lambda row: str(row.stats.dependent), rank=9),
+        Column("p50", lambda row: _format.share(row.stats.running, "p50"), rank=10),
+        Column("WAIT p95", lambda row: _format.share(row.stats.waiting, "p95"), rank=11),
         Column(
             "TROUBLE",
-            lambda one: f"paused {one.paused}" if one.paused is not None else one.trouble or "",
+            lambda row: f"paused {row.paused}" if row.paused is not None else row.trouble or "",
             left=True,
             rank=8,
             style=_trouble,
@@ -112,34 +112,34 @@ def _queues(bars: int) -> list[Column]:
 
 
 def _agents(now: float) -> list[Column]:
-    def where(one: Presence) -> str:
-        return " ".join(word(part) for part in (one.client, one.branch) if part)
+    def where(agent: Presence) -> str:
+        return " ".join(word(part) for part in (agent.client, agent.branch) if part)
 
     return [
-        Column("AGENT", lambda one: word(one.agent), left=True),
-        Column("STATE", lambda one: one.state or "seen", left=True),
-        Column("SEEN", lambda one: _format.age(now - one.seen), rank=1),
+        Column("AGENT", lambda row: word(row.agent), left=True),
+        Column("STATE", lambda row: row.state or "seen", left=True),
+        Column("SEEN", lambda row: _format.age(now - row.seen), rank=1),
         Column(
-            "UNREAD", lambda one: str(one.unread), style=lambda one: _YELLOW if one.unread else ""
+            "UNREAD", lambda row: str(row.unread), style=lambda row: _YELLOW if row.unread else ""
         ),
-        Column("LEASES", lambda one: str(len(one.leases)), rank=3),
-        Column("DOING", lambda one: one.doing or "", left=True, rank=2),
+        Column("LEASES", lambda row: str(len(row.leases)), rank=3),
+        Column("DOING", lambda row: row.doing or "", left=True, rank=2),
         Column("WHERE", where, left=True, rank=4),
-        Column("HOST", lambda one: word(one.host) if one.host else "", left=True, rank=5),
+        Column("HOST", lambda row: word(row.host) if row.host else "", left=True, rank=5),
     ]
 
 
-def _spoken(one: Any) -> str:
-    if isinstance(one, Left):
-        came = "message came, and is" if one.number == 1 else "messages came, and are"
-        return f"… {one.number:,} more {came} left out"
-    return _message.line(one.agent_id, one.topic, one.text, notice=one.event)
+def _spoken(message: Any) -> str:
+    if isinstance(message, Left):
+        came = "message came, and is" if message.number == 1 else "messages came, and are"
+        return f"… {message.number:,} more {came} left out"
+    return _message.line(message.agent_id, message.topic, message.text, notice=message.event)
 
 
 _TALK = [
     Column(
         "AT",
-        lambda one: "" if isinstance(one, Left) else rfc3339(one.timestamp)[11:19],
+        lambda row: "" if isinstance(row, Left) else rfc3339(row.timestamp)[11:19],
         left=True,
         style=lambda _one: _DIM,
         rank=1,
@@ -148,41 +148,41 @@ _TALK = [
         "SPOKEN",
         _spoken,
         left=True,
-        style=lambda one: _YELLOW if isinstance(one, Left) else _DIM if one.event else "",
+        style=lambda row: _YELLOW if isinstance(row, Left) else _DIM if row.event else "",
     ),
 ]
 _HEALTH = [
     Column(
         "SEVERITY",
-        lambda one: one.severity,
+        lambda row: row.severity,
         left=True,
-        style=lambda one: _RED if one.severity == "critical" else _YELLOW,
+        style=lambda row: _RED if row.severity == "critical" else _YELLOW,
         rank=2,
     ),
-    Column("CHECK", lambda one: one.check, left=True, rank=1),
-    Column("FINDING", lambda one: one.text, left=True),
-    Column("REMEDY", lambda one: one.remedy, left=True, rank=3),
+    Column("CHECK", lambda row: row.check, left=True, rank=1),
+    Column("FINDING", lambda row: row.text, left=True),
+    Column("REMEDY", lambda row: row.remedy, left=True, rank=3),
 ]
 
 
 def _FLAGS(now: float) -> list[Column]:  # noqa: N802
     return [
-        Column("WHAT", lambda one: one.what, left=True),
-        Column("STATE", lambda one: one.state, left=True),
-        Column("BY", lambda one: word(one.by) if one.by else "", left=True),
+        Column("WHAT", lambda row: row.what, left=True),
+        Column("STATE", lambda row: row.state, left=True),
+        Column("BY", lambda row: word(row.by) if row.by else "", left=True),
         Column(
             "AGE",
-            lambda one: _format.age(None if one.at is None else now - one.at),
+            lambda row: _format.age(None if row.at is None else now - row.at),
             rank=2,
         ),
-        Column("ENDS", lambda one: one.ends, left=True, rank=1),
+        Column("ENDS", lambda row: row.ends, left=True, rank=1),
         Column(
             "WAITING",
-            lambda one: str(one.waiting) if one.waiting else "",
+            lambda row: str(row.waiting) if row.waiting else "",
             style=lambda _one: _YELLOW,
             rank=3,
         ),
-        Column("WHY", lambda one: one.why, left=True, rank=4),
+        Column("WHY", lambda row: row.why, left=True, rank=4),
     ]
 
 
@@ -202,9 +202,9 @@ class Held:
         self.waiters: list[Any] = []
 
 
-def _held(found: Snapshot) -> list[Held]:
+def _held(snapshot: Snapshot) -> list[Held]:
     rows = []
-    for lease in found.leases:
+    for lease in snapshot.leases:
         row = Held(
             f"lease {lease.pattern} {lease.agent}",
             shown(lease.pattern),
@@ -214,11 +214,11 @@ def _held(found: Snapshot) -> list[Held]:
         )
         row.ends, row.why, row.item = of_day(lease.until), lease.why or "", lease
         rows.append(row)
-    for flag in found.flags:
+    for flag in snapshot.flags:
         row = Held(f"flag {flag.flag}", word(flag.flag), flag.state, flag.agent_id, flag.timestamp)
         row.ends = "" if flag.ttl is None else f"in {_format.age(flag.ttl)}"
         row.why, row.item = flag.note or "", flag
-        row.waiters = [one for one in found.waiters if one.flag == flag.flag]
+        row.waiters = [waiter for waiter in snapshot.waiters if waiter.flag == flag.flag]
         row.waiting = len(row.waiters)
         rows.append(row)
     # In the order of both lists, of which only the first rows are read.
@@ -226,44 +226,44 @@ def _held(found: Snapshot) -> list[Held]:
     return sorted(rows, key=lambda row: (-bool(row.waiting), order.get(row.state, 2), row.what))
 
 
-def rows(pane: str, found: Snapshot, spoken: Sequence[Any], match: str) -> list[Any]:
+def rows(pane: str, snapshot: Snapshot, spoken: Sequence[Any], match: str) -> list[Any]:
     """Return the rows of a pane; `match` is the filter, which the snapshot's own rows have passed."""
     if pane == "queues":
-        return [*found.queues]
+        return [*snapshot.queues]
     if pane == "agents":
-        return [*found.agents]
+        return [*snapshot.agents]
     if pane == "flags and leases":
-        return _held(found)
-    listed: Sequence[Any] = spoken if pane == "talk" else found.health.findings
-    return [one for one in listed if not match or match.casefold() in _words(one).casefold()]
+        return _held(snapshot)
+    listed: Sequence[Any] = spoken if pane == "talk" else snapshot.health.findings
+    return [row for row in listed if not match or match.casefold() in _words(row).casefold()]
 
 
-def _words(one: Any) -> str:
-    if isinstance(one, Left):
+def _words(row: Any) -> str:
+    if isinstance(row, Left):
         return ""
-    return " ".join(str(getattr(one, name) or "") for name in one.__match_args__)
+    return " ".join(str(getattr(row, name) or "") for name in row.__match_args__)
 
 
-def key(pane: str, one: Any) -> object:
+def key(pane: str, row: Any) -> object:
     """Return what identifies a row of a pane from frame to frame."""
     if pane == "queues":
-        return one.stats.queue, one.stats.group
+        return row.stats.queue, row.stats.group
     if pane == "agents":
-        return one.agent
+        return row.agent
     if pane == "flags and leases":
-        return one.key
+        return row.key
     if pane == "talk":
-        return id(one) if isinstance(one, Left) else one.id
-    return one.check, one.subject
+        return id(row) if isinstance(row, Left) else row.id
+    return row.check, row.subject
 
 
-def opened(pane: str, one: Any) -> Detail | None:
+def opened(pane: str, row: Any) -> Detail | None:
     """Return what opens when a row is chosen."""
     if pane == "queues":
-        return details.QueueTasks(one.stats.queue, one.stats.group or "default")
-    if isinstance(one, Left):
+        return details.QueueTasks(row.stats.queue, row.stats.group or "default")
+    if isinstance(row, Left):
         return None
-    if isinstance(one, Held):
-        return details.Fields(one.what, one.item, [details.waiter(each) for each in one.waiters])
+    if isinstance(row, Held):
+        return details.Fields(row.what, row.item, [details.waiter(each) for each in row.waiters])
     title = {"agents": "agent", "talk": "message", "health": "finding"}[pane]
-    return details.Fields(title, one)
+    return details.Fields(title, row)

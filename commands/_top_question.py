@@ -1,4 +1,4 @@
-"""What `top --write` asks on the last line before a key acts: for y, or for a name to be typed."""
+"""The question of `top --write` on the last line before a key acts: for y, or for a typed name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter
 
-# What keys do with a dead letter, and with all of a queue's.
+# Actions of keys on a dead letter, and on all of a queue's.
 _OF_ONE: dict[str, Callable[[Letter], Action | Naming]] = {
     "r": actions.of_letter,
     "c": actions.into,
@@ -93,7 +93,7 @@ def question(
     `row` is the chosen queue of the pane, `at` the detail that is open, `chosen` what its line opens.
     """
     about: Action | Naming | None = None
-    letter = next((one.letter for one in (chosen, at) if isinstance(one, OneLetter)), None)
+    letter = next((detail.letter for detail in (chosen, at) if isinstance(detail, OneLetter)), None)
     if key == "H":
         about = actions.of_project(halted)
     elif key == "p" and row is not None:

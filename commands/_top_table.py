@@ -120,16 +120,16 @@ def line(text: str, width: int, style: str = "") -> Text:
 
 def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     """Return text in lines of at most a width; the following ones are indented."""
-    found, rest, room = [], plain(text), max(8, width)
+    lines, rest, room = [], plain(text), max(8, width)
     while cell_len(rest) > room:
         end = room
         while cell_len(rest[:end]) > room:
             end -= 1
         at = rest.rfind(" ", len(indent) + 1, end)
         end = at if at > 0 else end
-        found.append(rest[:end])
+        lines.append(rest[:end])
         rest = indent + rest[end:].lstrip(" ")
-    return [*found, rest]
+    return [*lines, rest]
 
 
 def sparkline(points: Sequence[float], width: int) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentbus.commands._top_view import FrameRequest
     from agentbus.dashboard import Dashboard, Snapshot
 
-# How long to wait for the rest of what a key sends, in seconds: a lone escape is the key Esc.
+# Seconds to wait for the rest of a key's sequence: a lone escape is the key Esc.
 _REST = 0.05
 
 
@@ -75,8 +75,8 @@ class Reader:
     def take(self) -> list[tuple[Snapshot | None, object, object]]:
         """Return the frames that have come: snapshot, detail, and its lines; or None, when, and why."""
         with self._changed:
-            found, self._frames = self._frames, []
-        return found
+            frames, self._frames = self._frames, []
+        return frames
 
     def end(self) -> None:
         """Read no more."""
@@ -99,9 +99,9 @@ class Reader:
                 self._act(self._person, action)
             due = time.monotonic() + self._view.every
             try:
-                found = self._dashboard.snapshot(**wanted.rows, messages=READ)
+                snapshot = self._dashboard.snapshot(**wanted.rows, messages=READ)
                 frame: tuple[Snapshot | None, object, object] = (
-                    *(found, wanted.detail),
+                    *(snapshot, wanted.detail),
                     self._lines(wanted),
                 )
             except AgentBusError as error:
@@ -170,12 +170,12 @@ def show(
                     return
                 if keys in ready:
                     os.read(keys, 1024)
-                for found, one, two in reader.take():
-                    if found is None:
-                        view.lost(last, str(two))
+                for snapshot, detail, rest in reader.take():
+                    if snapshot is None:
+                        view.lost(last, str(rest))
                     else:
                         last = time.time()
-                        view.frame(found, one, two)  # type: ignore[arg-type]
+                        view.frame(snapshot, detail, rest)  # type: ignore[arg-type]
                 if view.confirmed is not None:
                     reader.do(view.confirmed)
                     view.confirmed = None
@@ -193,7 +193,7 @@ def _pressed(typed: KeyReader, ready: list[int]) -> list[str] | None:
     if 0 in ready:
         data = os.read(0, 1024)
         return typed.read(data) if data else None
-    # Where a frame has come, the rest of a key may still do so.
+    # If only a frame has come, the rest of a key may still come.
     return [] if ready else typed.rest()
 
 

@@ -1,4 +1,4 @@
-"""What `top` shows: the frame that was read last, a pane of it, and what was opened."""
+"""The screen of `top`: the frame that was read last, a pane of it, and the opened details."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STYLES = {"critical": "bold white on red", "warning": "black on yellow", "healt
 
 
 class FrameRequest:
-    """What the reader is to read next."""
+    """A request of what the reader is to read next."""
 
     def __init__(self, rows: dict[str, RowRange], detail: Detail | None) -> None:
         self.rows = rows
@@ -46,7 +46,7 @@ class View:
 
     def __init__(self, every: float, *, writes: bool = False) -> None:
         self.every = every
-        # Whether keys act; the action that is asked about, the one to do, and what was done last.
+        # `writes`: keys act. The action that is asked about, the one to do, and the result of the last one.
         self.writes = writes
         self.asked: Question | None = None
         self.confirmed: Action | None = None
@@ -69,14 +69,14 @@ class View:
 
     # -- frames --
 
-    def frame(self, found: Snapshot, detail: Detail | None, lines: list[DetailLine]) -> None:
+    def frame(self, snapshot: Snapshot, detail: Detail | None, lines: list[DetailLine]) -> None:
         """Show a new frame."""
         first = self.found is None
-        self.found, self.blind, self._came = found, None, time.time()
-        if found.missed:
-            self._spoken.append(Left(found.missed))
-        self._spoken.extend(found.messages)
-        if first and not found.totals.queues:
+        self.found, self.blind, self._came = snapshot, None, time.time()
+        if snapshot.missed:
+            self._spoken.append(Left(snapshot.missed))
+        self._spoken.extend(snapshot.messages)
+        if first and not snapshot.totals.queues:
             self.pane = "agents"
         if self.stack and detail is self.stack[-1]:
             self.lines = lines
@@ -117,20 +117,20 @@ class View:
         """Return the rows to show, how many match in all, and the number of the first one."""
         assert self.found is not None
         pane = self.pane
-        found = panes.rows(pane, self.found, self._spoken, self.filters[pane])
+        rows = panes.rows(pane, self.found, self._spoken, self.filters[pane])
         if pane in ("queues", "agents"):
             known = self.found.matching[pane]
-            return found[: self.rows_shown], max(known, len(found)), self._from[pane]
-        known, start = len(found), self._from[pane]
+            return rows[: self.rows_shown], max(known, len(rows)), self._from[pane]
+        known, start = len(rows), self._from[pane]
         if pane == "flags and leases":
             known = self.found.matching["flags"] + self.found.matching["leases"]
         if pane == "talk" and self._follows:
-            start = max(0, len(found) - self.rows_shown)
+            start = max(0, len(rows) - self.rows_shown)
         start = max(0, min(start, known - 1))
         self._from[pane] = start
         # Rows of another page are shown when they have come.
-        read = start if start < len(found) else max(0, len(found) - self.rows_shown)
-        return found[read : read + self.rows_shown], known, start
+        read = start if start < len(rows) else max(0, len(rows) - self.rows_shown)
+        return rows[read : read + self.rows_shown], known, start
 
     def _keep_selected(self) -> None:
         """Keep the cursor at its row, where the order has changed."""
@@ -299,51 +299,51 @@ class View:
     def printed(self, width: int, shown: Sequence[str]) -> Iterator[str]:
         """Yield the lines of one frame with these panes, without styles."""
         assert self.found is not None
-        for one in (self._verdict(width, self._came), line(panes.totals(self.found.totals), width)):
-            yield one.plain.rstrip()
+        for row in (self._verdict(width, self._came), line(panes.totals(self.found.totals), width)):
+            yield row.plain.rstrip()
         for self.pane in shown:
             yield ""
             yield self.pane
             rows, _, _ = self._rows()
             columns = panes.columns(self.pane, width, self.found.at)
-            for one in table(columns, rows, width, None) if rows else [Text("none")]:
-                yield one.plain.rstrip()
+            for row in table(columns, rows, width, None) if rows else [Text("none")]:
+                yield row.plain.rstrip()
 
     def _verdict(self, width: int, now: float) -> Text:
-        found = self.found
-        assert found is not None
+        snapshot = self.found
+        assert snapshot is not None
         if self.blind is not None:
             at, why = self.blind
             said = f" BLIND for {_format.age(now - at)} since {rfc3339(at)[11:19]} "
-            return line(f"{said} {found.project}: {why}", width, "bold white on red")
-        status = found.health.status
+            return line(f"{said} {snapshot.project}: {why}", width, "bold white on red")
+        status = snapshot.health.status
         text = Text(no_wrap=True)
         text.append(f" {status} ", _STYLES.get(status, ""))
-        said = f" {found.project}  {rfc3339(found.at)[11:19]}  read in {_format.age(found.took)}"
+        said = f" {snapshot.project}  {rfc3339(snapshot.at)[11:19]}  read in {_format.age(snapshot.took)}"
         late = now - self._came
         said += f", {_format.age(late)} ago" if late > 2 * self.every + 1 else ""
-        said += f"  halted {found.halted}" if found.halted is not None else ""
+        said += f"  halted {snapshot.halted}" if snapshot.halted is not None else ""
         said += (
-            f"  {found.missed:,} {'message' if found.missed == 1 else 'messages'} left out"
-            if found.missed
+            f"  {snapshot.missed:,} {'message' if snapshot.missed == 1 else 'messages'} left out"
+            if snapshot.missed
             else ""
         )
-        if found.health_age > 2 * self.every + 1:
-            said += f"  verdict {_format.age(found.health_age)} old"
-        if found.oldest_part > 2 * self.every + 1:
-            said += f"  lists up to {_format.age(found.oldest_part)} old"
+        if snapshot.health_age > 2 * self.every + 1:
+            said += f"  verdict {_format.age(snapshot.health_age)} old"
+        if snapshot.oldest_part > 2 * self.every + 1:
+            said += f"  lists up to {_format.age(snapshot.oldest_part)} old"
         text.append_text(line(said, max(0, width - len(status) - 2), "bold"))
         return text
 
     def _tabs(self, width: int) -> Text:
         assert self.found is not None
-        found = self.found
+        snapshot = self.found
         numbers: dict[str, int | str] = {
-            "agents": found.totals.agents,
+            "agents": snapshot.totals.agents,
             "talk": "",
-            "queues": found.totals.queues,
-            "flags and leases": found.totals.flags + found.totals.leases,
-            "health": len(found.health.findings) or "",
+            "queues": snapshot.totals.queues,
+            "flags and leases": snapshot.totals.flags + snapshot.totals.leases,
+            "health": len(snapshot.health.findings) or "",
         }
         text = Text(no_wrap=True)
         for number, pane in enumerate(PANES, 1):
@@ -375,14 +375,14 @@ class View:
         return lines + [line("", width)] * (height - len(lines))
 
     def _detail(self, width: int, height: int) -> list[Text]:
-        title = " > ".join(one.title for one in self.stack[-2:])
+        title = " > ".join(row.title for row in self.stack[-2:])
         shown: list[Text] = []
         at = 0
-        for number, one in enumerate(self.lines):
+        for number, row in enumerate(self.lines):
             if number == self._line:
                 at = len(shown)
-            for part in wrapped(one.text, width):
-                drawn = line(part, width, one.style)
+            for part in wrapped(row.text, width):
+                drawn = line(part, width, row.style)
                 if number == self._line:
                     drawn.stylize("reverse")
                 shown.append(drawn)

@@ -1,4 +1,4 @@
-"""How `work MODULE:TASKS` runs typed tasks."""
+"""Run typed tasks for `work MODULE:TASKS`."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def _tell_totals(
 
 
 def _tasks(path: str) -> Tasks:
-    found = _working.loaded(path, "tasks")
-    if not isinstance(found, Tasks):
+    registry = _working.loaded(path, "tasks")
+    if not isinstance(registry, Tasks):
         raise UsageError(
-            f"{path!r} is a {type(found).__name__}, not an agentbus.Tasks",
+            f"{path!r} is a {type(registry).__name__}, not an agentbus.Tasks",
             hint="name the registry of the tasks; a queue needs a program after --, or --handler",
         )
-    return found
+    return registry

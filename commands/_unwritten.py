@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from agentbus.core.errors import AgentBusError
 
-# What verbs and their actions do before they print, in one step. Others print first, or change nothing.
+# Changes that verbs and their actions make in one step before they print; others print first.
 _DONE = {
     "announce": "the flag was taken",
     "satisfy": "the flag was satisfied",
@@ -46,13 +46,13 @@ _DONE_WITH = {
     "clear": ("force", "the project's keys were removed"),
     "pause": ("queue", "the queue was paused"),
 }
-# What is done step by step, and printed in between.
+# Verbs that work step by step, and print in between.
 _STEPWISE = ("ask", "dlq purge", "dlq replay", "flow replay", "lease", "rerun")
 _HEARS = ("inbox", "overhear")
 
 
 class Unwritten(AgentBusError):
-    """Raised when stdout cannot be written, such as on a full disk."""
+    """Stdout cannot be written, such as on a full disk."""
 
 
 def explained(error: AgentBusError, verb: str, values: Mapping[str, object]) -> AgentBusError:
@@ -64,9 +64,9 @@ def explained(error: AgentBusError, verb: str, values: Mapping[str, object]) -> 
     option, with_it = _DONE_WITH.get(verb, ("", ""))
     done = _DONE.get(name) or (with_it if values.get(option) else "")
     if name in _STEPWISE or (name == "publish" and values.get("lines")):
-        found, then = "; a part of it may be done", "; look before you repeat it"
+        effect, then = "; a part of it may be done", "; look before you repeat it"
     elif done:
-        found, then = f"; {done}", "; do not repeat it"
+        effect, then = f"; {done}", "; do not repeat it"
     else:
-        found, then = "", "; what was not printed stays unheard" if verb in _HEARS else ""
-    return Unwritten(f"{error.message}{found}", hint=f"{error.hint}{then}")
+        effect, then = "", "; what was not printed stays unheard" if verb in _HEARS else ""
+    return Unwritten(f"{error.message}{effect}", hint=f"{error.hint}{then}")

@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 def fields(record: Any, *names: str) -> dict[str, Any]:
     """Return a value's fields for JSON, or those named; a nested value becomes an object."""
-    found = {}
+    values = {}
     for name in names or record.__match_args__:
         value = getattr(record, name)
         if hasattr(value, "__match_args__"):
             value = fields(value)
         elif isinstance(value, tuple):
-            value = [fields(one) if hasattr(one, "__match_args__") else one for one in value]
-        found[name] = value
-    return found
+            value = [fields(item) if hasattr(item, "__match_args__") else item for item in value]
+        values[name] = value
+    return values
 
 
-def note(out: Out, found: Note, *, value: bool) -> None:
+def note(out: Out, written: Note, *, value: bool) -> None:
     """Print a note, with or without its value."""
-    out.record(*of_note(found, value=value))
+    out.record(*of_note(written, value=value))
 
 
-def of_note(found: Note, *, value: bool) -> tuple[dict[str, Any], str]:
+def of_note(record: Note, *, value: bool) -> tuple[dict[str, Any], str]:
     """Return a note's fields for JSON and its line of text, with or without its value."""
-    at = rfc3339(found.timestamp)
-    shown: dict[str, Any] = {"key": found.key}
+    at = rfc3339(record.timestamp)
+    shown: dict[str, Any] = {"key": record.key}
     if value:
-        shown["value"] = found.value
-    shown |= {"agent_id": found.author, "timestamp": at, "tags": list(found.tags)}
-    shown["author"] = found.author
-    head = word(found.key) + (f" [{','.join(map(word, found.tags))}]" if found.tags else "")
-    return shown, f"{head} {found.value}" if value else f"{head} {word(found.author)} {at}"
+        shown["value"] = record.value
+    shown |= {"agent_id": record.author, "timestamp": at, "tags": list(record.tags)}
+    shown["author"] = record.author
+    head = word(record.key) + (f" [{','.join(map(word, record.tags))}]" if record.tags else "")
+    return shown, f"{head} {record.value}" if value else f"{head} {word(record.author)} {at}"
 
 
 def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
@@ -63,12 +63,12 @@ def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
     shown = fields(state) | {"timestamp": at}
     if waiting:
         shown["waiting"] = [
-            {"until": one.until, "agent_id": one.agent_id, "since": rfc3339(one.since)}
-            for one in waiting
+            {"until": waiter.until, "agent_id": waiter.agent_id, "since": rfc3339(waiter.since)}
+            for waiter in waiting
         ]
         text += "".join(
-            f"; {word(one.agent_id)} waits until {one.until} since {rfc3339(one.since)}"
-            for one in waiting
+            f"; {word(waiter.agent_id)} waits until {waiter.until} since {rfc3339(waiter.since)}"
+            for waiter in waiting
         )
     out.record(shown, text)
 
@@ -92,22 +92,22 @@ def completion(out: Out, met: Completion) -> None:
     out.record(shown, text)
 
 
-def result(out: Out, task_id: str, found: object) -> None:
+def result(out: Out, task_id: str, returned: object) -> None:
     """Print a task's result: text unchanged, other values as JSON, None as nothing."""
     if out.json:
-        out.record({"task_id": task_id, "result": found}, "")
-    elif found is not None:
-        value(out, found)
+        out.record({"task_id": task_id, "result": returned}, "")
+    elif returned is not None:
+        value(out, returned)
 
 
-def value(out: Out, found: object) -> None:
+def value(out: Out, content: object) -> None:
     """Print a value as text: text unchanged, other values as JSON."""
-    if isinstance(found, str):
-        out.exactly(found.encode() if found.endswith("\n") else found.encode() + b"\n")
+    if isinstance(content, str):
+        out.exactly(content.encode() if content.endswith("\n") else content.encode() + b"\n")
     else:
         import orjson
 
-        out.record({}, orjson.dumps(found).decode())
+        out.record({}, orjson.dumps(content).decode())
 
 
 def number(wanted: str, fits: Callable[[float], bool]) -> Convert:
@@ -115,11 +115,11 @@ def number(wanted: str, fits: Callable[[float], bool]) -> Convert:
 
     def convert(text: str) -> float:
         try:
-            found = float(text)
+            converted = float(text)
         except ValueError:
-            found = float("nan")
-        if not (text.isascii() and fits(found)):
+            converted = float("nan")
+        if not (text.isascii() and fits(converted)):
             raise ValueError(f"{text!r} is not {wanted}")
-        return found
+        return converted
 
     return convert

@@ -1,4 +1,4 @@
-"""What the views of a project have in common: they name it, and report if it does not exist."""
+"""Common code of the views of a project: they name it, and report if it does not exist."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def warn_if_empty(out: Out, bus: Bus) -> bool:
     return True
 
 
-def empty(call: Call, found: Sequence[object]) -> None:
+def empty(call: Call, records: Sequence[object]) -> None:
     """Report on stderr each record of the bus's own that another program wrote, if nothing was found."""
-    if found:
+    if records:
         return
-    for one in call.bus.runner.run(foreign_keys.examine(call.bus.scope), verb="health"):
-        call.out.warn(one.text)
+    for finding in call.bus.runner.run(foreign_keys.examine(call.bus.scope), verb="health"):
+        call.out.warn(finding.text)
 
 
 def _missing(bus: Bus) -> NotFound:

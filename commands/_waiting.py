@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Last = Callable[[int, str], None]
 
 _NAMES = {_signal.SIGTERM: "SIGTERM", _signal.SIGHUP: "SIGHUP"}
-# What is to be logged before the process is left at once.
+# Functions to call before the process is left at once: they log.
 _last_words: list[Last] = []
 
 

@@ -1,4 +1,4 @@
-"""What all kinds of `work` share: signals, pauses, webhooks, and loading of Python objects."""
+"""Common code of all kinds of `work`: signals, pauses, webhooks, and loading of Python objects."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def until_told(
 def tell_of_pauses(call: Call, takes: Callable[[str], bool]) -> None:
     """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
     for order in call.bus.paused():
-        mine = order.name == call.bus.agent
+        concerned = order.name == call.bus.agent
         if order.kind == "queue":
-            mine = takes(order.name or "")
-        if mine and order.kind in ("queue", "agent"):
+            concerned = takes(order.name or "")
+        if concerned and order.kind in ("queue", "agent"):
             by = f" by {word(order.by)}" if order.by else ""
             why = f": {order.why}" if order.why else ""
             call.out.warn(f"{named(order.kind, order.name)} is paused{by}{why}; it waits")
@@ -103,15 +103,15 @@ def loaded(path: str, what: str) -> Any:
         raise UsageError(f"{path!r} names no {what}", hint="write it as module:function")
     sys.path.insert(0, os.getcwd())
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except Exception as error:
         raise UsageError(
             f"the {what} {path!r} cannot be loaded ({type(error).__name__}: {error})",
             hint="correct it, or start this where its module can be found",
         ) from error
-    return found
+    return target
 
 
 def _leave(code: int) -> None:

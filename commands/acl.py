@@ -44,7 +44,7 @@ def run(call: Call) -> None:
     args, bus = call.args, call.bus
     _together.check(VERB, args)
     # No connection is opened: the URL says whether the server is a cluster.
-    found = rule(
+    access = rule(
         bus.project,
         user=args.user,
         read_only=args.read_only,
@@ -53,13 +53,13 @@ def run(call: Call) -> None:
         cluster=bus.backend.wraps,
         password=_password() if args.password_stdin else None,
     )
-    fields = _values.fields(found, "user", "project", "read_only", "role", "functions") | {
-        "rule": found.words
+    fields = _values.fields(access, "user", "project", "read_only", "role", "functions") | {
+        "rule": access.words
     }
-    call.out.record(fields, found.line() if args.file else found.command())
+    call.out.record(fields, access.line() if args.file else access.command())
     if not args.password_stdin:
         call.out.warn(
-            f"the rule has no password: a user {found.user!a} without one cannot log in;"
+            f"the rule has no password: a user {access.user!a} without one cannot log in;"
             " --password-stdin reads one and prints its digest"
         )
 

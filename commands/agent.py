@@ -72,7 +72,7 @@ def run(call: Call) -> None:
     elif action == "get":
         _get(call, args.name)
     else:
-        is_worker = any(one.worker == args.name for one in call.bus.workers())
+        is_worker = any(worker.worker == args.name for worker in call.bus.workers())
         _order_to(call, {"worker" if is_worker else "agent": args.name})
 
 
@@ -86,45 +86,45 @@ def _order_to(call: Call, subject: dict[str, str]) -> None:
         show_confirmed(out, bus.pause(**subject, why=args.why, wait=wait), wait)
     else:
         wait = GRACE if args.wait is None else args.wait
-        found = bus.delete(**subject, wait=wait)
-        text = f"{named(kind, name)}: {len(found.gone)} gone"
-        text += f", {count(found.handed_over, 'task')} handed over" if found.handed_over else ""
-        out.record({"name": name, **_values.fields(found)}, text)
-        if found.unconfirmed:
+        deleted = bus.delete(**subject, wait=wait)
+        text = f"{named(kind, name)}: {len(deleted.gone)} gone"
+        text += f", {count(deleted.handed_over, 'task')} handed over" if deleted.handed_over else ""
+        out.record({"name": name, **_values.fields(deleted)}, text)
+        if deleted.unconfirmed:
             raise TimedOut(
-                f"{' and '.join(map(word, found.unconfirmed))} still ran after {wait:g} s",
+                f"{' and '.join(map(word, deleted.unconfirmed))} still ran after {wait:g} s",
                 hint="they stop when their running tasks are finished",
             )
 
 
 def _list(call: Call) -> None:
-    found = call.bus.who(all=call.args.all)
-    if not found:
+    agents = call.bus.who(all=call.args.all)
+    if not agents:
         _views.must_exist(call)
-        _views.empty(call, found)
-    for one in found:
-        _show_agent(call.out, one)
+        _views.empty(call, agents)
+    for agent in agents:
+        _show_agent(call.out, agent)
 
 
 def _get(call: Call, name: str) -> None:
-    out, found = call.out, call.bus.workers()
-    chosen = [one for one in found if one.worker == name] or [
-        one for one in found if one.agent_id == name
+    out, workers = call.out, call.bus.workers()
+    chosen = [worker for worker in workers if worker.worker == name] or [
+        worker for worker in workers if worker.agent_id == name
     ]
     if not chosen:
         raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
-    for one in chosen:
+    for worker in chosen:
         if out.json:
-            out.record(_fields(one), "")
+            out.record(_fields(worker), "")
             continue
-        for title, value in _fields(one).items():
+        for title, value in _fields(worker).items():
             if value is not None:
                 out.record({}, f"{title.replace('_', ' '):<11} {_said(value)}")
 
 
-def _fields(one: Registered) -> dict[str, object]:
-    times = {"last_seen": rfc3339(one.seen), "started": rfc3339(one.started)}
-    fields = {**_values.fields(one), **times, "age": round(one.age, 3)}
+def _fields(worker: Registered) -> dict[str, object]:
+    times = {"last_seen": rfc3339(worker.seen), "started": rfc3339(worker.started)}
+    fields = {**_values.fields(worker), **times, "age": round(worker.age, 3)}
     del fields["seen"]
     return fields
 
@@ -133,8 +133,8 @@ def _said(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _show_agent(out: Out, one: Attendee) -> None:
-    flags = None if one.flags is None else list(one.flags)
+def _show_agent(out: Out, agent: Attendee) -> None:
+    flags = None if agent.flags is None else list(agent.flags)
     tasks = [
         {
             "task_id": held.id,
@@ -142,35 +142,35 @@ def _show_agent(out: Out, one: Attendee) -> None:
             "group": held.group,
             "until": rfc3339(held.until, milliseconds=True),
         }
-        for held in one.tasks
+        for held in agent.tasks
     ]
-    talk: dict[str, object] = {"heard": one.heard, "unheard": one.unheard, "flags": flags}
+    talk: dict[str, object] = {"heard": agent.heard, "unheard": agent.unheard, "flags": flags}
     talk["tasks"] = tasks
     if out.json:
-        for worker in one.workers:
+        for worker in agent.workers:
             out.record(_fields(worker) | talk, "")
-        if not one.workers:
-            at = None if one.seen is None else rfc3339(one.seen)
-            out.record({"agent_id": one.agent_id, "last_seen": at} | talk, "")
+        if not agent.workers:
+            at = None if agent.seen is None else rfc3339(agent.seen)
+            out.record({"agent_id": agent.agent_id, "last_seen": at} | talk, "")
         return
-    known = [word(one.agent_id), one.state or "no worker"]
-    known += [] if one.age is None else [f"seen {_format.age(one.age)} ago"]
-    known += [f"{one.unheard} unheard"] if one.unheard else []
+    known = [word(agent.agent_id), agent.state or "no worker"]
+    known += [] if agent.age is None else [f"seen {_format.age(agent.age)} ago"]
+    known += [f"{agent.unheard} unheard"] if agent.unheard else []
     known += [f"holds {' '.join(map(word, flags))}"] if flags else []
     out.record({}, ", ".join(known))
-    for worker in one.workers:
+    for worker in agent.workers:
         out.record({}, f"    {_line(worker)}", red="" if worker.alive else " dead, ")
-    for held in one.tasks:
+    for held in agent.tasks:
         until = f"by hand until {rfc3339(held.until)}"
         out.record({}, f"    {word(held.queue)} {word(held.group)} holds {held.id} {until}")
 
 
-def _line(one: Registered) -> str:
+def _line(row: Registered) -> str:
     """Format a worker on one line: queue and state first, and its name last, for copying."""
-    state = one.state if one.alive else "dead"
-    figures = f"{one.running} running, {one.done} done, {one.failed} failed"
-    figures += "" if one.lag is None else f", {one.lag} to do"
-    span = f"since {_format.age(one.age + one.seen - one.started)}" if one.started else "since -"
-    text = f"{word(one.queue)} {word(one.group)} {state}, {figures}, {span}"
-    text += "" if one.alive else f", silent {_format.age(one.age)}"
-    return f"{text}: {word(one.worker)}" + (f", paused {plain(one.paused)}" if one.paused else "")
+    state = row.state if row.alive else "dead"
+    figures = f"{row.running} running, {row.done} done, {row.failed} failed"
+    figures += "" if row.lag is None else f", {row.lag} to do"
+    span = f"since {_format.age(row.age + row.seen - row.started)}" if row.started else "since -"
+    text = f"{word(row.queue)} {word(row.group)} {state}, {figures}, {span}"
+    text += "" if row.alive else f", silent {_format.age(row.age)}"
+    return f"{text}: {word(row.worker)}" + (f", paused {plain(row.paused)}" if row.paused else "")

@@ -176,28 +176,28 @@ def _n(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-def _of(value: int | None, one: str, many: str | None = None) -> str:
+def _of(value: int | None, singular: str, many: str | None = None) -> str:
     """Format a number with its noun."""
-    return f"{_n(value)} {one if value == 1 else many or one + 's'}"
+    return f"{_n(value)} {singular if value == 1 else many or singular + 's'}"
 
 
 _VERIFIED: dict[str, Callable[[Verified], str]] = {
-    "STREAM": lambda one: word(one.stream),
-    "ROWS": lambda one: _n(one.rows),
-    "LOST": lambda one: _n(one.lost),
-    "ADDED": lambda one: _n(one.added),
-    "TWICE": lambda one: _n(one.duplicates),
-    "MISSING": lambda one: _n(one.missing),
-    "GONE": lambda one: _n(one.gone),
-    "": lambda one: "ok" if one.ok else "WRONG",
+    "STREAM": lambda stream: word(stream.stream),
+    "ROWS": lambda stream: _n(stream.rows),
+    "LOST": lambda stream: _n(stream.lost),
+    "ADDED": lambda stream: _n(stream.added),
+    "TWICE": lambda stream: _n(stream.duplicates),
+    "MISSING": lambda stream: _n(stream.missing),
+    "GONE": lambda stream: _n(stream.gone),
+    "": lambda stream: "ok" if stream.ok else "WRONG",
 }
 _STATUS: dict[str, Callable[[StreamStatus], str]] = {
-    "STREAM": lambda one: word(one.stream),
-    "ROWS": lambda one: _n(one.rows),
-    "LOST": lambda one: _n(one.lost),
-    "LAG": lambda one: _n(one.lag),
-    "BEHIND": lambda one: age(one.behind) if one.lag else "-",
-    "LAST ID": lambda one: one.last_id,
+    "STREAM": lambda stream: word(stream.stream),
+    "ROWS": lambda stream: _n(stream.rows),
+    "LOST": lambda stream: _n(stream.lost),
+    "LAG": lambda stream: _n(stream.lag),
+    "BEHIND": lambda stream: age(stream.behind) if stream.lag else "-",
+    "LAST ID": lambda stream: stream.last_id,
 }
 
 
@@ -267,46 +267,46 @@ def _verify(call: Call, path: str) -> int:
         state = check(path, project=reader.scope.keys.project)
         reader.run(server_time(reader.scope))
     with _spark.session(call, path) as spark, _verifying(call, spark, state):
-        found = verify(spark, call.settings, path)
+        streams = verify(spark, call.settings, path)
     _format.show(
-        call.out, found, _VERIFIED, lambda one: {**_values.fields(one), "ok": one.ok}, left=1
+        call.out, streams, _VERIFIED, lambda row: {**_values.fields(row), "ok": row.ok}, left=1
     )
-    for one in found:
-        _tell_differences(call, one)
-    wrong = [stream.stream for stream in found if not stream.ok]
+    for row in streams:
+        _tell_differences(call, row)
+    wrong = [stream.stream for stream in streams if not stream.ok]
     if wrong:
         be = "is" if len(wrong) == 1 else "are"
         call.out.warn(
-            f"{len(wrong)} of {_of(len(found), 'stream')} {be} not archived as they should be"
+            f"{len(wrong)} of {_of(len(streams), 'stream')} {be} not archived as they should be"
         )
     return 6 if wrong else 0
 
 
-def _tell_differences(call: Call, found: Verified) -> None:
+def _tell_differences(call: Call, stream: Verified) -> None:
     """Name the entries that only the server or only the archive has."""
     told = (
-        ("entries are not archived as they are on the server", found.missing, found.missing_ids),
-        ("archived entries are not on the server, and not trimmed", found.gone, found.gone_ids),
+        ("entries are not archived as they are on the server", stream.missing, stream.missing_ids),
+        ("archived entries are not on the server, and not trimmed", stream.gone, stream.gone_ids),
     )
     for what, number, ids in told:
         if number:
             more = ", …" if number > len(ids) else ""
-            call.out.warn(f"{word(found.stream)}: {_n(number)} {what}: {', '.join(ids)}{more}")
+            call.out.warn(f"{word(stream.stream)}: {_n(number)} {what}: {', '.join(ids)}{more}")
 
 
 def _status(call: Call, path: str) -> None:
     from agentbus.pipeline.archives.verify import status  # needs the extra `pipeline`
 
-    found = status(call.settings, path)
+    standing = status(call.settings, path)
     if call.out.json:
-        call.out.record(_values.fields(found) | {"lag": found.lag}, "")
+        call.out.record(_values.fields(standing) | {"lag": standing.lag}, "")
         return
     call.out.record(
         {},
-        f"{found.path}: version {found.version} of {found.project}, {_of(found.rows, 'row')} in"
-        f" {_of(found.files, 'file')}, {_n(found.bytes)} bytes; {_n(found.lag)} to come",
+        f"{standing.path}: version {standing.version} of {standing.project}, {_of(standing.rows, 'row')} in"
+        f" {_of(standing.files, 'file')}, {_n(standing.bytes)} bytes; {_n(standing.lag)} to come",
     )
-    _format.show(call.out, found.streams, _STATUS, left=1)
+    _format.show(call.out, standing.streams, _STATUS, left=1)
 
 
 def _release(call: Call, path: str) -> None:

@@ -39,10 +39,10 @@ def run(call: Call) -> None:
     text = body("payload", args.payload, None, call.settings.max_body)
     if not text:
         raise InvalidPayload("the payload is empty", hint="send at least a word, or null")
-    found = call.bus.answer(
+    answer = call.bus.answer(
         args.queue,
         _payload.read(text, as_text=args.text, as_json=args.payload_json),
         args.timeout,
         **_envelope.fields(args),
     )
-    _values.result(call.out, found.id, found.result)
+    _values.result(call.out, answer.id, answer.result)

@@ -91,124 +91,124 @@ def run(call: Call) -> None:
 
 
 def _list(call: Call) -> None:
-    found = call.bus.streams(limit=_MOST + 1)
-    if len(found) > _MOST:
-        last = found.pop()
+    streams = call.bus.streams(limit=_MOST + 1)
+    if len(streams) > _MOST:
+        last = streams.pop()
         call.out.warn(
             f"only the first {_MOST:,} streams were looked at; those from {word(last.key)} on are"
             " left out"
         )
-    used = {one.queue for one in found if one.kind == "queue" and one.length}
+    used = {stream.queue for stream in streams if stream.kind == "queue" and stream.length}
     shown = [
-        one
-        for one in found
-        if one.kind != "queue"
-        or one.length
+        stream
+        for stream in streams
+        if stream.kind != "queue"
+        or stream.length
         # A queue in which nothing is shows its first stream.
-        or (one.priority == "normal" and one.queue not in used)
+        or (stream.priority == "normal" and stream.queue not in used)
     ]
     _table(call, shown, _STREAMS, "no streams", left=1)
 
 
 def _table(
     call: Call,
-    found: Sequence[T],
+    records: Sequence[T],
     columns: Mapping[str, Callable[[T], str]],
     nothing: str,
     *,
     left: int,
 ) -> None:
-    if not found:
+    if not records:
         _views.must_exist(call)
-    _views.head(call, "" if found else nothing)
+    _views.head(call, "" if records else nothing)
     _format.show(
         call.out,
-        found,
+        records,
         columns,
-        lambda one: _views.named(call) | _values.fields(one),
+        lambda row: _views.named(call) | _values.fields(row),
         left=left,
     )
 
 
-def _what(one: StreamInfo) -> str:
-    if one.kind == "queue":
-        return word(one.queue or "") + ("" if one.priority == "normal" else f" ({one.priority})")
-    if one.kind == "dead letters":
-        return f"{word(one.queue or '')} (dead letters of {word(one.group or '')})"
-    return one.kind
+def _what(info: StreamInfo) -> str:
+    if info.kind == "queue":
+        return word(info.queue or "") + ("" if info.priority == "normal" else f" ({info.priority})")
+    if info.kind == "dead letters":
+        return f"{word(info.queue or '')} (dead letters of {word(info.group or '')})"
+    return info.kind
 
 
 _STREAMS: dict[str, Callable[[StreamInfo], str]] = {
     "STREAM": _what,
-    "LENGTH": lambda one: str(one.length),
-    "OLDEST": lambda one: _format.age(one.oldest),
-    "NEWEST": lambda one: _format.age(one.newest),
-    "FIRST ID": lambda one: one.first_id or "-",
-    "LAST ID": lambda one: one.last_id or "-",
+    "LENGTH": lambda row: str(row.length),
+    "OLDEST": lambda row: _format.age(row.oldest),
+    "NEWEST": lambda row: _format.age(row.newest),
+    "FIRST ID": lambda row: row.first_id or "-",
+    "LAST ID": lambda row: row.last_id or "-",
 }
 
 
 def _stats(call: Call) -> None:
-    found = call.bus.stats(call.args.queue, limit=_MOST + 1)
-    names = sorted({one.queue for one in found})
+    figures = call.bus.stats(call.args.queue, limit=_MOST + 1)
+    names = sorted({row.queue for row in figures})
     if len(names) > _MOST:
-        found = [one for one in found if one.queue != names[-1]]
+        figures = [row for row in figures if row.queue != names[-1]]
         call.out.warn(
             f"only {_MOST:,} queues are shown; those from {word(names[-1])} on are left out:"
             " name one to see it"
         )
     if call.args.queue is not None and not call.out.json:
-        for one in found:
-            _detail(call, one)
+        for row in figures:
+            _detail(call, row)
         return
-    _table(call, found, _STATS, "no queues", left=2)
+    _table(call, figures, _STATS, "no queues", left=2)
 
 
-def _backlog(one: QueueStats | Group) -> str:
-    return str(one.backlog) if one.exact else f"{one.backlog}+"
+def _backlog(row: QueueStats | Group) -> str:
+    return str(row.backlog) if row.exact else f"{row.backlog}+"
 
 
 _STATS: dict[str, Callable[[QueueStats], str]] = {
-    "QUEUE": lambda one: word(one.queue),
-    "GROUP": lambda one: word(one.group) if one.group else "-",
+    "QUEUE": lambda row: word(row.queue),
+    "GROUP": lambda row: word(row.group) if row.group else "-",
     "BACKLOG": _backlog,
-    "OLDEST": lambda one: _format.age(one.oldest),
-    "HELD": lambda one: str(one.pending),
-    "RETRY": lambda one: str(one.retrying),
-    "DELAYED": lambda one: str(one.delayed),
-    "AFTER": lambda one: str(one.dependent),
-    "DEAD": lambda one: _format.critical(str(one.dead), one.dead > 0),
-    "WORKERS": lambda one: _format.critical(str(one.consumers), one.lag > 0 and one.consumers == 0),
-    "RATE/s": lambda one: _format.number(one.rate),
-    "RUN p95": lambda one: _format.share(one.running, "p95"),
-    "WAIT p95": lambda one: _format.share(one.waiting, "p95"),
+    "OLDEST": lambda row: _format.age(row.oldest),
+    "HELD": lambda row: str(row.pending),
+    "RETRY": lambda row: str(row.retrying),
+    "DELAYED": lambda row: str(row.delayed),
+    "AFTER": lambda row: str(row.dependent),
+    "DEAD": lambda row: _format.critical(str(row.dead), row.dead > 0),
+    "WORKERS": lambda row: _format.critical(str(row.consumers), row.lag > 0 and row.consumers == 0),
+    "RATE/s": lambda row: _format.number(row.rate),
+    "RUN p95": lambda row: _format.share(row.running, "p95"),
+    "WAIT p95": lambda row: _format.share(row.waiting, "p95"),
 }
 
 
-def _detail(call: Call, one: QueueStats) -> None:
+def _detail(call: Call, row: QueueStats) -> None:
     """Print every figure of a queue and a group, one a line."""
-    by_priority = ", ".join(f"{name} {count}" for name, count in one.by_priority.items() if count)
-    oldest = "" if one.oldest is None else f", the oldest for {_format.age(one.oldest)}"
+    by_priority = ", ".join(f"{name} {count}" for name, count in row.by_priority.items() if count)
+    oldest = "" if row.oldest is None else f", the oldest for {_format.age(row.oldest)}"
     held = (
-        "" if one.oldest_pending is None else f", the longest for {_format.age(one.oldest_pending)}"
+        "" if row.oldest_pending is None else f", the longest for {_format.age(row.oldest_pending)}"
     )
     rows = {
         "project": call.bus.project,
-        "queue": word(one.queue),
-        "group": word(one.group) if one.group else "none yet",
-        "backlog": _backlog(one) + (f" ({by_priority}){oldest}" if one.backlog else ""),
-        "held": f"{one.pending}{held}",
-        "workers": f"{one.consumers} live",
-        "retrying": str(one.retrying),
-        "delayed": str(one.delayed),
-        "waits for others": str(one.dependent),
-        "dead": str(one.dead),
-        "rate": f"{_format.number(one.rate)} done a second",
-        "attempts": "-" if one.attempts is None else f"{one.attempts:.2f} for each task",
-        "running": _format.durations(one.running),
-        "waiting": _format.durations(one.waiting),
-        "counters": _counts(one.counters),
-        "worked": _counts(one.worked),
+        "queue": word(row.queue),
+        "group": word(row.group) if row.group else "none yet",
+        "backlog": _backlog(row) + (f" ({by_priority}){oldest}" if row.backlog else ""),
+        "held": f"{row.pending}{held}",
+        "workers": f"{row.consumers} live",
+        "retrying": str(row.retrying),
+        "delayed": str(row.delayed),
+        "waits for others": str(row.dependent),
+        "dead": str(row.dead),
+        "rate": f"{_format.number(row.rate)} done a second",
+        "attempts": "-" if row.attempts is None else f"{row.attempts:.2f} for each task",
+        "running": _format.durations(row.running),
+        "waiting": _format.durations(row.waiting),
+        "counters": _counts(row.counters),
+        "worked": _counts(row.worked),
     }
     _format.pairs(call.out, rows)
 
@@ -218,19 +218,19 @@ def _counts(counters: Mapping[str, int]) -> str:
 
 
 def _groups(call: Call) -> None:
-    out, found = call.out, call.bus.queue(call.args.queue).groups()
-    _views.head(call, "" if found else f"no groups of {word(call.args.queue)}")
-    for one in found:
-        text = f"{word(one.group)}: {_backlog(one)} waiting, {one.pending} held, {one.retrying} retrying"
-        text += f", {one.dead} dead"
-        text += "" if one.oldest is None else f"; oldest {_format.age(one.oldest)}"
+    out, groups = call.out, call.bus.queue(call.args.queue).groups()
+    _views.head(call, "" if groups else f"no groups of {word(call.args.queue)}")
+    for row in groups:
+        text = f"{word(row.group)}: {_backlog(row)} waiting, {row.pending} held, {row.retrying} retrying"
+        text += f", {row.dead} dead"
+        text += "" if row.oldest is None else f"; oldest {_format.age(row.oldest)}"
         last = ", ".join(
-            f"{name} {found}" for name, found in one.last_ids.items() if found != "0-0"
+            f"{name} {last_id}" for name, last_id in row.last_ids.items() if last_id != "0-0"
         )
-        fields = _views.named(call) | _values.fields(one)
+        fields = _views.named(call) | _values.fields(row)
         out.record(fields, text + (f"; delivered up to {last}" if last else ""))
         if not out.json:
-            for consumer in one.consumers:
+            for consumer in row.consumers:
                 about = f"{consumer.pending} held, silent for {_format.age(consumer.idle)}"
                 out.record({}, f"    {word(consumer.name)}: {about}")
 
@@ -240,31 +240,31 @@ def _inspect(call: Call) -> None:
     group = "default" if args.group is None else args.group
     limit = 20 if args.limit is None else args.limit
     queue = call.bus.queue(args.queue)
-    found = queue.inspect(group, last=args.last, start=args.start, limit=limit)
-    _views.head(call, "" if found else f"no tasks of {word(args.queue)}")
-    for one in found:
-        published = rfc3339(one.published, milliseconds=True)
-        fields = _views.named(call) | {"task_id": one.id, "timestamp": published}
-        fields |= _values.fields(one)
+    entries = queue.inspect(group, last=args.last, start=args.start, limit=limit)
+    _views.head(call, "" if entries else f"no tasks of {word(args.queue)}")
+    for entry in entries:
+        published = rfc3339(entry.published, milliseconds=True)
+        fields = _views.named(call) | {"task_id": entry.id, "timestamp": published}
+        fields |= _values.fields(entry)
         del fields["id"], fields["published"]
-        fields["due"] = None if one.due is None else rfc3339(one.due, milliseconds=True)
-        out.record(fields, _line(one))
+        fields["due"] = None if entry.due is None else rfc3339(entry.due, milliseconds=True)
+        out.record(fields, _line(entry))
 
 
-def _line(one: Entry) -> str:
-    text, agent = f"{one.id} {one.state}", taker(one.holder)
+def _line(entry: Entry) -> str:
+    text, agent = f"{entry.id} {entry.state}", taker(entry.holder)
     if agent is not None:
         text += f", held by hand by {word(agent)}"
-    if one.due is not None:
-        text += f" until {rfc3339(one.due)}"
-    if agent is None and one.holder is not None and one.idle is not None:
-        text += f" by {word(one.holder)} for {_format.age(one.idle)}"
-    if one.attempts is not None:
-        text += f", attempts {one.attempts}"
-    elif one.deliveries is not None and one.deliveries > 1:
-        text += f", delivered {one.deliveries} times"
-    said = one.error or orjson.dumps(one.payload).decode()
-    return f"{text}: {'malformed: ' if one.error else ''}{_format.cut(said, 200)}"
+    if entry.due is not None:
+        text += f" until {rfc3339(entry.due)}"
+    if agent is None and entry.holder is not None and entry.idle is not None:
+        text += f" by {word(entry.holder)} for {_format.age(entry.idle)}"
+    if entry.attempts is not None:
+        text += f", attempts {entry.attempts}"
+    elif entry.deliveries is not None and entry.deliveries > 1:
+        text += f", delivered {entry.deliveries} times"
+    said = entry.error or orjson.dumps(entry.payload).decode()
+    return f"{text}: {'malformed: ' if entry.error else ''}{_format.cut(said, 200)}"
 
 
 def _delete(call: Call) -> None:

@@ -84,11 +84,11 @@ def _once(call: Call, consumers: list[Consumer]) -> None:
 
 
 def _show(call: Call, consumer: Consumer, counts: Counter[str]) -> None:
-    mine = consumer.registration
-    fields: dict[str, object] = {"consumer": mine.name, "stream": mine.stream}
+    declaration = consumer.registration
+    fields: dict[str, object] = {"consumer": declaration.name, "stream": declaration.stream}
     fields.update((name, counts[name]) for name in _COUNTS)
     parts = [f"{counts[name]} {name}" for name in _COUNTS if counts[name] or name == "handled"]
-    call.out.record(fields, f"{mine.name}: {', '.join(parts)}")
+    call.out.record(fields, f"{declaration.name}: {', '.join(parts)}")
 
 
 def _chosen(module: str, name: str | None) -> list[Registration]:

@@ -81,18 +81,18 @@ def run(call: Call) -> None:
     if args.action == "purge":
         _purge(call, queue)
         return
-    found = _found(call, queue)
+    letters = _found(call, queue)
     if args.action == "list" and not args.ids:
-        found = _existing(call, queue, found)
-    for one in found:
+        letters = _existing(call, queue, letters)
+    for letter in letters:
         if args.action == "replay":
-            task_id = queue.replay(one.id, group=args.group, to=args.to)
-            fields = {"id": one.id, "queue": args.to or one.queue, "task_id": task_id}
-            call.out.record(fields, f"{one.id} replayed as {task_id}")
+            task_id = queue.replay(letter.id, group=args.group, to=args.to)
+            fields = {"id": letter.id, "queue": args.to or letter.queue, "task_id": task_id}
+            call.out.record(fields, f"{letter.id} replayed as {task_id}")
         elif args.action == "show" and not call.out.json:
-            _show(call.out, one)
+            _show(call.out, letter)
         else:
-            _list(call.out, one, whole_of_it=args.action == "show")
+            _list(call.out, letter, whole_of_it=args.action == "show")
 
 
 def _found(call: Call, queue: Queue) -> Iterator[Letter]:
@@ -100,43 +100,43 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
     args = call.args
     if args.ids:
         # Read all of them first: if one does not exist, nothing is done.
-        named = [queue.letter(one, group=args.group) for one in args.ids]
-        found: Iterable[Letter] = (
-            one for one in named if args.match is None or args.match in one.error
+        named = [queue.letter(letter, group=args.group) for letter in args.ids]
+        letters: Iterable[Letter] = (
+            letter for letter in named if args.match is None or args.match in letter.error
         )
     else:
-        found = queue.each_dead_letter(args.group, after=args.after, match=args.match)
+        letters = queue.each_dead_letter(args.group, after=args.after, match=args.match)
         if args.action == "replay":
-            found = filter(is_to_be_replayed, found)
+            letters = filter(is_to_be_replayed, letters)
         elif args.action == "list" and not args.replayed:
-            found = (one for one in found if one.replayed is None)
+            letters = (letter for letter in letters if letter.replayed is None)
     if args.replayed:
-        found = (one for one in found if one.replayed is not None)
+        letters = (letter for letter in letters if letter.replayed is not None)
     if args.action != "list" or args.ids:
-        yield from found
+        yield from letters
         return
     if args.limit is not None:
-        yield from islice(found, args.limit)
+        yield from islice(letters, args.limit)
         return
     last = None
-    for one in islice(found, _SHOWN):
-        last = one.id
-        yield one
-    if last is not None and next(iter(found), None) is not None:
+    for letter in islice(letters, _SHOWN):
+        last = letter.id
+        yield letter
+    if last is not None and next(iter(letters), None) is not None:
         call.out.warn(f"there are more; print them with --after {last}")
 
 
-def _existing(call: Call, queue: Queue, found: Iterator[Letter]) -> Iterator[Letter]:
+def _existing(call: Call, queue: Queue, letters: Iterator[Letter]) -> Iterator[Letter]:
     """Yield letters; raise `NotFound` if there is none because the queue does not exist."""
-    first = next(found, None)
+    first = next(letters, None)
     if first is not None:
         yield first
-        yield from found
+        yield from letters
         return
     _views.must_exist(call)
     queues = call.bus.queues()
     # The name may be one under which several queues have their letters.
-    if all(call.args.queue not in (one, call.bus.policy(one).dead_letters) for one in queues):
+    if all(call.args.queue not in (name, call.bus.policy(name).dead_letters) for name in queues):
         queue.groups()
 
 
@@ -154,45 +154,45 @@ def _purge(call: Call, queue: Queue) -> None:
         )
 
 
-def _list(out: Out, one: Letter, *, whole_of_it: bool) -> None:
-    fields = _values.fields(one, "id", "queue", "group", "task_id")
-    fields["priority"] = (one.fields or {}).get("priority", "normal")
-    fields |= {"attempts": one.attempts, "timestamp": one.failed_at}
-    fields |= _values.fields(one, "error", "replayed", "payload")
+def _list(out: Out, letter: Letter, *, whole_of_it: bool) -> None:
+    fields = _values.fields(letter, "id", "queue", "group", "task_id")
+    fields["priority"] = (letter.fields or {}).get("priority", "normal")
+    fields |= {"attempts": letter.attempts, "timestamp": letter.failed_at}
+    fields |= _values.fields(letter, "error", "replayed", "payload")
     if whole_of_it:
         fields |= {
-            "original_id": one.original_id,
-            "traceback": one.traceback,
-            "envelope": _envelope(one),
+            "original_id": letter.original_id,
+            "traceback": letter.traceback,
+            "envelope": _envelope(letter),
         }
-    tries = "1 attempt" if one.attempts == 1 else f"{one.attempts} attempts"
-    text = f"{one.id} {one.task_id or one.original_id} after {tries}"
-    text += f" at {one.failed_at}" if one.failed_at else ""
-    text += f": {one.error}"
-    out.record(fields, text + (f" (replayed as {one.replayed})" if one.replayed else ""))
+    tries = "1 attempt" if letter.attempts == 1 else f"{letter.attempts} attempts"
+    text = f"{letter.id} {letter.task_id or letter.original_id} after {tries}"
+    text += f" at {letter.failed_at}" if letter.failed_at else ""
+    text += f": {letter.error}"
+    out.record(fields, text + (f" (replayed as {letter.replayed})" if letter.replayed else ""))
 
 
-def _show(out: Out, one: Letter) -> None:
+def _show(out: Out, letter: Letter) -> None:
     rows: dict[str, object] = {
-        "letter": one.id,
-        "task": one.task_id or one.original_id,
-        "queue": f"{word(one.queue)}, group {word(one.group)}",
-        "attempts": one.attempts,
-        "failed": one.failed_at,
-        "replayed": one.replayed,
-        "error": one.error,
-        "payload": orjson.dumps(one.payload).decode(),
+        "letter": letter.id,
+        "task": letter.task_id or letter.original_id,
+        "queue": f"{word(letter.queue)}, group {word(letter.group)}",
+        "attempts": letter.attempts,
+        "failed": letter.failed_at,
+        "replayed": letter.replayed,
+        "error": letter.error,
+        "payload": orjson.dumps(letter.payload).decode(),
     }
-    rows |= {key.replace("_", " "): value for key, value in _envelope(one).items()}
+    rows |= {key.replace("_", " "): value for key, value in _envelope(letter).items()}
     _format.pairs(out, rows)
-    for line in one.traceback.splitlines():
+    for line in letter.traceback.splitlines():
         out.record({}, f"    {line}")
 
 
-def _envelope(one: Letter) -> dict[str, Any]:
+def _envelope(letter: Letter) -> dict[str, Any]:
     """Return the task's envelope without its payload."""
     try:
-        found = orjson.loads((one.fields or {}).get("meta", "{}"))
+        envelope = orjson.loads((letter.fields or {}).get("meta", "{}"))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return envelope if isinstance(envelope, dict) else {}

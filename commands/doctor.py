@@ -33,10 +33,10 @@ def run(call: Call) -> int:
             red="failed" if finding.status == "failed" else "",
         )
     if not away:
-        for client, status, found, advice in _clients():
+        for client, status, figure, advice in _clients():
             check = f"install {client}"
-            fields = {"check": check, "status": status, "found": found, "remedy": advice}
-            text = f"{status:8}{check}: {found}{f'; {advice}' if advice else ''}"
+            fields = {"check": check, "status": status, "found": figure, "remedy": advice}
+            text = f"{status:8}{check}: {figure}{f'; {advice}' if advice else ''}"
             call.out.record(fields, text)
     return Unhealthy.exit_code if failed else 0
 
@@ -56,9 +56,9 @@ def _clients() -> Iterator[tuple[str, str, str, str | None]]:
         return
     for client in clients:
         wrong = 0
-        for one in check.check(place, [client], quick=True):
-            if one.status != "ok":
+        for finding in check.check(place, [client], quick=True):
+            if finding.status != "ok":
                 wrong += 1
-                yield client, "warning", f"{one.check}: {one.found}", one.remedy
+                yield client, "warning", f"{finding.check}: {finding.found}", finding.remedy
         if not wrong:
             yield client, "ok", "its hooks and tools work", None

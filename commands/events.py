@@ -118,8 +118,8 @@ def _send(call: Call) -> None:
 
     ledger = _events.ledger(call)
     with ledger.committing("an event was sent") as connection:
-        found = send_event(connection, stream, kind, payload, metadata=metadata, ledger=ledger)
-    call.out.record({"event_uuid": found, "stream": stream, "event_type": kind}, found)
+        event_uuid = send_event(connection, stream, kind, payload, metadata=metadata, ledger=ledger)
+    call.out.record({"event_uuid": event_uuid, "stream": stream, "event_type": kind}, event_uuid)
 
 
 def _object(what: str, text: str) -> dict[str, Any]:
@@ -129,17 +129,17 @@ def _object(what: str, text: str) -> dict[str, Any]:
         raise ValueError(f"{name} is not JSON")
 
     try:
-        found = json.loads(text, parse_constant=constant)
+        value = json.loads(text, parse_constant=constant)
     except (ValueError, RecursionError) as error:
         why = "it is too deep" if isinstance(error, RecursionError) else error
         raise InvalidPayload(
             f"the {what} is not JSON ({why})", hint="give an object, as in '{\"order\": 7}'"
         ) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InvalidPayload(
             f"the {what} is not a JSON object", hint="give one, as in '{\"order\": 7}'"
         )
-    return found
+    return value
 
 
 _STATUS: dict[str, Callable[[LeaseStanding], str]] = {
@@ -158,13 +158,13 @@ def _status(call: Call) -> None:
     words(call, "")
     from agentbus.events import standing  # needs the extra `events`
 
-    found = [lease for one in standing(_events.ledger(call)) for lease in one.roles]
+    leases = [lease for row in standing(_events.ledger(call)) for lease in row.roles]
     if call.args.name is not None:
-        found = [lease for lease in found if lease.role == call.args.name]
+        leases = [lease for lease in leases if lease.role == call.args.name]
     _format.show(
-        call.out, found, _STATUS, lambda one: _values.fields(one) | {"alert": one.alert}, left=3
+        call.out, leases, _STATUS, lambda row: _values.fields(row) | {"alert": row.alert}, left=3
     )
-    _events.warn_of_readers(call, found)
+    _events.warn_of_readers(call, leases)
 
 
 def _parked(call: Call) -> None:
@@ -183,11 +183,11 @@ def _parked(call: Call) -> None:
 
     ledger = _events.ledger(call)
     if doing in ("list", "show"):
-        found = events.parked(
+        parked = events.parked(
             ledger, args.name, ids, after=args.after or 0, limit=args.limit or 100
         )
-        for one in found:
-            _show(call, one, whole_of_it=doing == "show")
+        for event in parked:
+            _show(call, event, whole_of_it=doing == "show")
         return
     done = (events.retry if doing == "retry" else events.drop)(ledger, args.name, ids)
     said = "will be tried again" if doing == "retry" else "dropped"
@@ -203,32 +203,32 @@ def _id(text: str) -> int:
         ) from None
 
 
-def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
-    event, since = one.event, rfc3339(one.parked_at)
+def _show(call: Call, parked: Parked, *, whole_of_it: bool) -> None:
+    event, since = parked.event, rfc3339(parked.parked_at)
     if whole_of_it and not call.out.json:
         rows = {
-            "parked": one.id,
-            "consumer": one.consumer,
+            "parked": parked.id,
+            "consumer": parked.consumer,
             "stream": f"{event.stream_name}, entry {event.redis_id}",
             "event": f"{event.event_type} {event.event_uuid}",
-            "attempts": one.attempts,
+            "attempts": parked.attempts,
             "since": since,
-            "error": one.error,
+            "error": parked.error,
             "payload": orjson.dumps(event.payload).decode(),
             "metadata": orjson.dumps(event.metadata).decode(),
         }
         _format.pairs(call.out, rows)
         return
     fields: dict[str, object] = {
-        "id": str(one.id),
-        "consumer": one.consumer,
+        "id": str(parked.id),
+        "consumer": parked.consumer,
         "stream": event.stream_name,
         "event_uuid": event.event_uuid,
         "event_type": event.event_type,
-        "attempts": one.attempts,
+        "attempts": parked.attempts,
         "timestamp": since,
-        "error": one.error,
-        "retrying": one.waits,
+        "error": parked.error,
+        "retrying": parked.waits,
     }
     if whole_of_it:
         fields |= {
@@ -237,9 +237,9 @@ def _show(call: Call, one: Parked, *, whole_of_it: bool) -> None:
             "payload": event.payload,
             "metadata": event.metadata,
         }
-    text = f"{one.id} {one.consumer} {event.event_type} after {count(one.attempts, 'attempt')}"
-    text += f" at {since}: {one.error}"
-    call.out.record(fields, text + " (to be tried again)" * one.waits)
+    text = f"{parked.id} {parked.consumer} {event.event_type} after {count(parked.attempts, 'attempt')}"
+    text += f" at {since}: {parked.error}"
+    call.out.record(fields, text + " (to be tried again)" * parked.waits)
 
 
 def _register(call: Call) -> None:

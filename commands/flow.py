@@ -44,23 +44,23 @@ VERB = Verb(
     subject="flow",
 )
 _COLUMNS: dict[str, Callable[[FlowState], str]] = {
-    "FLOW": lambda one: word(one.id),
-    "STATE": lambda one: one.state,
-    "TASKS": lambda one: str(one.size),
-    "DONE": lambda one: str(one.done),
-    "FAILED": lambda one: str(one.failed or "-"),
-    "CANCELLED": lambda one: str(one.cancelled or "-"),
-    "CREATED": lambda one: rfc3339(int(one.created)),
-    "ENDED": lambda one: "-" if one.ended is None else rfc3339(int(one.ended)),
+    "FLOW": lambda flow: word(flow.id),
+    "STATE": lambda flow: flow.state,
+    "TASKS": lambda flow: str(flow.size),
+    "DONE": lambda flow: str(flow.done),
+    "FAILED": lambda flow: str(flow.failed or "-"),
+    "CANCELLED": lambda flow: str(flow.cancelled or "-"),
+    "CREATED": lambda flow: rfc3339(int(flow.created)),
+    "ENDED": lambda flow: "-" if flow.ended is None else rfc3339(int(flow.ended)),
 }
 _OF_TASKS: dict[str, Callable[[FlowTaskState], str]] = {
-    "NUMBER": lambda one: str(one.number),
-    "NAME": lambda one: word(one.name),
-    "TASK": lambda one: one.id,
-    "AFTER": lambda one: ",".join(map(str, one.after)) or "-",
-    "STATE": lambda one: one.state,
-    "UNDO": lambda one: one.undo_state or "-",
-    "ERROR": lambda one: one.error or "-",
+    "NUMBER": lambda task: str(task.number),
+    "NAME": lambda task: word(task.name),
+    "TASK": lambda task: task.id,
+    "AFTER": lambda task: ",".join(map(str, task.after)) or "-",
+    "STATE": lambda task: task.state,
+    "UNDO": lambda task: task.undo_state or "-",
+    "ERROR": lambda task: task.error or "-",
 }
 
 
@@ -75,11 +75,11 @@ def run(call: Call) -> None:
     if args.action == "list":
         _format.show(call.out, flows.list(), _COLUMNS, _fields, left=2)
         return
-    found: FlowState = getattr(flows, args.action)(args.flow)
-    record = {**_fields(found), "tasks": [_task(one) for one in found.tasks]}
-    call.out.record(record, _summary(found))
+    state: FlowState = getattr(flows, args.action)(args.flow)
+    record = {**_fields(state), "tasks": [_task(task) for task in state.tasks]}
+    call.out.record(record, _summary(state))
     if not call.out.json:
-        _format.show(call.out, found.tasks, _OF_TASKS, left=len(_OF_TASKS))
+        _format.show(call.out, state.tasks, _OF_TASKS, left=len(_OF_TASKS))
 
 
 def _summary(flow: FlowState) -> str:
@@ -89,18 +89,18 @@ def _summary(flow: FlowState) -> str:
     return f"{word(flow.id)} {flow.state.replace('_', ' ')}: {', '.join(said)}"
 
 
-def _task(one: FlowTaskState) -> dict[str, Any]:
+def _task(task: FlowTaskState) -> dict[str, Any]:
     names = ("number", "name", "queue", "state", "error", "undo_id", "undo_state")
-    fields = {name: getattr(one, name) for name in names}
-    return {**fields, "task_id": one.id, "after": [*one.after]}
+    fields = {name: getattr(task, name) for name in names}
+    return {**fields, "task_id": task.id, "after": [*task.after]}
 
 
-def _fields(one: FlowState) -> dict[str, Any]:
+def _fields(flow: FlowState) -> dict[str, Any]:
     names = ("state", "size", "done", "failed", "cancelled", "run", "group", "agent_id")
-    ended = None if one.ended is None else rfc3339(one.ended, milliseconds=True)
+    ended = None if flow.ended is None else rfc3339(flow.ended, milliseconds=True)
     return {
-        "flow": one.id,
-        **{name: getattr(one, name) for name in names},
-        "timestamp": rfc3339(one.created, milliseconds=True),
+        "flow": flow.id,
+        **{name: getattr(flow, name) for name in names},
+        "timestamp": rfc3339(flow.created, milliseconds=True),
         "ended": ended,
     }

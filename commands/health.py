@@ -70,7 +70,7 @@ def _watch(call: Call) -> int:
     try:
         while True:
             health = _look(call)
-            reached = all(one.check != "unreachable" for one in health.findings)
+            reached = all(finding.check != "unreachable" for finding in health.findings)
             warned = warned or (reached and _views.warn_if_empty(out, call.bus))
             shown.show(health)
             left = min(every, until - time.monotonic())
@@ -147,8 +147,8 @@ class _Screen:
         if not self._live.is_started:
             self._live.start()
         lines = [f"{rfc3339(time.time())} {_summary(self._project, health)}", ""]
-        for one in health.findings:
-            lines += [_line(one), f"          {one.remedy}"]
+        for finding in health.findings:
+            lines += [_line(finding), f"          {finding.remedy}"]
         text = Text("\n".join(map(plain, lines)), overflow="ellipsis")
         text.highlight_regex(r"(?m)^critical|(?<= is )unhealthy(?=:)", "bold red")
         self._live.update(text, refresh=True)
@@ -193,6 +193,6 @@ def _summary(project: str, health: Health) -> str:
     )
     if not health.findings:
         return f"project {project} is healthy: {looked}, the server"
-    found = f"{health.critical} critical, {_format.count(health.warnings, 'warning')}"
+    findings = f"{health.critical} critical, {_format.count(health.warnings, 'warning')}"
     state = "is unhealthy" if health.critical else "has warnings"
-    return f"project {project} {state}: {found}; {looked}, the server"
+    return f"project {project} {state}: {findings}; {looked}, the server"

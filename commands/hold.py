@@ -115,7 +115,7 @@ class _Passing:
         """Exchange one step with the server, unless a signal has arrived before."""
         self._waits = step.blocks > 0
         try:
-            # What is optional, such as the record of this session, may follow when the flag is taken.
+            # Optional steps, such as the record of this session, may follow when the flag is taken.
             if not step.optional:
                 self._check()
             return self._link.execute(step)

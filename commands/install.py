@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.agents.install.check import InstallFinding
     from agentbus.agents.install.run import StepOutcome
 
-# As agents.install.run has them, which takes longer to import.
+# The same names as in agents.install.run, which takes longer to import.
 _CLIENTS = ("claude", "codex", "copilot", "gemini", "opencode", "cursor", "agents-md")
 CLIENT = Param(
     "CLIENT...",
@@ -115,15 +115,15 @@ def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
 
 def _found(place: Installation) -> list[str]:
     """Return the clients that are on the PATH, of those that know the scope."""
-    found = installation.found()
+    clients = installation.found()
     if place.scope == "project":
-        found = [client for client in found if client in ("claude", "opencode", "cursor")]
-    if not found:
+        clients = [client for client in clients if client in ("claude", "opencode", "cursor")]
+    if not clients:
         raise NotFound(
             "no client of a coding agent is on the PATH",
             hint=f"name one: agentbus install {' | '.join(_CLIENTS)}",
         )
-    return found
+    return clients
 
 
 def print_outcomes(call: Call, outcomes: Iterable[StepOutcome]) -> set[str]:

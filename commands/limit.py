@@ -80,8 +80,8 @@ def run(call: Call) -> None:
         raise UsageError(f"limit {args.action} takes {what}", hint="see 'agentbus help limit'")
     limits: Any = Limits(call.bus)
     if args.action == "list":
-        found = [*limits.list().items()]
-        _format.show(call.out, found, _COLUMNS, _fields, left=5)
+        listed = [*limits.list().items()]
+        _format.show(call.out, listed, _COLUMNS, _fields, left=5)
         return
     limit: QueueLimit | None
     if args.action == "set":

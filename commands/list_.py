@@ -81,14 +81,14 @@ def run(call: Call) -> None:
 
 
 def _flags(call: Call) -> None:
-    found = call.bus.flags(limit=_MOST + 1)
-    if len(found) > _MOST:
-        last = found.pop().flag
+    flags = call.bus.flags(limit=_MOST + 1)
+    if len(flags) > _MOST:
+        last = flags.pop().flag
         call.out.warn(f"only {_MOST:,} flags are shown; those from {word(last)} on are left out")
-    states = {state.flag: state for state in found}
+    states = {state.flag: state for state in flags}
     waiting: dict[str, list[Waiter]] = {}
-    for one in call.bus.waiters():
-        waiting.setdefault(one.flag, []).append(one)
+    for waiter in call.bus.waiters():
+        waiting.setdefault(waiter.flag, []).append(waiter)
     for flag in sorted({*states, *waiting}):
         state = states.get(flag) or FlagState(flag, "free", None, None, None, None)
         _values.flag(call.out, state, waiting.get(flag, ()))

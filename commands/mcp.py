@@ -30,7 +30,7 @@ VERB = Verb(
     unconfigured=True,
     waits="",
 )
-# Which directory a client has a plugin in: Copilot starts the plugin's server there, not in the session's.
+# Variables with a plugin's directory: Copilot starts the plugin's server there, not in the session's.
 _PLUGINS = ("COPILOT_PLUGIN_ROOT", "CLAUDE_PLUGIN_ROOT")
 
 
@@ -50,7 +50,7 @@ def _enter_session() -> None:
 
     That is the directory of the client, which only Linux tells; else of the shell that started it.
     """
-    plugins = {os.path.realpath(one) for one in map(variable, _PLUGINS) if one}
+    plugins = {os.path.realpath(path) for path in map(variable, _PLUGINS) if path}
     for there in (f"/proc/{os.getppid()}/cwd", variable("PWD")):
         if there and os.path.realpath(os.curdir) in plugins:
             with suppress(OSError):

@@ -58,25 +58,25 @@ VERB = Verb(
 )
 
 
-def _critical(one: Metrics, name: str) -> str:
-    count = one.counts.get(name, 0)
+def _critical(sums: Metrics, name: str) -> str:
+    count = sums.counts.get(name, 0)
     return _format.critical(str(count), count > 0)
 
 
 _COLUMNS: dict[str, Callable[[Metrics], str]] = {
-    "QUEUE": lambda one: word(one.queue),
-    "GROUP": lambda one: word(one.group) if one.group else "-",
-    "DONE": lambda one: str(one.counts.get("processed", 0)),
-    "FAILED": lambda one: str(one.counts.get("failed", 0)),
-    "RETRIED": lambda one: str(one.counts.get("retried", 0)),
-    "DEAD": lambda one: _critical(one, "dead"),
-    "LOST": lambda one: _critical(one, "lost"),
-    "REFUSED": lambda one: str(one.counts.get("refused", 0)),
-    "RATE/s": lambda one: _format.number(one.rate),
-    "RUN p50": lambda one: _format.share(one.running, "p50"),
-    "p95": lambda one: _format.share(one.running, "p95"),
-    "p99": lambda one: _format.share(one.running, "p99"),
-    "WAIT p95": lambda one: _format.share(one.waiting, "p95"),
+    "QUEUE": lambda row: word(row.queue),
+    "GROUP": lambda row: word(row.group) if row.group else "-",
+    "DONE": lambda row: str(row.counts.get("processed", 0)),
+    "FAILED": lambda row: str(row.counts.get("failed", 0)),
+    "RETRIED": lambda row: str(row.counts.get("retried", 0)),
+    "DEAD": lambda row: _critical(row, "dead"),
+    "LOST": lambda row: _critical(row, "lost"),
+    "REFUSED": lambda row: str(row.counts.get("refused", 0)),
+    "RATE/s": lambda row: _format.number(row.rate),
+    "RUN p50": lambda row: _format.share(row.running, "p50"),
+    "p95": lambda row: _format.share(row.running, "p95"),
+    "p99": lambda row: _format.share(row.running, "p99"),
+    "WAIT p95": lambda row: _format.share(row.waiting, "p95"),
 }
 
 
@@ -93,21 +93,21 @@ def run(call: Call) -> None:
         _print_raw(call)
         return
     try:
-        found = call.bus.metrics(since=args.since, queue=args.queue)
+        sums = call.bus.metrics(since=args.since, queue=args.queue)
     except NotFound:
         # Without the project there is no queue, either.
         _views.must_exist(call)
         raise
-    if not found:
+    if not sums:
         _views.must_exist(call)
-        _views.empty(call, found)
-    _views.head(call, "" if found else f"no counts since {args.since}")
+        _views.empty(call, sums)
+    _views.head(call, "" if sums else f"no counts since {args.since}")
     named = _views.named(call)
     _format.show(
         out,
-        found,
+        sums,
         _COLUMNS,
-        lambda one: named | _values.fields(one) | {"seconds": round(one.seconds, 3)},
+        lambda row: named | _values.fields(row) | {"seconds": round(row.seconds, 3)},
         left=2,
     )
 
@@ -149,8 +149,8 @@ def _serve(call: Call) -> None:
             pass
 
 
-def _raw(one: Sample) -> dict[str, Any]:
-    fields = _values.fields(one)
+def _raw(sample: Sample) -> dict[str, Any]:
+    fields = _values.fields(sample)
     for name in ("start", "end"):
         fields[name] = rfc3339(fields[name], milliseconds=True)
     fields["agent_id"] = fields.pop("agent")

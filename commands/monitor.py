@@ -10,10 +10,10 @@ _LEAST = 0.1
 
 
 def _interval(text: str) -> float:
-    found = seconds(text)
-    if found < _LEAST:
+    interval = seconds(text)
+    if interval < _LEAST:
         raise ValueError(f"{text!r} is less than {_LEAST} s")
-    return found
+    return interval
 
 
 VERB = Verb(

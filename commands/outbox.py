@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from agentbus.events import LeaseStanding, Ledger, Relay, Standing
 
 _STREAMS: dict[str, Callable[[Standing], str]] = {
-    "STREAM": lambda one: word(one.stream),
-    "WAITING": lambda one: str(one.waiting),
-    "PUBLISHED": lambda one: str(one.published),
-    "OLDEST": lambda one: age(one.oldest),
+    "STREAM": lambda stream: word(stream.stream),
+    "WAITING": lambda stream: str(stream.waiting),
+    "PUBLISHED": lambda stream: str(stream.published),
+    "OLDEST": lambda stream: age(stream.oldest),
 }
 _LEASES: dict[str, Callable[[LeaseStanding], str]] = {
     "STREAM": lambda lease: word(lease.stream),
@@ -76,8 +76,8 @@ def run(call: Call) -> None:
     if args.action == "relay":
         _relay(call)
         return
-    made = _events.ledger(call, make=args.action == "init")
-    {"init": _init, "status": _status}[args.action](call, made)
+    ledger = _events.ledger(call, make=args.action == "init")
+    {"init": _init, "status": _status}[args.action](call, ledger)
 
 
 def _init(call: Call, ledger: Ledger) -> None:
@@ -127,26 +127,26 @@ def _once(call: Call, relay: Relay) -> None:
                 break
     finally:
         relay.close()
-    left = [one for one in standing(relay.ledger) if one.waiting]
-    waiting = sum(one.waiting for one in left)
+    left = [stream for stream in standing(relay.ledger) if stream.waiting]
+    waiting = sum(stream.waiting for stream in left)
     text = f"{count(published, 'event')} published"
     call.out.record(
         {"published": published, "waiting": waiting}, text + (f", {waiting} wait" * bool(waiting))
     )
-    for one in left:
-        for lease in one.leases:
+    for stream in left:
+        for lease in stream.leases:
             if lease.role == "relay" and lease.expires is not None and lease.expires > 0:
                 call.out.warn(
-                    f"{one.stream}: another relay has the stream, for {age(lease.expires)} at least"
+                    f"{stream.stream}: another relay has the stream, for {age(lease.expires)} at least"
                 )
 
 
 def _status(call: Call, ledger: Ledger) -> None:
     from agentbus.events import standing  # needs the extra `events`
 
-    found = standing(ledger)
-    _format.show(call.out, found, _STREAMS, left=1)
-    leases = [lease for one in found for lease in one.leases]
+    standings = standing(ledger)
+    _format.show(call.out, standings, _STREAMS, left=1)
+    leases = [lease for stream in standings for lease in stream.leases]
     if leases and not call.out.json:
         call.out.record({}, "")
         _format.show(call.out, leases, _LEASES, left=3)

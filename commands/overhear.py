@@ -54,7 +54,7 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Print the messages, each before the cursor moves past it."""
     args = call.args
-    topics = [one for each in args.topic for one in each.split(",")]
+    topics = [topic for each in args.topic for topic in each.split(",")]
     topics = [] if "all" in topics else topics
     if args.catch_up:
         _catch_up(call, topics)

@@ -26,32 +26,32 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Print the projects, and report what was left out."""
     bus = call.bus
-    found, now = bus.projects(), bus.runner.run(server_time(bus.scope), verb="projects")
+    listing, now = bus.projects(), bus.runner.run(server_time(bus.scope), verb="projects")
 
-    def since(one: Project) -> str:
-        return "-" if one.last_activity is None else f"{_format.age(now - one.last_activity)} ago"
+    def since(row: Project) -> str:
+        return "-" if row.last_activity is None else f"{_format.age(now - row.last_activity)} ago"
 
     columns: dict[str, Callable[[Project], str]] = {
-        "PROJECT": lambda one: one.project,
-        "AGENTS": lambda one: _number(one.agents),
-        "QUEUES": lambda one: _number(one.queues),
+        "PROJECT": lambda row: row.project,
+        "AGENTS": lambda row: _number(row.agents),
+        "QUEUES": lambda row: _number(row.queues),
         "LAST ACTIVITY": since,
     }
-    _format.show(call.out, found.projects, columns, _fields, left=1)
-    if found.left_out:
+    _format.show(call.out, listing.projects, columns, _fields, left=1)
+    if listing.left_out:
         call.out.warn(
-            f"about {found.left_out} keys were not examined, since the server has too many:"
+            f"about {listing.left_out} keys were not examined, since the server has too many:"
             " projects may be missing here"
         )
-    if found.one_shard:
+    if listing.one_shard:
         call.out.warn(f"only the projects on the shard of {call.bus.project} are listed")
 
 
-def _number(found: int | None) -> str:
-    return "-" if found is None else str(found)
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
-def _fields(one: Project) -> dict[str, object]:
-    last = one.last_activity
+def _fields(project: Project) -> dict[str, object]:
+    last = project.last_activity
     at = None if last is None else rfc3339(last, milliseconds=True)
-    return _values.fields(one) | {"last_activity": at}
+    return _values.fields(project) | {"last_activity": at}

@@ -129,7 +129,7 @@ def _fields(args: Args) -> dict[str, Any]:
 def _publish(call: Call, queue: Queue, item: object) -> str:
     args = call.args
     after = args.after or None
-    found: str = queue.publish(
+    task_id: str = queue.publish(
         item,
         delay=args.delay,
         at=args.at,
@@ -138,7 +138,7 @@ def _publish(call: Call, queue: Queue, item: object) -> str:
         durable=args.durable,
         min_replicas=args.min_replicas,
     )
-    return found
+    return task_id
 
 
 def _each_line(call: Call, queue: Queue) -> None:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from agentbus.events import Quarantined
 
 _COLUMNS: dict[str, Callable[[Quarantined], str]] = {
-    "CONSUMER": lambda one: word(one.consumer),
-    "STREAM": lambda one: word(one.stream),
-    "ERROR": lambda one: one.error or "-",
-    "REASON": lambda one: one.reason,
-    "CRASHES": lambda one: str(one.crashes),
-    "SINCE": lambda one: one.at,
+    "CONSUMER": lambda record: word(record.consumer),
+    "STREAM": lambda record: word(record.stream),
+    "ERROR": lambda record: record.error or "-",
+    "REASON": lambda record: record.reason,
+    "CRASHES": lambda record: str(record.crashes),
+    "SINCE": lambda record: record.at,
 }
 
 VERB = Verb(
@@ -69,18 +69,18 @@ def run(call: Call) -> None:
 def _list(call: Call) -> None:
     from agentbus.events import quarantined  # needs the extra `events`
 
-    found = quarantined(call.bus)
-    _views.empty(call, found)
+    records = quarantined(call.bus)
+    _views.empty(call, records)
     _format.show(
         call.out,
-        found,
+        records,
         _COLUMNS,
         _fields,
         left=3,
     )
 
 
-def _fields(one: Quarantined) -> dict[str, object]:
-    fields = {"consumer": one.consumer, **one.fields()}
+def _fields(record: Quarantined) -> dict[str, object]:
+    fields = {"consumer": record.consumer, **record.fields()}
     fields["timestamp"] = fields.pop("quarantined_at")
     return fields

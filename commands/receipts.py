@@ -38,13 +38,13 @@ def run(call: Call) -> None:
                 "a message of the channel cannot be waited for",
                 hint="leave --wait out, or send the message with 'agentbus tell'",
             )
-        now, found = call.run(receipts.heard_by_now(scope, args.id))
-        for one in found:
-            _inbox.receipt(call, one, now)
-        if not found:
+        now, shown = call.run(receipts.heard_by_now(scope, args.id))
+        for receipt in shown:
+            _inbox.receipt(call, receipt, now)
+        if not shown:
             call.out.warn("no other agent is present")
     elif args.wait is not None:
         _inbox.await_all(call, [args.id], args.wait, args.until or "answer")
     else:
-        now, one = call.run(receipts.receipt_now(scope, args.id))
-        _inbox.receipt(call, one, now)
+        now, receipt = call.run(receipts.receipt_now(scope, args.id))
+        _inbox.receipt(call, receipt, now)

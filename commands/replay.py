@@ -61,12 +61,12 @@ VERB = Verb(
     subject="path",
 )
 _COLUMNS: dict[str, Callable[[Source], str]] = {
-    "STREAM": lambda one: word(one.stream),
-    "TO": lambda one: "the channel" if one.target is None else word(one.target),
-    "PRIORITY": lambda one: one.priority,
-    "ROWS": lambda one: str(one.rows),
-    "FIRST": lambda one: one.first,
-    "LAST": lambda one: one.last,
+    "STREAM": lambda stream: word(stream.stream),
+    "TO": lambda stream: "the channel" if stream.target is None else word(stream.target),
+    "PRIORITY": lambda stream: stream.priority,
+    "ROWS": lambda stream: str(stream.rows),
+    "FIRST": lambda stream: stream.first,
+    "LAST": lambda stream: stream.last,
 }
 
 

@@ -50,7 +50,7 @@ VERB = Verb(
 )
 # Rows of a table on a terminal: of one report, and of each when all are shown.
 _TOP, _TOP_OF_ALL = 20, 8
-# What begins a formula in a spreadsheet.
+# Characters that begin a formula in a spreadsheet.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 # Characters of a text, such as an error; names are shorter.
 _WIDEST = 256
@@ -75,25 +75,27 @@ def run(call: Call) -> None:
                 _live(call, spark, steps)
             return
         if entries:
-            found = _report(call, names, entries, steps)
+            outcome = _report(call, names, entries, steps)
         else:
-            found = running.run(names, None, table=args.table, alone=args.csv)
-    if found.summary.lost and not args.html:
-        many = f"{found.summary.lost:,} entries were" if found.summary.lost > 1 else "1 entry was"
+            outcome = running.run(names, None, table=args.table, alone=args.csv)
+    if outcome.summary.lost and not args.html:
+        many = (
+            f"{outcome.summary.lost:,} entries were" if outcome.summary.lost > 1 else "1 entry was"
+        )
         out.warn(f"{many} gone before they could be archived; the figures lack them")
     if args.html:
         title = f"{args.name} of {args.path}" if args.name != reports.ALL else str(args.path)
-        text = page.render(found, source=title, project=project)
+        text = page.render(outcome, source=title, project=project)
         page.write(text, pathlib.Path(args.html))
-        out.record({"html": args.html, "entries": found.summary.total}, args.html)
+        out.record({"html": args.html, "entries": outcome.summary.total}, args.html)
     elif args.csv:
-        _csv(out, found)
+        _csv(out, outcome)
     elif out.json:
-        for table in _tables(found):
+        for table in _tables(outcome):
             for row in table.rows:
                 out.record({"report": table.report, "table": table.name, **_fields(row)}, "")
     else:
-        _text(out, found, project, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
+        _text(out, outcome, project, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
 
 
 def _report(call: Call, names: Sequence[str], entries: int, steps: _Steps) -> Outcome:
@@ -157,8 +159,8 @@ def _live(call: Call, spark: Any, steps: _Steps) -> None:
 # -- output -------------------------------------------------------------------------------------------
 
 
-def _tables(found: Outcome) -> Iterator[Filled]:
-    for result in found.results:
+def _tables(outcome: Outcome) -> Iterator[Filled]:
+    for result in outcome.results:
         yield from result.tables
 
 
@@ -170,7 +172,7 @@ def _value(value: Any) -> Any:
     if isinstance(value, datetime):
         return rfc3339(value.timestamp(), milliseconds=True)
     if isinstance(value, (list, tuple)):
-        return [_value(one) for one in value]
+        return [_value(item) for item in value]
     return value
 
 
@@ -179,8 +181,8 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
-def _csv(out: Out, found: Outcome) -> None:
-    for table in _tables(found):
+def _csv(out: Out, outcome: Outcome) -> None:
+    for table in _tables(outcome):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(table.columns)
@@ -188,15 +190,15 @@ def _csv(out: Out, found: Outcome) -> None:
         out.exactly(text.getvalue().encode())
 
 
-def _text(out: Out, found: Outcome, project: str, top: int) -> None:
+def _text(out: Out, outcome: Outcome, project: str, top: int) -> None:
     from agentbus.pipeline.reports import wording  # needs the extra `pipeline`
 
     out.record({}, f"project {project}")
-    span = found.summary.span
+    span = outcome.summary.span
     if span.first is not None and span.last is not None:
         first, last = (wording.moment(at.replace(microsecond=0)) for at in (span.first, span.last))
-        out.record({}, f"{found.summary.total:,} entries, {first} to {last} UTC")
-    for result in found.results:
+        out.record({}, f"{outcome.summary.total:,} entries, {first} to {last} UTC")
+    for result in outcome.results:
         out.record({}, "")
         out.record({}, result.title.upper())
         if result.empty is not None:

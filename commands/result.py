@@ -31,5 +31,5 @@ VERB = Verb(
 def run(call: Call) -> None:
     """Print the result."""
     args = call.args
-    found = call.bus.result(args.id, args.wait or None, group=args.group)
-    _values.result(call.out, args.id, found)
+    result = call.bus.result(args.id, args.wait or None, group=args.group)
+    _values.result(call.out, args.id, result)

@@ -75,15 +75,15 @@ def run(call: Call) -> None:
     )
     with _long_running.warned(call):
         _long_running.until_told([(router.run, router.stop)])
-    found = {
+    counts = {
         name: router.counts[name]
         for name in ("moved", "duplicates", "stopped", "buried", "waiting")
     }
-    text = f"{router.queue}: {count(found['moved'], 'task')} moved"
+    text = f"{router.queue}: {count(counts['moved'], 'task')} moved"
     text += "".join(
-        f", {number} {name}" for name, number in found.items() if number and name != "moved"
+        f", {number} {name}" for name, number in counts.items() if number and name != "moved"
     )
-    call.out.record({**found}, text)
+    call.out.record({**counts}, text)
 
 
 def _explain(call: Call, rules: Rules, given: str) -> None:

@@ -101,14 +101,14 @@ VERB = Verb(
 )
 
 
-def _times(one: ScheduleState) -> str:
-    if one.every is not None:
-        return f"every {one.every:g} s"
-    return f"{one.cron} {one.timezone}"
+def _times(schedule: ScheduleState) -> str:
+    if schedule.every is not None:
+        return f"every {schedule.every:g} s"
+    return f"{schedule.cron} {schedule.timezone}"
 
 
-def _due(one: ScheduleState) -> str:
-    return "paused" if one.paused else _second(one.due) or "never"
+def _due(schedule: ScheduleState) -> str:
+    return "paused" if schedule.paused else _second(schedule.due) or "never"
 
 
 def _second(seconds: float | None) -> str | None:
@@ -120,13 +120,13 @@ def _time(seconds: float | None) -> str | None:
 
 
 _COLUMNS: dict[str, Callable[[ScheduleState], str]] = {
-    "SCHEDULE": lambda one: word(one.name),
-    "QUEUE": lambda one: word(one.queue),
+    "SCHEDULE": lambda row: word(row.name),
+    "QUEUE": lambda row: word(row.queue),
     "TIMES": _times,
     "DUE": _due,
-    "LAST": lambda one: _second(one.last_due) or "-",
-    "PUBLISHED": lambda one: str(one.published),
-    "REFUSED": lambda one: str(one.refused or "-"),
+    "LAST": lambda row: _second(row.last_due) or "-",
+    "PUBLISHED": lambda row: str(row.published),
+    "REFUSED": lambda row: str(row.refused or "-"),
 }
 
 
@@ -150,9 +150,9 @@ def run(call: Call) -> None:
     if args.action == "add":
         _add(call, schedules)
     elif args.action == "list":
-        found = schedules.list()
-        _views.empty(call, found)
-        _format.show(call.out, found, _COLUMNS, _fields, left=5)
+        listed = schedules.list()
+        _views.empty(call, listed)
+        _format.show(call.out, listed, _COLUMNS, _fields, left=5)
     elif args.action == "trigger":
         task_id = schedules.trigger(args.name)
         call.out.record({"schedule": args.name, "task_id": task_id}, task_id)
@@ -190,7 +190,7 @@ def _add(call: Call, schedules: Schedules) -> None:
         before = schedules.show(args.name).version
     except NotFound:
         before = 0
-    found = schedules.add(
+    schedule = schedules.add(
         args.name,
         args.queue,
         payload,
@@ -200,8 +200,8 @@ def _add(call: Call, schedules: Schedules) -> None:
         missed=args.missed or "once",
         **envelope,
     )
-    change = "added" if not before else "none" if found.version == before else "changed"
-    _print(call, found, change=change)
+    change = "added" if not before else "none" if schedule.version == before else "changed"
+    _print(call, schedule, change=change)
 
 
 def _run(call: Call) -> None:
@@ -216,58 +216,58 @@ def _run(call: Call) -> None:
         _long_running.until_told([(scheduler.run, scheduler.stop)])
 
 
-def _print(call: Call, one: ScheduleState, **more: str) -> None:
+def _print(call: Call, schedule: ScheduleState, **more: str) -> None:
     change = more.get("change", "")
-    name = f"{word(one.name)} {'unchanged' if change == 'none' else change}".rstrip()
-    due = "paused" if one.paused else f"due {_due(one)}"
-    text = f"{name}: {_times(one)} to {word(one.queue)}, {due}"
-    call.out.record({**_fields(one), **more}, text)
+    name = f"{word(schedule.name)} {'unchanged' if change == 'none' else change}".rstrip()
+    due = "paused" if schedule.paused else f"due {_due(schedule)}"
+    text = f"{name}: {_times(schedule)} to {word(schedule.queue)}, {due}"
+    call.out.record({**_fields(schedule), **more}, text)
 
 
-def _show(call: Call, one: ScheduleState) -> None:
-    upcoming = [_time(due) for due in one.upcoming(5)]
+def _show(call: Call, state: ScheduleState) -> None:
+    upcoming = [_time(due) for due in state.upcoming(5)]
     if call.out.json:
-        call.out.record({**_fields(one), "upcoming": upcoming}, "")
+        call.out.record({**_fields(state), "upcoming": upcoming}, "")
         return
     rows: dict[str, object] = {
-        "schedule": word(one.name),
-        "queue": word(one.queue),
-        "times": _times(one),
-        "missed": one.missed,
-        "due": "paused" if one.paused else _time(one.due) or "never",
+        "schedule": word(state.name),
+        "queue": word(state.queue),
+        "times": _times(state),
+        "missed": state.missed,
+        "due": "paused" if state.paused else _time(state.due) or "never",
         "then": ", ".join(str(due) for due in upcoming[1:]) or None,
-        "last": None if one.last_due is None else f"{_time(one.last_due)} as {one.last_task}",
-        "published": one.published,
-        "refused": f"{_format.count(one.refused, 'time')} since {_time(one.refused_since)}:"
-        f" {word(one.queue)} is full"
-        if one.refused
+        "last": None if state.last_due is None else f"{_time(state.last_due)} as {state.last_task}",
+        "published": state.published,
+        "refused": f"{_format.count(state.refused, 'time')} since {_time(state.refused_since)}:"
+        f" {word(state.queue)} is full"
+        if state.refused
         else None,
-        "version": f"{one.version}, by {word(one.agent_id)}",
-        "owner": None if one.owner is None else word(one.owner),
-        "payload": orjson.dumps(one.payload).decode(),
-        "envelope": orjson.dumps(one.envelope).decode() if one.envelope else None,
+        "version": f"{state.version}, by {word(state.agent_id)}",
+        "owner": None if state.owner is None else word(state.owner),
+        "payload": orjson.dumps(state.payload).decode(),
+        "envelope": orjson.dumps(state.envelope).decode() if state.envelope else None,
     }
     _format.pairs(call.out, rows)
 
 
-def _fields(one: ScheduleState) -> dict[str, Any]:
+def _fields(schedule: ScheduleState) -> dict[str, Any]:
     return {
-        "schedule": one.name,
-        "queue": one.queue,
-        "state": "paused" if one.paused else "active",
-        "every": one.every,
-        "cron": one.cron,
-        "timezone": None if one.cron is None else one.timezone,
-        "missed": one.missed,
-        "version": one.version,
-        "due": _time(one.due),
-        "last_due": _time(one.last_due),
-        "last_task": one.last_task,
-        "published": one.published,
-        "refused": one.refused,
-        "refused_since": _time(one.refused_since),
-        "owner": one.owner,
-        "agent_id": one.agent_id,
-        "payload": one.payload,
-        "envelope": dict(one.envelope),
+        "schedule": schedule.name,
+        "queue": schedule.queue,
+        "state": "paused" if schedule.paused else "active",
+        "every": schedule.every,
+        "cron": schedule.cron,
+        "timezone": None if schedule.cron is None else schedule.timezone,
+        "missed": schedule.missed,
+        "version": schedule.version,
+        "due": _time(schedule.due),
+        "last_due": _time(schedule.last_due),
+        "last_task": schedule.last_task,
+        "published": schedule.published,
+        "refused": schedule.refused,
+        "refused_since": _time(schedule.refused_since),
+        "owner": schedule.owner,
+        "agent_id": schedule.agent_id,
+        "payload": schedule.payload,
+        "envelope": dict(schedule.envelope),
     }

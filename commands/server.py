@@ -46,19 +46,19 @@ def run(call: Call) -> int:
         stopped = control.stop()
         call.out.record({"stopped": stopped}, "stopped" if stopped else "it did not run")
         return 0
-    found = control.start(call.settings.deadline) if action == "start" else control.status()
-    if not found.running:
-        text = f"not running; its files are in {found.directory}"
-    elif found.version is None:
-        text = f"running, but not answering; see {found.log}"
+    state = control.start(call.settings.deadline) if action == "start" else control.status()
+    if not state.running:
+        text = f"not running; its files are in {state.directory}"
+    elif state.version is None:
+        text = f"running, but not answering; see {state.log}"
     else:
         text = (
-            f"{found.version} running as process {found.pid} for {found.uptime:g} s,"
-            f" {_format.count(found.keys or 0, 'key')}, {(found.memory or 0) / 1048576:.1f} MiB,"
-            f" socket {found.socket}"
+            f"{state.version} running as process {state.pid} for {state.uptime:g} s,"
+            f" {_format.count(state.keys or 0, 'key')}, {(state.memory or 0) / 1048576:.1f} MiB,"
+            f" socket {state.socket}"
         )
-    call.out.record(_values.fields(found), text)
-    return 0 if found.running else _NOT_RUNNING
+    call.out.record(_values.fields(state), text)
+    return 0 if state.running else _NOT_RUNNING
 
 
 def _load(call: Call) -> None:

@@ -22,23 +22,23 @@ def run(call: Call) -> None:
     """Make the file of classes if it is asked for, and show what Spark runs on."""
     with _spark.extra():
         from agentbus.pipeline.spark import classes, home, java  # needs the extra `pipeline`
-    found = java.find()
-    file = classes.path(found)
+    jvm = java.find()
+    file = classes.path(jvm)
     if call.args.prepare and not file.exists():
         from agentbus.pipeline.spark.prepare import prepare  # needs the extra `pipeline`
 
-        prepare(found)
+        prepare(jvm)
     size = file.stat().st_size if file.exists() else 0
     call.out.record(
         {
             "spark": home.version(),
-            "java": found.program,
-            "java_version": found.version,
+            "java": jvm.program,
+            "java_version": jvm.version,
             "home": home.path(),
             "classes": str(file) if size else None,
             "bytes": size,
         },
-        f"Spark {home.version()} on Java {found.version} ({found.program}), "
+        f"Spark {home.version()} on Java {jvm.version} ({jvm.program}), "
         + (
             f"starts from {file} ({size >> 20} MiB)" if size else "no stored classes: see --prepare"
         ),

@@ -125,87 +125,87 @@ def _set(call: Call) -> None:
     if args.priority is None and args.at is None and not args.now:
         raise UsageError("there is nothing to change", hint="give --priority, --at or --now")
     changes = {"priority": args.priority, "at": args.at, "now": args.now, "group": args.group}
-    found = call.bus.set_task(args.id, **changes)
-    due = f", due {_time(found.due)}" if found.due is not None else ""
-    call.out.record(_fields(found), f"{found.id} {found.state}, priority {found.priority}{due}")
+    state = call.bus.set_task(args.id, **changes)
+    due = f", due {_time(state.due)}" if state.due is not None else ""
+    call.out.record(_fields(state), f"{state.id} {state.state}, priority {state.priority}{due}")
 
 
 def _show(call: Call) -> None:
-    found = call.bus.task(call.args.id, group=call.args.group)
+    state = call.bus.task(call.args.id, group=call.args.group)
     if call.out.json:
-        call.out.record(_fields(found), "")
+        call.out.record(_fields(state), "")
         return
-    for line in described(found):
+    for line in described(state):
         call.out.record({}, line)
 
 
-def described(found: TaskState) -> list[str]:
+def described(task: TaskState) -> list[str]:
     """Return a task's state, a value or an attempt a line."""
-    agent = taker(found.worker)
-    held = "" if found.idle is None else f", heartbeat {_format.age(found.idle)} ago"
-    worker = None if found.worker is None else f"{word(found.worker)}{held}"
+    agent = taker(task.worker)
+    held = "" if task.idle is None else f", heartbeat {_format.age(task.idle)} ago"
+    worker = None if task.worker is None else f"{word(task.worker)}{held}"
     if agent is not None:
-        worker = f"{word(agent)}, by hand until {_time(found.due)}"
+        worker = f"{word(agent)}, by hand until {_time(task.due)}"
     progress = None
-    if found.progress is not None:
-        said = f", {found.progress.text}" if found.progress.text else ""
-        progress = f"{found.progress.fraction:.0%}{said}, at {_time(found.progress.at)}"
+    if task.progress is not None:
+        said = f", {task.progress.text}" if task.progress.text else ""
+        progress = f"{task.progress.fraction:.0%}{said}, at {_time(task.progress.at)}"
     rows: dict[str, object] = {
-        "task": found.id,
-        "queue": f"{word(found.queue)}, group {word(found.group)}"
-        + (f", priority {found.priority}" if found.priority else ""),
-        "state": found.state,
-        "published": _time(found.published),
-        "due": _time(found.due) if agent is None else None,
+        "task": task.id,
+        "queue": f"{word(task.queue)}, group {word(task.group)}"
+        + (f", priority {task.priority}" if task.priority else ""),
+        "state": task.state,
+        "published": _time(task.published),
+        "due": _time(task.due) if agent is None else None,
         "worker": worker,
         "progress": progress,
-        "attempts": found.attempts,
-        "error": found.error,
-        "letter": found.letter,
-        "replayed": found.replayed,
-        "waits for": ", ".join(found.waits_for) or None,
-        "awaited by": ", ".join(found.awaited_by) or None,
-        "payload": orjson.dumps(found.payload).decode(),
+        "attempts": task.attempts,
+        "error": task.error,
+        "letter": task.letter,
+        "replayed": task.replayed,
+        "waits for": ", ".join(task.waits_for) or None,
+        "awaited by": ", ".join(task.awaited_by) or None,
+        "payload": orjson.dumps(task.payload).decode(),
     }
     # It has its id above, and when it was made.
-    named = {key: value for key, value in found.envelope.items() if key not in ("id", "created_at")}
+    named = {key: value for key, value in task.envelope.items() if key not in ("id", "created_at")}
     rows |= {key.replace("_", " "): value for key, value in named.items()}
     lines = [f"{name:<9} {value}" for name, value in rows.items() if value is not None]
-    return lines + [f"    {_line(one)}" for one in found.runs]
+    return lines + [f"    {_line(attempt)}" for attempt in task.runs]
 
 
-def _line(one: Attempt) -> str:
-    text = f"attempt {one.attempt} {one.outcome}"
-    text += f" at {_time(one.began)}" if one.began is not None else ""
-    text += f" by {word(one.worker)}" if one.worker is not None else ""
-    text += f", waited {_format.age(one.waited)}" if one.waited is not None else ""
-    text += f", ran {_format.age(one.took)}" if one.took is not None else ""
-    return text + (f": {one.error}" if one.error else "")
+def _line(attempt: Attempt) -> str:
+    text = f"attempt {attempt.attempt} {attempt.outcome}"
+    text += f" at {_time(attempt.began)}" if attempt.began is not None else ""
+    text += f" by {word(attempt.worker)}" if attempt.worker is not None else ""
+    text += f", waited {_format.age(attempt.waited)}" if attempt.waited is not None else ""
+    text += f", ran {_format.age(attempt.took)}" if attempt.took is not None else ""
+    return text + (f": {attempt.error}" if attempt.error else "")
 
 
-def _fields(found: TaskState) -> dict[str, Any]:
-    fields = {"task_id": found.id, **_values.fields(found)}
+def _fields(task: TaskState) -> dict[str, Any]:
+    fields = {"task_id": task.id, **_values.fields(task)}
     del fields["id"]
     del fields["published"]
-    fields["timestamp"] = _time(found.published)
-    fields["due"] = _time(found.due)
-    if isinstance(found.envelope.get("created_at"), (int, float)):
-        fields["envelope"] = {**found.envelope, "created_at": _time(found.published)}
+    fields["timestamp"] = _time(task.published)
+    fields["due"] = _time(task.due)
+    if isinstance(task.envelope.get("created_at"), (int, float)):
+        fields["envelope"] = {**task.envelope, "created_at": _time(task.published)}
     fields["runs"] = [
         {
-            "attempt": one.attempt,
-            "worker": one.worker,
-            "agent_id": one.agent_id,
-            "timestamp": _time(one.began),
-            "waited_ms": _ms(one.waited),
-            "took_ms": _ms(one.took),
-            "outcome": one.outcome,
-            "error": one.error,
+            "attempt": attempt.attempt,
+            "worker": attempt.worker,
+            "agent_id": attempt.agent_id,
+            "timestamp": _time(attempt.began),
+            "waited_ms": _ms(attempt.waited),
+            "took_ms": _ms(attempt.took),
+            "outcome": attempt.outcome,
+            "error": attempt.error,
         }
-        for one in found.runs
+        for attempt in task.runs
     ]
-    if found.progress is not None:
-        said = found.progress
+    if task.progress is not None:
+        said = task.progress
         told = {"fraction": said.fraction, "text": said.text, "timestamp": _time(said.at)}
         fields["progress"] = told
     return fields

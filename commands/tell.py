@@ -44,7 +44,7 @@ def run(call: Call) -> None:
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()
-    agents = [one.strip() for one in args.to.split(",") if one.strip()]
+    agents = [message.strip() for message in args.to.split(",") if message.strip()]
     if not agents:
         raise UsageError("no agent was named", hint="name at least one")
     until = args.until or "answer"
@@ -64,10 +64,10 @@ def run(call: Call) -> None:
     )
     if scope.peers:
         _session.warn(call)
-    for one in sent:
-        _inbox.sent(call, one, now)
+    for message in sent:
+        _inbox.sent(call, message, now)
     if args.wait is not None:
-        _inbox.await_all(call, [one.id for one in sent], args.wait, until)
+        _inbox.await_all(call, [message.id for message in sent], args.wait, until)
 
 
 def file_name(argument: str | None) -> str | None:

@@ -23,10 +23,10 @@ _LISTED = 100
 
 
 def _every(text: str) -> float:
-    found = seconds(text)
-    if found < _LEAST:
+    interval = seconds(text)
+    if interval < _LEAST:
         raise ValueError(f"{text!r} is less than {_LEAST} s")
-    return found
+    return interval
 
 
 VERB = Verb(
@@ -71,45 +71,45 @@ def run(call: Call) -> None:
     dashboard = Dashboard(call.bus)
     rows = RowRange(limit=_LISTED)
     until = float("inf") if args.timeout is None else time.monotonic() + args.timeout
-    found = dashboard.snapshot(queues=rows, agents=rows, flags=rows, leases=rows)
+    snapshot = dashboard.snapshot(queues=rows, agents=rows, flags=rows, leases=rows)
     if out.json:
-        out.record(fields(found), "")
+        out.record(fields(snapshot), "")
         while not args.once and time.monotonic() + args.every < until:
             time.sleep(args.every)
-            found = dashboard.snapshot(queues=rows, agents=rows, flags=rows, leases=rows)
-            out.record(fields(found), "")
+            snapshot = dashboard.snapshot(queues=rows, agents=rows, flags=rows, leases=rows)
+            out.record(fields(snapshot), "")
     elif args.once:
-        _print(call, found)
+        _print(call, snapshot)
     else:
         person = _top_actions.Person(call.settings, args.person) if args.write else None
         try:
-            _top_terminal.show(call.bus, dashboard, found, args.every, until, person)
+            _top_terminal.show(call.bus, dashboard, snapshot, args.every, until, person)
         finally:
             if person is not None:
                 person.close()
 
 
-def _print(call: Call, found: Snapshot) -> None:
+def _print(call: Call, snapshot: Snapshot) -> None:
     """Print every pane of one frame, one after the other."""
     width = shutil.get_terminal_size((120, 24)).columns
     view = View(1.0)
     view.rows_shown = _LISTED
-    view.frame(found, None, [])
-    for one in view.printed(width, PANES):
-        call.out.record({}, one)
+    view.frame(snapshot, None, [])
+    for printed in view.printed(width, PANES):
+        call.out.record({}, printed)
 
 
-def fields(found: Snapshot) -> dict[str, Any]:
+def fields(snapshot: Snapshot) -> dict[str, Any]:
     """Return a frame's fields for JSON: times as RFC 3339."""
-    shown = _values.fields(found)
+    shown = _values.fields(snapshot)
     shown["timestamp"] = rfc3339(shown.pop("at"), milliseconds=True)
     shown["took_ms"] = round(shown.pop("took") * 1000, 3)
     for name, times in _TIMES.items():
-        for one in shown[name]:
+        for row in shown[name]:
             for field in times:
-                if one[field] is not None:
-                    one[field] = rfc3339(one[field], milliseconds=True)
-    shown["health"] = {"status": found.health.status, **shown["health"]}
+                if row[field] is not None:
+                    row[field] = rfc3339(row[field], milliseconds=True)
+    shown["health"] = {"status": snapshot.health.status, **shown["health"]}
     head = ("project", "timestamp", "took_ms")
     return {name: shown[name] for name in (*head, *(n for n in shown if n not in head))}
 

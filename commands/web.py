@@ -79,16 +79,16 @@ def run(call: Call) -> None:
     try:
         port = listening.getsockname()[1]
         token = _token(args.token_file)
-        made = token is None and (public is not None or not _is_loopback(listening))
-        if made:
+        generated = token is None and (public is not None or not _is_loopback(listening))
+        if generated:
             token = secrets.token_urlsafe(24)
         code = secrets.token_urlsafe(24)
         shown = _shown(args.host, listening)
         base = args.public_url.rstrip("/") if public is not None else f"http://{shown}:{port}"
         url = f"{base}/?code={code}"
         record = {"url": url, "project": call.settings.project}
-        call.out.record(record | ({"token": token} if made else {}), url)
-        if made and not call.out.json:
+        call.out.record(record | ({"token": token} if generated else {}), url)
+        if generated and not call.out.json:
             call.out.warn(f"token, for more browsers: {token}")
         _views.warn_if_empty(call.out, call.bus)
         if args.open:
@@ -140,22 +140,22 @@ def _listen(host: str, port: int) -> socket.socket:
         (family, kind, proto, _, address), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        found = socket.socket(family, kind, proto)
+        listener = socket.socket(family, kind, proto)
     except (OSError, UnicodeError) as error:
         raise UsageError(
             f"{host!a} is not an address to listen on ({error})", hint="use 127.0.0.1"
         ) from None
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(1024)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
     except OSError as error:
-        found.close()
+        listener.close()
         raise Refused(
             f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}",
             hint="choose another one with --port, or 0 for any",
         ) from None
-    return found
+    return listener
 
 
 def _shown(host: str, listening: socket.socket) -> str:
@@ -175,18 +175,18 @@ def _token(path: str | None) -> str | None:
         return None
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
-            found = file.read(4_096).strip()
+            token = file.read(4_096).strip()
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
             f"the token file {path!a} cannot be read: {why}", hint="check it"
         ) from None
-    if len(found) < _LEAST_TOKEN:
+    if len(token) < _LEAST_TOKEN:
         raise ConfigError(
-            f"the token in {path!a} has {len(found)} characters",
+            f"the token in {path!a} has {len(token)} characters",
             hint=f"use at least {_LEAST_TOKEN}, for example of: openssl rand -hex 24",
         )
-    return found
+    return token
 
 
 def _public(url: str | None) -> tuple[str, str, str] | None:

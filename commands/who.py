@@ -28,7 +28,7 @@ VERB = Verb(
 _FIELDS = ("agent", "state", "seen", "client", "host", "branch", "doing", "leases", "unread")
 # Of each agent, so many leases and letters are shown in text.
 _LEASES, _LETTERS = 3, 60
-# What patterns and branches hold, beside letters and digits; others are quoted.
+# Characters that need no quotes in hosts and branches, besides letters and digits.
 _PLAIN = "._@~:-/*?+#"
 
 
@@ -39,28 +39,28 @@ def run(call: Call) -> None:
         bus.here(doing=args.doing)
     every, most = args.all, args.max + 1
     op = presence.present_now(bus.scope, every=every, limit=most)
-    now, found = bus.runner.run(op, verb="present")
-    _views.empty(call, found)
-    for one in found[: args.max]:
-        fields = _values.fields(one, *_FIELDS) | {"seen": rfc3339(one.seen)}
-        out.record(fields, _line(one, now) if out.text else "")
-    if len(found) > args.max:
+    now, agents = bus.runner.run(op, verb="present")
+    _views.empty(call, agents)
+    for agent in agents[: args.max]:
+        fields = _values.fields(agent, *_FIELDS) | {"seen": rfc3339(agent.seen)}
+        out.record(fields, _line(agent, now) if out.text else "")
+    if len(agents) > args.max:
         out.warn(f"more agents are {'known' if args.all else 'present'}: give a larger --max")
 
 
-def _line(one: Presence, now: float) -> str:
-    line = f"{word(one.agent)} {one.state or 'seen'} {_age(now - one.seen)}"
-    if one.host is not None and one.host != os.uname().nodename:
-        line += f", on {_cut(one.host)}"
-    if one.branch is not None:
-        line += f", {_cut(one.branch)}"
-    if one.leases:
-        line += f", leases {' '.join(map(_cut, one.leases[:_LEASES]))}"
-        left = len(one.leases) - _LEASES
+def _line(agent: Presence, now: float) -> str:
+    line = f"{word(agent.agent)} {agent.state or 'seen'} {_age(now - agent.seen)}"
+    if agent.host is not None and agent.host != os.uname().nodename:
+        line += f", on {_cut(agent.host)}"
+    if agent.branch is not None:
+        line += f", {_cut(agent.branch)}"
+    if agent.leases:
+        line += f", leases {' '.join(map(_cut, agent.leases[:_LEASES]))}"
+        left = len(agent.leases) - _LEASES
         line += f" and {left} more" if left > 0 else ""
-    if one.unread:
-        line += f", {one.unread} unread"
-    return line + (f": {one.doing}" if one.doing else "")
+    if agent.unread:
+        line += f", {agent.unread} unread"
+    return line + (f": {agent.doing}" if agent.doing else "")
 
 
 def _age(seconds: float) -> str:

@@ -21,28 +21,28 @@ VERB = Verb(
 
 def run(call: Call) -> None:
     """Print the settings."""
-    found = call.settings
-    embedded = found.url is None
-    url = f"unix://{socket_path()}" if found.url is None else read(found.url).masked()
-    sources = {key: found.sources.get(key, "default") for key in ("agent", "project", "url")}
-    session, identity = client_session(), agent_name.identity(sources["agent"], found.peers)
+    settings = call.settings
+    embedded = settings.url is None
+    url = f"unix://{socket_path()}" if settings.url is None else read(settings.url).masked()
+    sources = {key: settings.sources.get(key, "default") for key in ("agent", "project", "url")}
+    session, identity = client_session(), agent_name.identity(sources["agent"], settings.peers)
     if call.out.json:
         fields = {
-            "agent_id": found.agent,
+            "agent_id": settings.agent,
             "identity": identity,
             "session": session and {"client": session.client, "id": session.id, "pid": session.pid},
-            "project": found.project,
+            "project": settings.project,
             "url": url,
             "sources": sources,
         }
         call.out.record(fields, "")
         return
-    own = "default: this POSIX session" if found.peers else f"from {sources['agent']}"
+    own = "default: this POSIX session" if settings.peers else f"from {sources['agent']}"
     if identity == "ancestor" and session is not None:
         own = f"from the process {session.pid} of {session.client}"
-    call.out.record({}, f"agent   {word(found.agent)} ({own})")
+    call.out.record({}, f"agent   {word(settings.agent)} ({own})")
     if session is not None:
         call.out.record({}, f"session {session.client} {session.id}")
-    call.out.record({}, f"project {found.project} (from {sources['project']})")
+    call.out.record({}, f"project {settings.project} (from {sources['project']})")
     origin = "default: the embedded server" if embedded else f"from {sources['url']}"
     call.out.record({}, f"url     {url} ({origin})")

@@ -46,10 +46,10 @@ def at_least_one(text: str) -> int:
 
 def some_time(text: str) -> float:
     """Read a number of seconds that is not 0."""
-    found = seconds(text)
-    if not found:
+    span = seconds(text)
+    if not span:
         raise ValueError("0 is too short")
-    return found
+    return span
 
 
 def _at_most(most: int) -> Callable[[str], int]:
@@ -343,8 +343,8 @@ def _program(call: Call) -> Program:
 
 def _handler(path: str) -> Callable[..., Any]:
     """Import the function `module:function`, also from the current directory."""
-    found = _working.loaded(path, "handler")
-    if not callable(found):
+    function = _working.loaded(path, "handler")
+    if not callable(function):
         raise UsageError(f"{path!r} cannot be called", hint="name a function")
-    handler: Callable[..., Any] = found
+    handler: Callable[..., Any] = function
     return handler

@@ -1,1 +1,1 @@
-"""What operators use: figures, health checks, pausing, access rules, Prometheus."""
+"""The package of operators: figures, health checks, pausing, access rules, Prometheus."""

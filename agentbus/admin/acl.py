@@ -37,7 +37,7 @@ WRITES = frozenset(
         *("xgroup|destroy", "xgroup|setid", "xreadgroup", "xsetid", "xtrim"),
     ]
 )
-# What a publisher writes: anything of these kinds, and in queues what it adds.
+# Kinds of keys that a publisher may write, besides those that it needs to add tasks to queues.
 TALK = frozenset(
     [
         *("ch", "last", "heard", "once", "agents", "topics", "jot", "jots", "jots_by_tag"),
@@ -65,7 +65,7 @@ _NOTED = {
     "flows": ("hincrby", "hset", "zadd", "zremrangebyscore"),
 }
 ROLES = ("publisher", "worker")
-# What runs scripts, and what calls the functions that stand in for them.
+# Commands that run scripts, and those that call the functions that replace them.
 SCRIPTS = frozenset(["eval", "evalsha", "script|exists"])
 FUNCTIONS = frozenset(["fcall"])
 # Servers before Redis 7.2 refuse a rule with this: an administrator adds it for `durable="disk"`.

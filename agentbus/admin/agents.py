@@ -70,8 +70,8 @@ def who(scope: Scope, *, every: bool = False) -> Op[list[Attendee]]:
     lags = yield from stats.lags(scope, {(one.queue, one.group) for one in workers})
     by_agent: dict[str, list[Registered]] = {}
     for one in workers:
-        found = replace(one, lag=lags.get((one.queue, one.group)))
-        by_agent.setdefault(one.agent_id, []).append(found)
+        worker = replace(one, lag=lags.get((one.queue, one.group)))
+        by_agent.setdefault(one.agent_id, []).append(worker)
     held: dict[str, list[str]] = {}
     for flag, agent in (flags or {}).items():
         held.setdefault(agent, []).append(flag)

@@ -35,7 +35,7 @@ _KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What was deleted: a queue, or one `group` of it, with its unfinished tasks and dead letters.
+    """A deleted queue, or one `group` of it, with its numbers of unfinished tasks and dead letters.
 
     `workers` are the live workers that it had. They go on, and create their group again.
     """
@@ -65,7 +65,7 @@ def delete(
         names.name("group", group)
     keys, once = scope.keys, scope.once()
     workers = yield from registry.workers(scope, counted=False)
-    mine = [one.worker for one in workers if one.queue == queue]
+    own_workers = [one.worker for one in workers if one.queue == queue]
     known = yield from members(keys.queues)
     shared = letters_of(queue) != queue or any(
         letters_of(other) == queue for other in known if other != queue
@@ -88,13 +88,13 @@ def delete(
             *(keys.queues, once.key, keys.paused, keys.stats(queue), keys.awaited(queue)),
             *(keys.settled, keys.beats, keys.delayed(queue), keys.after(queue)),
             *(keys.positions(queue), *(keys.queue(queue, one) for one in STREAMS)),
-            *(*map(keys.beat, mine), *letters, *others),
+            *(*map(keys.beat, own_workers), *letters, *others),
         ),
         (
             *(once.token, int(force), queue, group or "", round(scope.intervals.alive * 1000)),
-            *(pause_field("queue", queue), why, len(STREAMS), len(mine), len(letters) // 2),
+            *(pause_field("queue", queue), why, len(STREAMS), len(own_workers), len(letters) // 2),
             *(f"{escape(group or '')}:{one}" for one in STREAMS),
-            *(*mine, *routed),
+            *(*own_workers, *routed),
         ),
         writes=True,
     )
@@ -137,18 +137,18 @@ def _all_of(scope: Scope, queue: str) -> Op[tuple[list[str], list[Key]]]:
 
 def _all_of_group(scope: Scope, queue: str, group: str) -> list[Key]:
     keys = scope.keys
-    found: list[Key] = [keys.worked(queue, group), *keys.limits(queue, group)]
+    owned: list[Key] = [keys.worked(queue, group), *keys.limits(queue, group)]
     for priority in STREAMS:
-        found += (keys.attempts(queue, group, priority), keys.retries(queue, group, priority))
-    return found
+        owned += (keys.attempts(queue, group, priority), keys.retries(queue, group, priority))
+    return owned
 
 
 def _delete_dedup_records(scope: Scope, queue: str, deleted_at: bytes, delayed: bytes) -> Op[None]:
     """Delete the dedup records of a deleted queue, so that none names a task that is gone."""
     keys = scope.keys
     streams = [keys.queue(queue, priority) for priority in PRIORITIES]
-    found = yield from scan(scope, f"seen:{escape(queue)}")
-    records = sorted(map(key_bytes, found))
+    seen = yield from scan(scope, f"seen:{escape(queue)}")
+    records = sorted(map(key_bytes, seen))
     for at in range(0, len(records), _AT_ONCE):
         yield Script(
             "delete_dedup_records",

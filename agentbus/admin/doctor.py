@@ -73,8 +73,8 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
         # An older server does not support the other checks.
         return findings
     if info.named.get("cluster_enabled") == "1" and not scope.keys.project.startswith("{"):
-        found = f"{where} is a node of a cluster, where the project's keys are on several"
-        findings.append(Finding("cluster", "failed", found, BY_CLUSTER))
+        state = f"{where} is a node of a cluster, where the project's keys are on several"
+        findings.append(Finding("cluster", "failed", state, BY_CLUSTER))
         return [*findings, _identity(settings), *secrets(settings), *installed()]
     findings.append(_found((yield from server_health.clock(scope, clock))))
     if settings.url is None:
@@ -127,10 +127,10 @@ def _connection(scope: Scope, settings: Settings, where: str) -> Op[Finding]:
             return _unreachable(failure, ping, settings, where)
         took.append((scope.monotonic() - began) * 1000)
     median = sorted(took)[_PINGS // 2]
-    found = f"{where} answers in {median:.2f} ms"
+    state = f"{where} answers in {median:.2f} ms"
     if median > _SLOW_MS:
-        return Finding("connection", "warning", found, "use a nearer server, or reduce its load")
-    return Finding("connection", "ok", found)
+        return Finding("connection", "warning", state, "use a nearer server, or reduce its load")
+    return Finding("connection", "ok", state)
 
 
 def _unreachable(
@@ -168,35 +168,35 @@ def _version(named: dict[str, str]) -> Finding:
 
 def _disk(scope: Scope) -> Op[Finding]:
     """Write to the disk of the embedded server, then through the server itself."""
-    found = server_health.disk()
-    if found.severity == "critical":
+    disk = server_health.disk()
+    if disk.severity == "critical":
         # The server would end by another write.
-        return _found(found)
+        return _found(disk)
     key, began = scope.keys.once("doctor"), scope.monotonic()
     (wrote, _) = yield Batch([("SET", key, "1", "PX", 1000), ("DEL", key)])
     took = (scope.monotonic() - began) * 1000
     if isinstance(wrote, ServerReply):
         return Finding("disk", "failed", f"the server refuses a write ({wrote})", EMBEDDED_ADVICE)
-    checked = _found(found)
+    checked = _found(disk)
     return replace(checked, found=f"{checked.found}; a write reached it in {took:.2f} ms")
 
 
 def _identity(settings: Settings) -> Finding:
-    found = f"{settings.agent} in {settings.project}"
+    state = f"{settings.agent} in {settings.project}"
     if settings.peers:
-        found += " (by default: the name of this POSIX session, with which it ends)"
+        state += " (by default: the name of this POSIX session, with which it ends)"
     else:
-        found += f" (from {settings.sources.get('agent')})"
-    return Finding("identity", "ok", found)
+        state += f" (from {settings.sources.get('agent')})"
+    return Finding("identity", "ok", state)
 
 
 def _shared_names(scope: Scope) -> Op[list[Finding]]:
     """Find names that several live sessions of one host use: they share cursors and announced flags."""
-    found: dict[tuple[str, str], set[int]] = {}
+    processes: dict[tuple[str, str], set[int]] = {}
     now, records = yield from sessions.records_now(scope)
     for agent, host, number, seen in records:
         if sessions.lives(host, number, now - seen, 2 * ATTENDED):
-            found.setdefault((agent, host), set()).add(number)
+            processes.setdefault((agent, host), set()).add(number)
     return [
         Finding(
             "names",
@@ -205,7 +205,7 @@ def _shared_names(scope: Scope) -> Op[list[Finding]]:
             f" {agent}: they share its cursor and its announced flags",
             "give each its own AGENTBUS_AGENT, or none",
         )
-        for (agent, host), numbers in sorted(found.items())
+        for (agent, host), numbers in sorted(processes.items())
         if len(numbers) > 1
     ]
 
@@ -220,15 +220,15 @@ def _left_holds(scope: Scope) -> Op[list[Finding]]:
 def _leases(scope: Scope) -> Op[list[Finding]]:
     """Say how many leases there are, if any; near their bound, agents are soon refused."""
     try:
-        found = yield from leases.leases(scope)
+        held = yield from leases.leases(scope)
     except AgentBusError:
         # Another program's key, which `health` names.
         return []
-    if not found:
+    if not held:
         return []
-    agents = len({one.agent for one in found})
-    said = f"{len(found)} of {lease_step.MOST_LEASES}, held by {agents} agent{'s' if agents > 1 else ''}"
-    if len(found) < _MANY_LEASES:
+    agents = len({one.agent for one in held})
+    said = f"{len(held)} of {lease_step.MOST_LEASES}, held by {agents} agent{'s' if agents > 1 else ''}"
+    if len(held) < _MANY_LEASES:
         return [Finding("leases", "ok", said)]
     remedy = "drop those that are done, or lease patterns in place of single files: agentbus lease"
     return [Finding("leases", "warning", said, remedy)]
@@ -242,15 +242,15 @@ def secrets(settings: Settings) -> list[Finding]:
     if url is not None and guarded and url.scheme not in ("unix", "rediss", "memory"):
         hosts = [host for host, _ in url.hosts if host not in _HERE]
         if hosts and dict(url.options).get("tls", "").lower() not in ("1", "true", "yes"):
-            found = f"the password and all data go to {', '.join(hosts)} unencrypted"
+            state = f"the password and all data go to {', '.join(hosts)} unencrypted"
             remedy = "use TLS: rediss://, or ?tls=true"
-            findings.append(Finding("secrets", "warning", found, remedy))
+            findings.append(Finding("secrets", "warning", state, remedy))
     held = {"url": guarded, "webhook_secret": True, "database": settings.database is not None}
     files = {settings.sources.get(name, "") for name, held_there in held.items() if held_there}
     for path in sorted(path for path in files if path.startswith("/")):
         if os.path.exists(path) and os.stat(path).st_mode & 0o077:
-            found = f"{path} holds a password, and others may read it"
-            findings.append(Finding("secrets", "warning", found, f"chmod 600 {path}"))
+            state = f"{path} holds a password, and others may read it"
+            findings.append(Finding("secrets", "warning", state, f"chmod 600 {path}"))
     return findings
 
 
@@ -258,12 +258,12 @@ def installed() -> list[Finding]:
     """Report another project's `agentbus` beside this one."""
     findings = []
     if place := installation.foreign_distribution():
-        found = f"another project's 'agentbus' is installed in the same environment: {place}"
-        findings.append(Finding("installation", "warning", found, installation.REMEDY))
+        state = f"another project's 'agentbus' is installed in the same environment: {place}"
+        findings.append(Finding("installation", "warning", state, installation.REMEDY))
     if path := installation.foreign_command():
-        found = f"'agentbus' in this shell is another project's: {path}"
+        state = f"'agentbus' in this shell is another project's: {path}"
         remedy = f"run 'agentbus-toolkit', or put {os.path.dirname(sys.executable)} first on PATH"
-        findings.append(Finding("installation", "warning", found, remedy))
+        findings.append(Finding("installation", "warning", state, remedy))
     return findings
 
 
@@ -273,17 +273,17 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     asked = [one for box in boxes for one in letter_counts.requests(scope.keys, *box)]
     replies = iter((yield from in_batches(asked)))
     dead = {box: number for box in boxes if (number := letter_counts.left(replies))}
-    found = Finding("dead letters", "ok", "none")
+    letters = Finding("dead letters", "ok", "none")
     if dead:
         name, group = max(dead, key=lambda box: dead[box])
         option = "" if group == "default" else f" --group {typed(group)}"
         remedy = f"{command('agentbus dlq list', name, option)}; then replay or purge them"
         many = f"{sum(dead.values())} in {count(len({name for name, _ in dead}), 'queue')}"
-        found = Finding("dead letters", "warning", many, remedy)
+        letters = Finding("dead letters", "warning", many, remedy)
     known, _ = yield from stats.known_queues(scope)
     number, known = len(known), known[:_QUEUES]
     stale = sum(
-        # What an agent holds by hand needs no heartbeat.
+        # A task that an agent holds by hand needs no heartbeat.
         consumer.pending > 0 and consumer.idle > _STALE and taker(consumer.name) is None
         for survey in (yield from surveyed(scope, known))
         for name in survey.groups
@@ -291,9 +291,9 @@ def _leftovers(scope: Scope) -> Op[list[Finding]]:
     )
     if not stale:
         some = f" in the first {_QUEUES:,} of {number:,} queues" if number > _QUEUES else ""
-        return [found, Finding("consumers", "ok", f"none is stale{some}")]
+        return [letters, Finding("consumers", "ok", f"none is stale{some}")]
     many = (
         f"{stale} {'holds' if stale == 1 else 'hold'} entries and sent no heartbeat for 15 minutes"
     )
     remedy = "start a worker of their group: it reclaims their entries"
-    return [found, Finding("consumers", "warning", many, remedy)]
+    return [letters, Finding("consumers", "warning", many, remedy)]

@@ -57,7 +57,7 @@ def inspect(
             for key in keys.values()
         ]
     )
-    found = sorted(
+    rows = sorted(
         (position(text(entry[0])), priority, entry)
         for priority, page in zip(PRIORITIES, pages, strict=True)
         if isinstance(page, list)
@@ -66,8 +66,8 @@ def inspect(
     letters_of = policies.letters_of(queue)
     moved = yield from _moved(scope, queue, group, letters_of)
     places = {one.id for one in moved}
-    found = [one for one in found if task_id(text(one[2][0]), queue, one[1]) not in places]
-    chosen = found[:count] if last is None else found[max(0, len(found) - count) :]
+    rows = [one for one in rows if task_id(text(one[2][0]), queue, one[1]) not in places]
+    chosen = rows[:count] if last is None else rows[max(0, len(rows) - count) :]
     kept = [*moved, *(yield from state.kept(scope, queue, group, _MOST))]
     if first != "-":
         kept = [one for one in kept if one.published >= id_time(first)]
@@ -77,14 +77,14 @@ def inspect(
             raise (yield from missing(scope, queue))
     entries: list[Entry] = []
     for priority in PRIORITIES:
-        mine = [entry for _, of, entry in chosen if of == priority]
-        if mine:
-            entries += yield from state.entries(scope, queue, group, priority, mine, letters_of)
+        own = [entry for _, of, entry in chosen if of == priority]
+        if own:
+            entries += yield from state.entries(scope, queue, group, priority, own, letters_of)
     entries.sort(key=lambda one: (position(one.id.partition("@")[0]), one.priority))
     # Tasks that are not ready have no place in these streams: they are ordered by their publication.
     entries = sorted([*entries, *kept], key=lambda one: one.published)
     entries = entries[:count] if last is None else entries[max(0, len(entries) - count) :]
-    # What was delayed or routed keeps its first id: its outcome is not recorded under its entry's.
+    # A task that was delayed or routed keeps its first id: the outcome is recorded under that id.
     return [replace(one, id=str(one.envelope.get("id") or one.id)) for one in entries]
 
 
@@ -93,8 +93,8 @@ def _moved(scope: Scope, queue: str, group: str, letters_of: str) -> Op[list[Ent
     page = yield Command("XRANGE", scope.keys.queue(queue, RETRY), "-", "+", "COUNT", _MOST)
     if not page:
         return []
-    found = yield from state.entries(scope, queue, group, RETRY, page, letters_of)
-    return [one for one in found if one.state in ("retrying", "pending")]
+    entries = yield from state.entries(scope, queue, group, RETRY, page, letters_of)
+    return [one for one in entries if one.state in ("retrying", "pending")]
 
 
 def _from(start: str, now: float) -> str:

@@ -14,7 +14,7 @@ def requests(keys: Keys, name: str, group: str) -> tuple[tuple[str, str], ...]:
     """Return the requests about the letters of a group that are stored under a name."""
     return (
         ("XLEN", keys.dead_letters(name, group)),
-        # Purged letters lie in the stream until they are its oldest ones.
+        # The stream keeps a purged letter until it is the oldest one.
         ("SCARD", keys.purged(name, group)),
         ("HLEN", keys.replayed(name, group)),
     )
@@ -23,5 +23,5 @@ def requests(keys: Keys, name: str, group: str) -> tuple[tuple[str, str], ...]:
 def left(replies: Iterator[Any]) -> int:
     """Return the number of letters by the next replies to these requests."""
     # A key of another type answers with an error.
-    found = (reply if isinstance(reply, int) else 0 for reply in islice(replies, 3))
-    return max(0, next(found) - sum(found))
+    numbers = (reply if isinstance(reply, int) else 0 for reply in islice(replies, 3))
+    return max(0, next(numbers) - sum(numbers))

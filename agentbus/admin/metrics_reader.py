@@ -84,7 +84,7 @@ def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[lis
         names.name("queue", queue)
     now = yield from server_time(scope)
     start = starting_at(since, now)
-    found = yield from recent(scope, start)
+    samples = yield from recent(scope, start)
     begins = id_time(start)
     first = one_step(Command("XRANGE", scope.keys.metrics, "-", "+", "COUNT", 1))
     (oldest,) = (yield from or_empty(first, [])) or (None,)
@@ -92,16 +92,16 @@ def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[lis
     if sample is not None and id_time(sample.id) > begins:
         # Earlier entries were trimmed.
         begins = min(sample.start, id_time(sample.id)) if sample.start > 0 else id_time(sample.id)
-    sums = summed(found, max(now - begins, 1.0), queue)
+    sums = summed(samples, max(now - begins, 1.0), queue)
     if queue is not None and not sums:
         yield from _must_exist(scope, queue)
     return sums
 
 
-def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) -> list[Metrics]:
+def summed(samples: Iterable[Sample], seconds: float, queue: str | None = None) -> list[Metrics]:
     """Return the totals of samples, sorted by queue and group."""
     sums: dict[tuple[str, str], list[Sample]] = {}
-    for sample in found:
+    for sample in samples:
         if queue is None or sample.queue == queue:
             sums.setdefault((sample.queue, sample.group or ""), []).append(sample)
     return [_sum(sums[key], seconds) for key in sorted(sums)]
@@ -109,15 +109,15 @@ def summed(found: Iterable[Sample], seconds: float, queue: str | None = None) ->
 
 def recent(scope: Scope, start: str, most: int = 2 * BOUND, end: str = "+") -> Op[list[Sample]]:
     """Return the samples from an id up to another, oldest first, at most about `most` of the newest."""
-    found: list[Sample] = []
-    while len(found) < most:
+    samples: list[Sample] = []
+    while len(samples) < most:
         older = Command("XREVRANGE", scope.keys.metrics, end, start, "COUNT", _PAGE)
         page = yield from or_empty(one_step(older), [])
-        found += [sample for sample in map(_sample, page) if sample is not None]
+        samples += [sample for sample in map(_sample, page) if sample is not None]
         if len(page) < _PAGE:
             break
         end = "(" + text(page[-1][0])
-    return found[::-1]
+    return samples[::-1]
 
 
 def each(
@@ -130,7 +130,7 @@ def each(
     if queue is not None:
         names.name("queue", queue)
     now = yield from server_time(scope)
-    start, after, found = starting_at(since, now), "", False
+    start, after, emitted = starting_at(since, now), "", False
     while True:
         begin = f"({after}" if after else start
         newer = Command("XRANGE", scope.keys.metrics, begin, "+", "COUNT", _PAGE)
@@ -139,7 +139,7 @@ def each(
             after = text(entry[0])
             sample = _sample(entry)
             if sample is not None and queue in (None, sample.queue):
-                found = True
+                emitted = True
                 yield Emit(sample)
         if len(page) == _PAGE:
             continue
@@ -148,7 +148,7 @@ def each(
         came = yield Wait(scope.keys.metrics, after or _before(start), _LONGEST_WAIT)
         if after and not came:
             yield from _still_there(scope, after)
-    if queue is not None and not found:
+    if queue is not None and not emitted:
         yield from _must_exist(scope, queue)
 
 
@@ -222,12 +222,12 @@ def decimal(value: str | None) -> float:
 def by_bucket(value: str | None) -> tuple[int, ...]:
     """Return a field's histogram buckets, or () if it is malformed."""
     try:
-        found = orjson.loads(value or "[]")
+        buckets = orjson.loads(value or "[]")
     except ValueError:
         return ()
-    if not isinstance(found, list) or not all(isinstance(n, int) and n >= 0 for n in found):
+    if not isinstance(buckets, list) or not all(isinstance(n, int) and n >= 0 for n in buckets):
         return ()
-    return tuple(map(int, found))
+    return tuple(map(int, buckets))
 
 
 def _sum(samples: list[Sample], seconds: float) -> Metrics:

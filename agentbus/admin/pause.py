@@ -98,7 +98,7 @@ def pause(
         "pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True
     )
     order = _order(field, stored)
-    # Listed after the order is stored: a worker that starts later reads it before its first task.
+    # List workers after the order is stored: one that starts later reads it before its first task.
     listed = yield from workers(scope, sure=True)
     waiting = {one.worker: one for one in listed if _concerned(one, kind, name)}
     yield from _ring(scope, {one.queue for one in waiting.values()}, listed)
@@ -126,19 +126,19 @@ def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
 def orders(scope: Scope) -> Op[list[Order]]:
     """Return the pause orders in force, at most about 10,000."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
-    found = [
+    in_force = [
         _order(text(field), order)
         for field, order in stored.items()
         if not field.startswith(b"limit:")
     ]
-    return sorted(found, key=lambda order: (order.kind, order.name or ""))
+    return sorted(in_force, key=lambda order: (order.kind, order.name or ""))
 
 
 def order_of(scope: Scope, kind: str, name: str | None) -> Op[Order | None]:
     """Return the order with exactly this subject, or None."""
     field = pause_field(kind, name)
-    found = yield from or_empty(one_step(Command("HGET", scope.keys.paused, field)), None)
-    return None if found is None else _order(field, found)
+    order = yield from or_empty(one_step(Command("HGET", scope.keys.paused, field)), None)
+    return None if order is None else _order(field, order)
 
 
 def dismiss(

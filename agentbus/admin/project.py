@@ -60,7 +60,7 @@ def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
 def _activity(scope: Scope, named: list[tuple[str, float]]) -> Op[list[AgentActivity]]:
     keys = scope.keys
     added = yield from _entries_added(scope)
-    found = []
+    activities = []
     for at in range(0, len(named), _AT_ONCE):
         page = named[at : at + _AT_ONCE]
         cursors = yield Command("MGET", *(keys.cursor(agent) for agent, _ in page))
@@ -71,8 +71,8 @@ def _activity(scope: Scope, named: list[tuple[str, float]]) -> Op[list[AgentActi
             reached = text(cursor) if cursor is not None else None
             known_id, _, ordinal = text(position or b"").partition(" ")
             unheard = max(0, added - int(ordinal)) if reached and known_id == reached else None
-            found.append(AgentActivity(agent, last, reached, unheard))
-    return found
+            activities.append(AgentActivity(agent, last, reached, unheard))
+    return activities
 
 
 def agent(scope: Scope, name: str) -> Op[AgentActivity | None]:
@@ -80,14 +80,14 @@ def agent(scope: Scope, name: str) -> Op[AgentActivity | None]:
     last = yield from or_empty(one_step(Command("ZSCORE", scope.keys.agents, name)), None)
     if last is None:
         return None
-    (found,) = yield from _activity(scope, [(name, score(last))])
-    return found
+    (activity,) = yield from _activity(scope, [(name, score(last))])
+    return activity
 
 
 def known(scope: Scope) -> Op[int]:
     """Return how many agents the project knows."""
-    found = yield from or_empty(one_step(Command("ZCARD", scope.keys.agents)), 0)
-    return int(found)
+    number = yield from or_empty(one_step(Command("ZCARD", scope.keys.agents)), 0)
+    return int(number)
 
 
 def topics(scope: Scope) -> Op[list[Topic]]:
@@ -108,16 +108,16 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
     # No record of a session is to be written between the scan and the deletion.
     scope.attended = scope.monotonic()
     counts: dict[str, int] = {}
-    found = yield from scan(scope, None)
-    mine = []
-    for key in found:
+    keys = yield from scan(scope, None)
+    own_keys = []
+    for key in keys:
         kind = scope.keys.kind(key)
         if kind is not None:
             counts[kind] = counts.get(kind, 0) + 1
-            mine.append(key)
+            own_keys.append(key)
     if not dry_run:
-        for at in range(0, len(mine), _UNLINKED):
-            yield Command("UNLINK", *map(key_bytes, mine[at : at + _UNLINKED]))
+        for at in range(0, len(own_keys), _UNLINKED):
+            yield Command("UNLINK", *map(key_bytes, own_keys[at : at + _UNLINKED]))
     return dict(sorted(counts.items()))
 
 

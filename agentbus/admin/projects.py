@@ -61,17 +61,17 @@ def listed(scope: Scope, *, one_shard: bool = False, most: int = _MOST) -> Op[Pr
     """Return the projects on the server, after about `most` of its keys were examined."""
     yield floor()
     size = yield Command("DBSIZE")
-    found: set[str] = set()
+    project_names: set[str] = set()
     examined, cursor = 0, b"0"
     while True:
         cursor, page = yield Command("SCAN", cursor, "MATCH", _PATTERN, "COUNT", _SCANNED)
-        found.update(filter(None, map(_project_of, page)))
+        project_names.update(filter(None, map(_project_of, page)))
         examined += _SCANNED
         if int(cursor) == 0 or examined >= most:
             break
     projects: list[Project] = []
-    for at in range(0, len(found), _AT_ONCE):
-        projects += yield from _described(sorted(found)[at : at + _AT_ONCE])
+    for at in range(0, len(project_names), _AT_ONCE):
+        projects += yield from _described(sorted(project_names)[at : at + _AT_ONCE])
     projects.sort(key=lambda one: (-(one.last_activity or 0.0), one.project))
     left_out = max(1, size - examined) if int(cursor) else 0
     return Projects(tuple(projects), left_out, one_shard)
@@ -90,9 +90,9 @@ def exists(scope: Scope) -> Op[bool]:
     return any(map(scope.keys.kind, (yield from scan(scope, None))))
 
 
-def missing(project: str, found: Projects) -> NotFound:
+def missing(project: str, projects: Projects) -> NotFound:
     """Return the error for a project that does not exist, which names the nearest of those that do."""
-    near = closest(project, [one.project for one in found.projects])
+    near = closest(project, [one.project for one in projects.projects])
     advice = f"the nearest there: {near}" if near else "the server has no project"
     return NotFound(
         f"there is no project {project!r}",
@@ -111,9 +111,9 @@ def _project_of(key: bytes) -> str | None:
         return None
 
 
-def _described(found: Sequence[str]) -> Op[list[Project]]:
+def _described(known: Sequence[str]) -> Op[list[Project]]:
     wanted: list[tuple[str | int, ...]] = []
-    for keys in map(Keys, found):
+    for keys in map(Keys, known):
         wanted += [
             ("ZCARD", keys.agents),
             ("ZCARD", keys.queues),
@@ -123,10 +123,10 @@ def _described(found: Sequence[str]) -> Op[list[Project]]:
             ("XREVRANGE", keys.metrics, "+", "-", "COUNT", 1),
         ]
     replies = yield Batch(wanted)
-    each = len(wanted) // len(found)
-    by_project = {name: replies[at * each : (at + 1) * each] for at, name in enumerate(found)}
+    each = len(wanted) // len(known)
+    by_project = {name: replies[at * each : (at + 1) * each] for at, name in enumerate(known)}
     # Other programs have keys of such names, too, but of other types.
-    return [_project(name, mine) for name, mine in by_project.items() if any(map(_is_ours, mine))]
+    return [_project(name, part) for name, part in by_project.items() if any(map(_is_ours, part))]
 
 
 def _is_ours(reply: Any) -> bool:

@@ -128,7 +128,7 @@ class Collector:
         time, number = yield Batch([("TIME",), ("ZCARD", scope.keys.queues)])
         now = int(time[0]) + int(time[1]) / 1e6
         workers = yield from registry.workers(scope, counted=False)
-        found = yield from stats.stats(
+        figures = yield from stats.stats(
             scope, letters_of=letters_of, most=_QUEUES, speed=False, workers=workers
         )
         orders = yield from pause.orders(scope)
@@ -142,9 +142,9 @@ class Collector:
         self._totals.take(entries)
         ends = yield from events.ends(scope, self._totals.streams)
         # Queues that only other programs fill are not in the list.
-        queues = max(number if isinstance(number, int) else 0, len({one.queue for one in found}))
+        queues = max(number if isinstance(number, int) else 0, len({one.queue for one in figures}))
         page.add("agentbus_queues", queues)
-        self._known = _queues(page, found, orders, self._known)
+        self._known = _queues(page, figures, orders, self._known)
         _workers(page, workers)
         self._totals.write(page, now, ends)
         page.add("agentbus_consumers_quarantined", len(given_up))
@@ -155,15 +155,15 @@ class Collector:
 
 def _entries(scope: Scope, after: str) -> Op[tuple[Entries, str]]:
     """Return the entries of the metrics stream after an id, and the id to continue from."""
-    found: Entries = []
-    while len(found) < _ENTRIES:
+    entries: Entries = []
+    while len(entries) < _ENTRIES:
         page = yield Command("XRANGE", scope.keys.metrics, f"({after}", "+", "COUNT", _PAGE)
         for entry in page:
             after = text(entry[0])
-            found.append((after, fields(entry[1] or [])))
+            entries.append((after, fields(entry[1] or [])))
         if len(page) < _PAGE:
             break
-    return found, after
+    return entries, after
 
 
 class _Page:
@@ -200,7 +200,7 @@ class _Page:
 
 def _queues(
     page: _Page,
-    found: Sequence[QueueStats],
+    figures: Sequence[QueueStats],
     orders: Sequence[Order],
     known: set[tuple[str, ...]] | None,
 ) -> set[tuple[str, ...]]:
@@ -213,7 +213,7 @@ def _queues(
     page.add("agentbus_halted", int(halted))
     paused = {order.name for order in orders if order.kind == "queue"}
     seen: set[tuple[str, ...]] = set()
-    for one in found:
+    for one in figures:
         of_queue, of_group = (one.queue,), (one.queue, one.group or "")
         if of_queue not in seen:
             seen.add(of_queue)

@@ -99,8 +99,8 @@ FAMILIES = tuple(
 
 def sample_names() -> set[str]:
     """Return the names of the metrics' samples, for queries."""
-    found = set()
+    names = set()
     for family in FAMILIES:
         ends = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
-        found |= {family.name + end for end in ends}
-    return found
+        names |= {family.name + end for end in ends}
+    return names

@@ -127,7 +127,7 @@ class _Answer(ServerHandler):
 
 
 class _InTime(io.RawIOBase):
-    """What a client sends until a deadline, in seconds from now."""
+    """Reads what a client sends, until `within` seconds from now."""
 
     def __init__(self, connection: socket.socket, within: float) -> None:
         self._connection = connection

@@ -18,7 +18,7 @@ _FULL = "a server whose disk is full ends at the next write"
 _DISK = "free disk space, and see the server's log"
 _APPEND = "redis-cli CONFIG SET appendonly yes, and the same in its config file"
 _ALWAYS = "redis-cli CONFIG SET appendfsync always, and the same in its config file"
-# When an acknowledged write is on disk, by the setting of appendfsync.
+# The time at which an acknowledged write is on disk, by the setting of appendfsync.
 _LEVELS = {
     "always": ", and is on disk before the reply",
     "everysec": ", and is on disk within a second or two: a power failure loses those",
@@ -80,14 +80,14 @@ def examine(info: ServerInfo, memory: Levels, replication: Levels) -> list[Serve
             *_role(info.named, replication),
         ]
     if "unknown command" in info.refusal:
-        found = "this server runs in this process and stores nothing on disk"
+        state = "this server runs in this process and stores nothing on disk"
         return [
-            ServerCheck("persistence", "warning", found, "use another URL for anything but tests")
+            ServerCheck("persistence", "warning", state, "use another URL for anything but tests")
         ]
-    found = (
+    state = (
         f"INFO is refused, so persistence, eviction, memory and role are unknown ({info.refusal})"
     )
-    return [ServerCheck("server", "warning", found, "allow +info to this user")]
+    return [ServerCheck("server", "warning", state, "allow +info to this user")]
 
 
 def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
@@ -97,40 +97,40 @@ def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
     after = scope.now()
     off = int(seconds) + int(micros) / 1e6 - (before + after) / 2
     off = 0.0 if abs(off) < (after - before) / 2 else off
-    found = f"{abs(off):.3f} s {'ahead of' if off >= 0 else 'behind'} this host's"
-    return _measured("clock", levels, abs(off), found, "set both clocks by NTP")
+    state = f"{abs(off):.3f} s {'ahead of' if off >= 0 else 'behind'} this host's"
+    return _measured("clock", levels, abs(off), state, "set both clocks by NTP")
 
 
 def disk(*, sync: bool = True) -> ServerCheck:
     """Check the disk of the embedded server by a write; without `sync` it need not reach the disk."""
-    found = embedded_disk.examine(sync=sync)
-    if found.error is not None:
-        return ServerCheck("disk", "critical", found.error, embedded_disk.REMEDY)
-    free = f"{embedded_disk.size(found.free)} free at {found.directory}"
-    if found.free < embedded_disk.LITTLE:
+    state = embedded_disk.examine(sync=sync)
+    if state.error is not None:
+        return ServerCheck("disk", "critical", state.error, embedded_disk.REMEDY)
+    free = f"{embedded_disk.size(state.free)} free at {state.directory}"
+    if state.free < embedded_disk.LITTLE:
         return ServerCheck("disk", "warning", free, f"free some: {_FULL}")
     return ServerCheck("disk", None, free)
 
 
 def _persistence(info: ServerInfo) -> list[ServerCheck]:
     named = info.named
-    found = []
+    checks = []
     if named.get("aof_enabled") == "1":
         level = f"an append-only file is kept{_LEVELS.get(info.fsync, '')}"
         delayed = int(named.get("aof_delayed_fsync", "0"))
         if delayed:
             level += f"; {delayed} writes waited for a slow disk"
         if named.get("aof_last_write_status", "ok") != "ok":
-            found.append(
+            checks.append(
                 ServerCheck("persistence", "critical", "the last write to disk failed", _DISK)
             )
         elif info.fsync == "no":
-            found.append(ServerCheck("persistence", "warning", level, _ALWAYS))
+            checks.append(ServerCheck("persistence", "warning", level, _ALWAYS))
         else:
-            found.append(ServerCheck("persistence", None, level))
+            checks.append(ServerCheck("persistence", None, level))
     elif _keeps_snapshots(info):
         loss = "only snapshots are kept: a crash loses all writes after the last one"
-        found.append(ServerCheck("persistence", "warning", loss, _APPEND))
+        checks.append(ServerCheck("persistence", "warning", loss, _APPEND))
     else:
         loss = "nothing is stored on disk: a restart loses everything"
         if info.saves is None:
@@ -138,10 +138,10 @@ def _persistence(info: ServerInfo) -> list[ServerCheck]:
                 "no append-only file is kept, and no snapshot was made since its start (CONFIG GET is"
                 " refused, so it is unknown whether one will be): a restart may lose everything"
             )
-        found.append(ServerCheck("persistence", "critical", loss, _APPEND))
+        checks.append(ServerCheck("persistence", "critical", loss, _APPEND))
     if named.get("rdb_last_bgsave_status", "ok") != "ok":
-        found.append(ServerCheck("snapshot", "warning", "the last snapshot failed", _DISK))
-    return found
+        checks.append(ServerCheck("snapshot", "warning", "the last snapshot failed", _DISK))
+    return checks
 
 
 def _keeps_snapshots(info: ServerInfo) -> bool:
@@ -166,20 +166,20 @@ def _eviction(named: dict[str, str]) -> ServerCheck:
 
 def _memory(named: dict[str, str], levels: Levels) -> ServerCheck:
     used, limit = int(named.get("used_memory", "0")), int(named.get("maxmemory", "0"))
-    found = f"{used / 1048576:.1f} MiB used"
+    state = f"{used / 1048576:.1f} MiB used"
     if not limit:
-        return ServerCheck("memory", None, found)
-    found += f" of {limit / 1048576:.1f} MiB"
+        return ServerCheck("memory", None, state)
+    state += f" of {limit / 1048576:.1f} MiB"
     remedy = "raise maxmemory, or delete unneeded data: a full server refuses writes"
-    return _measured("memory", levels, used / limit, found, remedy)
+    return _measured("memory", levels, used / limit, state, remedy)
 
 
 def _role(named: dict[str, str], levels: Levels) -> list[ServerCheck]:
     if named.get("role", "master") != "master":
-        found = "a read-only replica"
+        state = "a read-only replica"
         if named.get("master_link_status", "up") != "up":
-            found += " without a connection to its primary"
-        return [ServerCheck("role", "critical", found, "use the URL of the primary")]
+            state += " without a connection to its primary"
+        return [ServerCheck("role", "critical", state, "use the URL of the primary")]
     replicas = [
         _replica(dict(_pairs(value)), levels)
         for name, value in named.items()
@@ -196,15 +196,15 @@ def _replica(fields: dict[str, str], levels: Levels) -> ServerCheck:
     if state != "online" and levels.wanted:
         return ServerCheck("replication", "warning", f"{where} is not in sync ({state})", remedy)
     silent = int(lag) if is_number(lag) else 0
-    found = f"{where} has sent nothing for {silent} s"
-    return _measured("replication", levels, silent, found, remedy)
+    silence = f"{where} has sent nothing for {silent} s"
+    return _measured("replication", levels, silent, silence, remedy)
 
 
-def _measured(check: str, levels: Levels, figure: float, found: str, remedy: str) -> ServerCheck:
+def _measured(check: str, levels: Levels, figure: float, state: str, remedy: str) -> ServerCheck:
     crossed = levels.crossed(figure)
     if crossed is None:
-        return ServerCheck(check, None, found)
-    return ServerCheck(check, crossed[0], found, remedy, round(figure, 3), crossed[1])
+        return ServerCheck(check, None, state)
+    return ServerCheck(check, crossed[0], state, remedy, round(figure, 3), crossed[1])
 
 
 def _pairs(value: str) -> Any:

@@ -128,10 +128,10 @@ def stats(
         speeds = {(s.queue, s.group): s for s in summed(read, seconds, queue)}
     if workers is None:
         workers = (yield from registry.workers(scope, counted=False)) if surveys else []
-    found = yield from _stats_of(scope, surveys, speeds, letters_of, workers)
-    if queue is not None and not found:
+    rows = yield from _stats_of(scope, surveys, speeds, letters_of, workers)
+    if queue is not None and not rows:
         raise (yield from missing(scope, queue))
-    return found
+    return rows
 
 
 def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[list[Group]]:
@@ -149,8 +149,8 @@ def groups(scope: Scope, queue: str, *, letters_of: str | None = None) -> Op[lis
 def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str, str], int]]:
     """Return the lag by queue and group; unknown queues are left out."""
     surveys = yield from surveyed(scope, sorted({queue for queue, _ in groups}))
-    found = {survey.queue: survey for survey in surveys if survey.exists}
-    return {(queue, name): found[queue].group(name).lag for queue, name in groups if queue in found}
+    known = {survey.queue: survey for survey in surveys if survey.exists}
+    return {(queue, name): known[queue].group(name).lag for queue, name in groups if queue in known}
 
 
 def left(scope: Scope, queue: str, group: str) -> Op[int]:
@@ -178,16 +178,16 @@ def streams(scope: Scope, limit: int | None = None) -> Op[list[StreamInfo]]:
     order = {"channel": 0, "queue": 1, "dead letters": 2, "metrics": 3}
     rank = {priority: at for at, priority in enumerate(PRIORITIES)}
     known.sort(key=lambda one: (order[one[1]], one[2] or "", rank.get(one[4] or "", 9), one[0]))
-    found: list[StreamInfo] = []
+    infos: list[StreamInfo] = []
     for at in range(0, len(known), _STREAMS):
-        if limit is not None and len(found) >= limit:
+        if limit is not None and len(infos) >= limit:
             break
         page = known[at : at + _STREAMS]
         now, *ends = yield Script("read_stream_ends", [one[0] for one in page])
         for one, (length, first, last_id) in zip(page, ends, strict=True):
             if length >= 0:
-                found.append(_info(one, now / 1000, length, text(first), text(last_id)))
-    return found[:limit]
+                infos.append(_info(one, now / 1000, length, text(first), text(last_id)))
+    return infos[:limit]
 
 
 def _info(one: Stream, now: float, length: int, first: str, last: str) -> StreamInfo:
@@ -216,20 +216,20 @@ def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
 
 def letter_boxes(scope: Scope) -> Op[list[tuple[str, str]]]:
     """Return the names that dead letters are stored under, with their groups, in order."""
-    found = yield from _named(scope)
-    return sorted((name, last) for _, kind, name, last in found if kind == "dlq" and last)
+    named = yield from _named(scope)
+    return sorted((name, last) for _, kind, name, last in named if kind == "dlq" and last)
 
 
 def _named(scope: Scope) -> Op[list[tuple[str, str, str, str | None]]]:
     """Return the streams of queues and of dead letters: key, kind, queue, and priority or group, if any."""
-    found = []
+    named = []
     for key in (yield from scan(scope, None, of="stream")):
         kind, _, rest = key[len(scope.keys.project) + 1 :].partition(":")
         name, colon, last = rest.partition(":")
         # Other programs' keys: not UTF-8, or with more parts.
         if kind in ("q", "dlq") and ":" not in last and is_text(key):
-            found.append((key, kind, unescape(name), unescape(last) if colon else None))
-    return found
+            named.append((key, kind, unescape(name), unescape(last) if colon else None))
+    return named
 
 
 def _stats_of(
@@ -252,7 +252,7 @@ def _stats_of(
             wanted.extend(letter_counts.requests(keys, letters_of(survey.queue), name))
             wanted.append(("HGETALL", keys.worked(survey.queue, name)))
     replies = iter((yield from in_batches(wanted)))
-    found = []
+    figures = []
     for survey in surveys:
         waiting = _count(next(replies)), _count(next(replies))
         counters = _counters(next(replies))
@@ -274,8 +274,8 @@ def _stats_of(
                 *((speed.rate, speed.attempts, speed.running, speed.waiting) if speed else _IDLE),
                 *(counters, worked),
             )
-            found.append(one)
-    return found
+            figures.append(one)
+    return figures
 
 
 def _counters(reply: Any) -> dict[str, int]:

@@ -97,7 +97,7 @@ class StreamTotals:
                 self._add("agentbus_handler_duration_seconds", labels, entry, "ran", "busy_ms")
                 self._add("agentbus_task_wait_seconds", labels, entry, "waited", "waited_ms")
         if not self._begun:
-            # What happened before the first scrape does not count as an increase.
+            # Events before the first scrape do not count as an increase.
             self._new.clear()
             self._begun = True
 

@@ -68,22 +68,22 @@ class Survey:
         self.firsts = {p: text(s[1]) for p, s in zip(STREAMS, streams, strict=True)}
         self.groups: dict[str, dict[str, Any]] = {}
         for priority, (_, _, groups) in zip(STREAMS, streams, strict=True):
-            for found in groups:
-                self.groups.setdefault(text(found[0]), {})[priority] = found
+            for group in groups:
+                self.groups.setdefault(text(group[0]), {})[priority] = group
 
     def later(self, now: float) -> Survey:
         """Return it as it is at a later time, if nothing has changed."""
-        found, passed = copy(self), max(0, round((now - self.now) * 1000))
-        found.now = now
-        found.groups = {
+        later_survey, passed = copy(self), max(0, round((now - self.now) * 1000))
+        later_survey.now = now
+        later_survey.groups = {
             name: {priority: _idled(part, passed) for priority, part in parts.items()}
             for name, parts in self.groups.items()
         }
-        return found
+        return later_survey
 
     def age(self, ids: Iterable[str]) -> float | None:
         """Return the age of the oldest entry."""
-        times = [id_time(found) for found in ids if found]
+        times = [id_time(entry_id) for entry_id in ids if entry_id]
         return max(0.0, self.now - min(times)) if times else None
 
     def group(self, name: str | None, dead: int = 0) -> Group:
@@ -116,17 +116,17 @@ class Survey:
 
 def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
     """Survey queues, each atomically."""
-    found = []
+    surveys = []
     for at in range(0, len(queues), _PAGE):
         page = queues[at : at + _PAGE]
         keys = [scope.keys.queue(queue, priority) for queue in page for priority in STREAMS]
         now, *streams = yield Script("survey_streams", keys, (ASIDE, _LOOKED_AT, _COUNTED, _READ))
         size = len(STREAMS)
-        found += [
+        surveys += [
             Survey(queue, now / 1000, streams[each * size : (each + 1) * size])
             for each, queue in enumerate(page)
         ]
-    return found
+    return surveys
 
 
 def live(group: Group, workers: Iterable[Registered]) -> int:
@@ -145,10 +145,10 @@ def _idled(part: Sequence[Any], passed: int) -> list[Any]:
 
 def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:
     """Return the consumers of a group, each with the totals of its streams."""
-    found: dict[str, tuple[int, float]] = {}
+    totals: dict[str, tuple[int, float]] = {}
     for part in parts.values():
         for raw, pending, idle in part[8]:
             name = text(raw)
-            before = found.get(name, (0, float("inf")))
-            found[name] = before[0] + pending, min(before[1], idle / 1000)
-    return tuple(GroupConsumer(name, *found[name]) for name in sorted(found))
+            before = totals.get(name, (0, float("inf")))
+            totals[name] = before[0] + pending, min(before[1], idle / 1000)
+    return tuple(GroupConsumer(name, *totals[name]) for name in sorted(totals))

@@ -1,1 +1,1 @@
-"""What coding agents plug in: the MCP server, hooks, and their installation."""
+"""Integrations for coding agents: the MCP server, hooks, and their installation."""

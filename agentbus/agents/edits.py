@@ -50,7 +50,7 @@ def _lease(event: Event, wanted: list[str]) -> str | None:
     )
     reply = event.execute(step)
     if reply[0] in (b"taken", b"full"):
-        # Where there is no room for another lease, nothing says that somebody else edits there.
+        # Without room for another lease, the reply does not say that somebody else edits there.
         return None
     return refusal(leases.refusal_of(wanted, int(reply[3]), reply[4:]))
 

@@ -25,7 +25,7 @@ class Event:
 
     scope: Scope
     link: Link
-    # Whether the client has the tools of the MCP server.
+    # True if the client has the tools of the MCP server.
     tools = False
 
     def __init__(
@@ -50,7 +50,7 @@ class Event:
             and os.path.isdir(there)
         ):
             os.chdir(there)
-        # For the directory and the session of the event.
+        # Resolve the settings for the directory and the session of the event.
         self.settings = resolve(flags, session=agent)
 
     @classmethod

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Seconds for which a server that did not answer is left alone.
 LEFT_ALONE = 30.0
-# What a pipe holds at most by default; and more than any client sends.
+# Bytes that a pipe holds by default, and a limit beyond what any client sends.
 _PIECE, _MOST_BYTES = 65_536, 64 * 1024 * 1024
 
 
@@ -126,7 +126,7 @@ def _answer(asked: Event) -> str:
 def _said(asked: Event) -> object:
     """Return what answers an event, None for nothing."""
     if asked.kind in ("start", "turn", "end"):
-        # What waited for a message until now.
+        # End the hook that has waited for a message.
         path = asked.waiting
         if os.path.lexists(path):
             from agentbus.agents import wake

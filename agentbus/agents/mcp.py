@@ -32,15 +32,15 @@ SESSION = "_session"
 _LONGEST, _AT_ONCE = 8 << 20, 16
 # Seconds in which running calls are still answered when the client has written its last one.
 _LAST_ANSWERS = 1.0
-# How long a client may keep the list of tools: it is part of the program.
+# Milliseconds for which a client may keep the list of tools: it is part of the program.
 _KEPT_MS = 3_600_000
 
 
 class ToolResult:
-    """What a tool returns: text for the model, the same as data, and whether it is an error.
+    """The result of a tool: text for the model, the same as data, and whether it is an error.
 
-    `after` is called with whether the client took it: what it shows counts as read only then, and what was
-    taken for the client is given back otherwise.
+    `after` is called with whether the client took it: if so, the messages that it shows count as read;
+    otherwise what was taken for the client is given back.
     """
 
     __slots__ = ("after", "data", "failed", "text")
@@ -79,12 +79,12 @@ class Server:
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
         self._start = _thread.start_new_thread
-        # One for each call, held while it runs.
+        # A lock for each call, held while it runs.
         self._calls: list[_thread.LockType] = []
         self._writing = _thread.allocate_lock()
-        # Held from the writing of a result until what it shows is marked as read.
+        # A lock, held from the writing of a result until what it shows is marked as read.
         self._marking = _thread.allocate_lock()
-        # What the client calls itself where it begins a session.
+        # The client's name, which it gives when it begins a session.
         self._client: object = None
         # The ids of the calls that run; a cancelled one is not answered.
         self._running: set[Any] = set()
@@ -188,7 +188,7 @@ class Server:
             given = dict(given)
             meta = {**meta, SESSION: given.pop(SESSION)}
         if wrong := tool.mistake(given):
-            # For the model, which can mend it.
+            # Return it to the model, which can correct the call.
             self._answer(number, _result(f"agentbus: {wrong}", None, failed=True))
             return
         key = _key(number)
@@ -211,7 +211,7 @@ class Server:
         ends: _thread.LockType,
     ) -> None:
         with self._marking:
-            # What the client asks after a result, it asks of what that result left.
+            # Wait until the results before this call are marked as read.
             pass
         key = _key(number)
         found = self._perform(name, given, meta, lambda: key in self._running)

@@ -139,7 +139,7 @@ def hooks(client: str, program: str) -> dict[str, Any]:
 
 def command(program: str, client: str, event: str) -> str:
     """Return the shell command of a hook."""
-    # What a session reads first names the tools, whose server comes with the hooks.
+    # The page that a session reads first names the tools: their server is installed with the hooks.
     tools = " --tools" if event.lower() in ("sessionstart", "session.created") else ""
     return f"{shlex.quote(program)} hook {client} {event}{tools}"
 

@@ -68,7 +68,7 @@ def begin(event: Event) -> object:
     except ServerReply:
         # Another program has stored something else in the place of the agents.
         known = []
-    # What the page counts rings no bell afterwards.
+    # The news that the page counts need no notice afterwards.
     steps = [
         event.read_notifications(place, every=0),
         prime.reading(scope, known),

@@ -31,7 +31,7 @@ _ENDS, _RESTED = 15.0, 15_000
 # The shortest pause, in seconds, before the server is asked again; and the longest while a turn goes on,
 # and while the server is away.
 _SOON, _OFTEN, _SELDOM = 0.05, 0.2, 30.0
-# How often, and every how many seconds, a process that waited so far is asked to end.
+# Requests to end that a waiting process gets at most, and the seconds between two.
 _TRIES, _EVERY = 500, 0.02
 _DAY = 86_400.0
 
@@ -67,7 +67,7 @@ def _wait(event: Event) -> str | None:
 
 
 class _Ended(BaseException):
-    """Raised when a turn has begun: nothing that handles errors may keep it."""
+    """A turn has begun. `except Exception` must not catch this error."""
 
 
 def _end(*_: object) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("seen", "name", "unread", "state")
 _STATES = (*names.STATES[:-1], None, names.STATES[-1])
-# What one agent's page shows at most of what it spoke, sent and received.
+# Entries on an agent's page, at most: of each of what it spoke, sent and received.
 _ENTRIES = 50
 
 

@@ -49,7 +49,7 @@ class HealthChecks:
     health: Health
 
 
-# What each check looks at, and the unit of its figure.
+# The subject of each check, and the unit of its figure.
 ABOUT = {
     "stream_length": ("entries of a queue, the channel or the metrics", "times its bound"),
     "pending": ("tasks that one consumer holds", "tasks"),

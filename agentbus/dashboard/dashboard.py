@@ -82,7 +82,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         self.present: Sequence[Presence] | None = None
         self.flag_states: Sequence[FlagState] | None = None
         self.health: Health | None = None
-        # What is followed in a stream is not older than the snapshot.
+        # Parts that may be older than the snapshot; the parts that follow a stream are not.
         self._aged = (self._workers, self._ranking.summaries, self._agents)
 
     @verb
@@ -255,7 +255,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         since = None if one.oldest is None else now - one.oldest
         about = GroupSummary(one.group, one.backlog, since, held, one.dead)
         dead = sum(not worker.alive for worker in working.of(one.queue, one.group))
-        # What is held is due if its holder is dead; what an agent took needs no heartbeat.
+        # A held task is due if its holder is dead; one that an agent took needs no heartbeat.
         due = one.backlog or one.retrying or (dead and one.pending)
         served = one.consumers or working.alive(one.queue, one.group)
         return QueueRow(

@@ -38,7 +38,7 @@ class DirectMessage:
 
     @property
     def cut(self) -> bool:
-        """Whether the text is cut."""
+        """Tell whether the text is cut."""
         return self.size > FOLDED
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # The box, the queue and the id of a letter.
     _Place = tuple[LetterBox, str, str]
 
-# Letters read by one call, commands of one batch, and boxes of one script.
+# Limits: letters per call, commands per batch, dead-letter streams per script.
 READ, _AT_ONCE, _BOXES = 20_000, 500, 100
 
 
@@ -72,7 +72,7 @@ class LetterPage:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPage:
-    """What a call has replayed: the ids of the new tasks.
+    """The result of a call that replays letters: the ids of the new tasks.
 
     `skipped` letters hold no task, or were replayed before. `after` continues, None at the end.
     """
@@ -84,7 +84,7 @@ class ReplayPage:
 
 @dataclass(frozen=True, slots=True)
 class PurgePage:
-    """How many letters a call has purged; `after` continues, None at the end."""
+    """The number of letters that a call has purged; `after` continues, None at the end."""
 
     purged: int
     after: str | None

@@ -32,7 +32,7 @@ class EventList:
         if found is not self._found:
             self._found = found
         else:
-            # Those of the last millisecond are read twice.
+            # Read the reports of the last millisecond again.
             since = str(max(0, int(self._until * 1000)))
             now, newer = yield from events.last_reports(self._scope, since)
             for which, one in newer.items():

@@ -22,7 +22,7 @@ POINT, POINTS = 20.0, 30
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Which rows of a list to read: those whose name contains `match`, `limit` of them from `offset` on.
+    """The rows of a list to read: those whose name contains `match`, `limit` of them from `offset` on.
 
     `match` is plain text, and upper and lower case are the same.
     """

@@ -38,7 +38,7 @@ class LetterBox:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """How many letters of a queue and a group have one error, and how many of them were replayed.
+    """The number of letters of a queue and a group that have one error, and of the replayed ones.
 
     `newest` and `oldest` are ids of letters.
     """

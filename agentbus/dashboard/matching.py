@@ -86,7 +86,7 @@ def newest(
         found.sort(key=lambda one: position(one.id), reverse=True)
         del found[limit:]
         if len(found) == limit:
-            # What is older than all of these is not wanted.
+            # Entries that are older than all of these are not wanted.
             since = found[-1].id
     return found
 

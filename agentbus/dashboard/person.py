@@ -13,7 +13,7 @@ from agentbus.core.oplog import write
 if TYPE_CHECKING:
     from agentbus.core.settings import Settings
 
-# Where what a person does is spoken.
+# The topic of messages about a person's actions.
 TOPIC = "coordination"
 
 

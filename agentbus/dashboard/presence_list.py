@@ -28,7 +28,7 @@ class PresenceList:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        # What was read of each agent, and when it was last seen then.
+        # The presence of each agent as it was read, and the time when it was last seen then.
         self._known: dict[str, Presence] = {}
         self._seen: dict[str, float] = {}
         # The rank at which the turn goes on, whom it has met, and when each of its pages was read.

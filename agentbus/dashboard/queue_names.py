@@ -30,7 +30,7 @@ class QueueNames:
     def read(self) -> Op[list[str]]:
         """Return the names."""
         key = self._scope.keys.queues
-        # How many there are, and the newest with the time of its first task; read before the names.
+        # Read their number, and the newest one with the time of its first task, before the names.
         state = yield Batch([("ZCARD", key), ("ZREVRANGE", key, 0, 0, "WITHSCORES")])
         found, _ = yield from self.all.get()
         if found is not self._found:

@@ -88,12 +88,12 @@ class Summaries:
         self._keys: dict[str, tuple[str, ...]] = {}
         self._made: dict[str, tuple[list[Any], list[int], QueueSummary]] = {}
         self._place_of: dict[str, tuple[bytes, bytes]] = {}
-        # What the server has said of the groups of its first stream.
+        # By queue: the server's reply about the groups of its first stream.
         self._groups_of: dict[str, Any] = {}
-        # How often they were read, and when the oldest readings began of which something is left.
+        # The number of readings, and the start of the oldest ones of which something is left.
         self._readings = 0
         self._began: list[float] = []
-        # Whether there are so many queues that not each is read in full each time.
+        # True if there are too many queues to read each in full every time.
         self.many = False
 
     def read(self, queues: Sequence[str]) -> Op[tuple[float, list[QueueSummary]]]:

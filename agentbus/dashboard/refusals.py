@@ -25,7 +25,7 @@ _WANTED = {"kind": "refusal", "queue": "~leases"}
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How many leases were refused since a unix time, and in each of the last 24 hours, oldest first.
+    """The numbers of refused leases since a unix time, and in each of the last 24 hours, oldest first.
 
     `since` is a day ago, or later if the metrics stream begins later; the last hour is not complete.
     """
@@ -57,7 +57,7 @@ class RefusalTail:
         first = one_step(Command("XRANGE", key, "-", "+", "COUNT", 1))
         oldest: Any = yield from or_empty(first, [])
         since_then = max(now - DAY, id_time(text(oldest[0][0])) if oldest else 0.0)
-        # What was cleared or trimmed since it was read is not counted.
+        # Drop refusals that were cleared or trimmed since they were read.
         self._found = {
             at: n for at, n in self._found.items() if oldest and id_time(at) >= since_then
         }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agentbus.store.steps import Arg, Op
 
-# What names a stream: a queue, and a group or a priority.
+# The name of a stream: a queue, and a group or a priority.
 Place: TypeAlias = tuple[str, str]
 # Bytes and entries that one script reads at most, and its streams.
 READ_BYTES = 1_000_000
@@ -27,7 +27,7 @@ SCRIPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a walk has come: the stream, and the last entry that was read of it, '' at its start."""
+    """The progress of a walk: the stream, and the last entry that was read of it, '' at its start."""
 
     place: Place = ("", "")
     entry: str = ""
@@ -50,8 +50,8 @@ class Mark:
 class WalkQuery:
     """The parameters of a walk, those of `find_by_envelope`: how to match, the texts, the fields to return.
 
-    `until` is the newest entry that it reads, '' for any, `queues` are the values of the field `queue` that
-    match, '' where there is none; without any, all match.
+    `until` is the newest entry that it reads, '' for any. `queues` are the values of the field `queue` that
+    match, '' for entries without the field; if it is empty, all match.
     """
 
     how: str

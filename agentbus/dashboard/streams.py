@@ -36,7 +36,7 @@ class ChannelTail:
         self._scope = scope
         self._tail = ""
         self._added = 0
-        # What was read and not shown yet, and how many more messages came.
+        # Messages that were read and not shown yet, and the number of others that came.
         self._read: list[Message] = []
         self._missed = 0
 
@@ -49,7 +49,7 @@ class ChannelTail:
         self._read += found
         self._missed += missed
         if missed:
-            # Those before the gap would be shown as if it came before them.
+            # Drop the messages before the gap: they would be shown as if they came after it.
             self._missed += len(self._read) - len(found)
             self._read = found
         elif (over := len(self._read) - most) > 0:
@@ -190,7 +190,7 @@ class MetricsTail:
 
     @property
     def rate(self) -> float:
-        """How many tasks were done per second over the last minute."""
+        """The tasks done per second over the last minute."""
         return self._sum / self._seconds
 
     def points(self, queue: str, group: str | None, now: float) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 STATES = ("waiting", "pending", "retrying", "delayed", "dependent")
-# Pending entries, without their payloads, that one call looks at.
+# One call looks at so many pending entries, without their payloads.
 _LOOKED_AT = 2000
 
 

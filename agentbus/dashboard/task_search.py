@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LONGEST = 1000
 # Commands of one batch, and members of a sorted set that are read at once.
 _AT_ONCE, _PAGE = 500, 100
-# What is searched after the ids and keys, in this order: dead letters, tasks that wait for their next
+# Stages of a search after the ids and keys, in this order: dead letters, tasks that wait for their next
 # attempt, delayed tasks and those that wait for others, and the entries of queues.
 _LETTERS, _RETRYING, _UNREADY, _ENTRIES = range(1, 5)
 _FIELDS = (
@@ -64,7 +64,7 @@ class TaskHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """What a search has found, among the `read` tasks and dead letters that it has looked at.
+    """The hits of a search among the `read` tasks and dead letters that it has looked at.
 
     `after` continues the search, None if everything was searched.
     """

@@ -1,4 +1,4 @@
-"""What a dashboard shows of tasks: one with its chain, a search, dead letters by error, the last hour."""
+"""A dashboard's views of tasks: one with its chain, a search, dead letters by error, the last hour."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ STATES = ("working", "paused", "stopping", "dead")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPage:
-    """Registered workers by queue: the rows that were asked for, and how many match.
+    """A page of registered workers by queue: the rows that were asked for, and how many match.
 
-    `states` counts those that match by state: `working`, `paused`, `stopping`, or `dead`, which have
+    `states` counts the matching ones by state: `working`, `paused`, `stopping`, or `dead`, which have
     registered and send no heartbeats. `lag` of a row is the number of due tasks that its group has not
     finished.
     """

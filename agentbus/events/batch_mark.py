@@ -24,8 +24,8 @@ class BatchMark:
 
     def __init__(self, ledger: Ledger, declaration: Declaration, owner: str) -> None:
         self.is_set = False
-        self._made = ledger.tables.attempts
-        self._insert = databases.insert(ledger.dialect, self._made).on_conflict_do_nothing()
+        self._table = ledger.tables.attempts
+        self._insert = databases.insert(ledger.dialect, self._table).on_conflict_do_nothing()
         self._consumer = declaration.name
         # A process that ended in a batch counts as an attempt of each event, but never as the last one.
         self._spent = min(1, declaration.attempts - 1)
@@ -33,28 +33,30 @@ class BatchMark:
 
     def set(self, connection: sa.Connection, events: Sequence[StreamEvent]) -> tuple[bool, bool]:
         """Set the mark; return whether attempts are recorded, and whether events go one by one."""
-        made, first = self._made, events[0].event_uuid
-        mine = made.c.consumer == self._consumer
-        found = connection.execute(sa.select(made.c.event_uuid, made.c.last_error).where(mine))
-        known = {row.event_uuid: row.last_error for row in found}
+        table, first = self._table, events[0].event_uuid
+        own = table.c.consumer == self._consumer
+        attempts = connection.execute(sa.select(table.c.event_uuid, table.c.last_error).where(own))
+        known = {row.event_uuid: row.last_error for row in attempts}
         # If the mark is of this process, that has lost the database meanwhile.
         ended = known.pop(_NO_EVENT, self._owner) != self._owner
         alone = ended or first in known
         if ended and first not in known:
-            rows = [{"consumer": self._consumer, "event_uuid": one.event_uuid} for one in events]
+            rows = [
+                {"consumer": self._consumer, "event_uuid": event.event_uuid} for event in events
+            ]
             connection.execute(self._insert.values(attempts=self._spent), rows)
-        connection.execute(sa.delete(made).where(mine, made.c.event_uuid == _NO_EVENT))
+        connection.execute(sa.delete(table).where(own, table.c.event_uuid == _NO_EVENT))
         row = {"consumer": self._consumer, "event_uuid": _NO_EVENT, "attempts": 0}
         connection.execute(self._insert, {**row, "last_error": self._owner})
         return bool(known) or alone, alone
 
     def remove(self, connection: sa.Connection) -> None:
         """Remove the mark, unless another process has set it since."""
-        made = self._made
+        table = self._table
         connection.execute(
-            sa.delete(made).where(
-                made.c.consumer == self._consumer,
-                made.c.event_uuid == _NO_EVENT,
-                made.c.last_error == self._owner,
+            sa.delete(table).where(
+                table.c.consumer == self._consumer,
+                table.c.event_uuid == _NO_EVENT,
+                table.c.last_error == self._owner,
             )
         )

@@ -20,7 +20,7 @@ _BATCHES = 20
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """When rows of processed events are deleted: older than `retention` seconds, every `interval` seconds.
+    """Options of the cleanup: every `interval` seconds it deletes processed events older than `retention`.
 
     `batch` rows are deleted in one transaction. Whatever the retention, a row stays until all consumers
     have passed its event and the outbox no longer has it.
@@ -48,18 +48,19 @@ class Cleaner:
 
     def clean(self, stream: str) -> int:
         """Delete rows of a stream, if that is due; returns how many."""
-        now, when, made = time.monotonic(), self._when, self._ledger.tables
+        now, when, tables = time.monotonic(), self._when, self._ledger.tables
         if now < self._due.get(stream, -math.inf):
             return 0
         with self._ledger.engine.connect() as connection:
-            passed = outbox.marks(connection, made, stream).passed
+            passed = outbox.marks(connection, tables, stream).passed
         total, more = 0, passed is not None
         for _ in range(_BATCHES):
             if not more:
                 break
             with self._ledger.transaction() as connection:
                 gone = outbox.purge_processed(
-                    *(connection, made, stream, passed or (0, 0), when.retention), count=when.batch
+                    *(connection, tables, stream, passed or (0, 0), when.retention),
+                    count=when.batch,
                 )
             total, more = total + gone, gone > 0
         if not more:

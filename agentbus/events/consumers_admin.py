@@ -47,14 +47,14 @@ def register_consumer(ledger: Ledger, stream: str, name: str, *, past: bool = Fa
     changes nothing, if it is registered already. Raises `InvalidName`, `BackendUnavailable`.
     """
     _checked(stream, name)
-    made = ledger.tables
+    tables = ledger.tables
     with ledger.committing("a consumer was registered") as connection:
-        if _registered(connection, made, stream, name):
+        if _registered(connection, tables, stream, name):
             return False
-        leases.register(connection, made, stream, name)
+        leases.register(connection, tables, stream, name)
         if past:
-            to = outbox.marks(connection, made, stream).floor
-            _move(connection, made, stream, name, to, _row_at(connection, made, stream, to))
+            to = outbox.marks(connection, tables, stream).floor
+            _move(connection, tables, stream, name, to, _row_at(connection, tables, stream, to))
     return True
 
 
@@ -73,19 +73,19 @@ def forget_consumer(
     `Refused` if it runs, or has parked events and `force` is not set; `NotFound`, `BackendUnavailable`.
     """
     _checked(stream, name)
-    made = ledger.tables
-    lease, aside, tried = made.lease, made.parked, made.attempts
+    tables = ledger.tables
+    lease, aside, tried = tables.lease, tables.parked, tables.attempts
     with ledger.committing("a consumer was forgotten") as connection:
-        if not _registered(connection, made, stream, name):
+        if not _registered(connection, tables, stream, name):
             raise _unknown(stream, name)
-        free = sa.delete(lease).where(*made.role(stream, name), lease.c.expires_at_ms <= now_ms())
+        free = sa.delete(lease).where(*tables.role(stream, name), lease.c.expires_at_ms <= now_ms())
         if not connection.execute(free).rowcount:
             raise Refused(
                 f"the consumer {name!r} of the stream {stream!r} runs, and would be registered again",
                 hint="stop it first; if it was killed, wait until its lease has expired",
             )
-        mine = (aside.c.consumer == name, aside.c.stream == stream)
-        dropped = connection.execute(sa.delete(aside).where(*mine)).rowcount
+        own = (aside.c.consumer == name, aside.c.stream == stream)
+        dropped = connection.execute(sa.delete(aside).where(*own)).rowcount
         if dropped and not force:
             raise Refused(
                 f"the consumer {name!r} of the stream {stream!r} has parked events: {dropped}",
@@ -122,11 +122,11 @@ def skip_events(
     """
     _checked(stream, name)
     goal = _goal(to)
-    made = ledger.tables
+    tables = ledger.tables
     with RedisClient(bus.runner) as server:
         with ledger.committing("events were skipped") as connection:
             owner = bus.runner.scope.token()
-            held = leases.acquire(connection, made, stream, name, owner, _SECONDS, force=True)
+            held = leases.acquire(connection, tables, stream, name, owner, _SECONDS, force=True)
         if held is None:
             raise _unknown(stream, name)
         # In another transaction: the consumer's open one ends in between.
@@ -135,13 +135,13 @@ def skip_events(
                 return _skip(ledger, server, held, goal)
         finally:
             with ledger.committing("a lease was released") as connection:
-                leases.release(connection, made, held)
+                leases.release(connection, tables, held)
 
 
 def _skip(
     ledger: Ledger, server: RedisClient, held: HeldLease, goal: Position | str | None
 ) -> Skipped:
-    at, stream, made = held.checkpoint, held.stream, ledger.tables
+    at, stream, tables = held.checkpoint, held.stream, ledger.tables
     to, row, most = at, held.outbox_id, 0
     if goal is None:
         loss = StreamReader(ledger, server, stream).lost(at, held.outbox_id)
@@ -149,7 +149,7 @@ def _skip(
             to, row, most = loss.to, loss.outbox_id, max(loss.most, 1)
     with ledger.transaction() as connection:
         if goal is not None:
-            last = outbox.marks(connection, made, stream).floor
+            last = outbox.marks(connection, tables, stream).floor
             to = last if isinstance(goal, str) else goal
             if not at <= to <= last:
                 raise UsageError(
@@ -158,10 +158,10 @@ def _skip(
                     hint="standing(ledger) says how far it is; to='end' skips everything",
                     shell_hint="see 'agentbus events status'; --to end skips everything",
                 )
-            row = max(row, _row_at(connection, made, stream, to))
+            row = max(row, _row_at(connection, tables, stream, to))
             most = _enter(connection, ledger, held, to)
-        leases.renew(connection, made, held, _SECONDS)
-        _move(connection, made, stream, held.role, to, row)
+        leases.renew(connection, tables, held, _SECONDS)
+        _move(connection, tables, stream, held.role, to, row)
     return Skipped(entry_id(at), entry_id(to), most)
 
 
@@ -170,23 +170,27 @@ def _enter(connection: sa.Connection, ledger: Ledger, held: HeldLease, to: Posit
 
     If the server is wiped, they may be published again for another consumer, under other ids.
     """
-    made, box = ledger.tables, ledger.tables.outbox
-    between = [*made.published(held.stream), made.position > held.checkpoint, made.position <= to]
+    tables, box = ledger.tables, ledger.tables.outbox
+    between = [
+        *tables.published(held.stream),
+        tables.position > held.checkpoint,
+        tables.position <= to,
+    ]
     columns = ("event_uuid", "stream", "position_ms", "position_seq")
     chosen = sa.select(sa.literal(held.role), box.c.id, *(box.c[each] for each in columns))
-    entered = databases.insert(ledger.dialect, made.processed).from_select(
+    entered = databases.insert(ledger.dialect, tables.processed).from_select(
         ["consumer", "outbox_id", *columns], chosen.where(*between)
     )
     connection.execute(entered.on_conflict_do_nothing())
     counted = sa.select(sa.func.count()).select_from(box).where(*between)
-    found: int = connection.execute(counted).scalar_one()
-    return found
+    number: int = connection.execute(counted).scalar_one()
+    return number
 
 
 def _move(
-    connection: sa.Connection, made: Tables, stream: str, name: str, to: Position, row: int
+    connection: sa.Connection, tables: Tables, stream: str, name: str, to: Position, row: int
 ) -> None:
-    moved = sa.update(made.lease).where(*made.role(stream, name))
+    moved = sa.update(tables.lease).where(*tables.role(stream, name))
     connection.execute(
         moved.values(
             checkpoint_ms=to[0],
@@ -197,20 +201,20 @@ def _move(
     )
 
 
-def _row_at(connection: sa.Connection, made: Tables, stream: str, to: Position) -> int:
+def _row_at(connection: sa.Connection, tables: Tables, stream: str, to: Position) -> int:
     """Return the last outbox row that was published up to a position, as far as it is known."""
-    lease = made.lease
-    there = sa.select(sa.func.max(made.outbox.c.id)).where(
-        *made.published(stream), made.position <= to
+    lease = tables.lease
+    there = sa.select(sa.func.max(tables.outbox.c.id)).where(
+        *tables.published(stream), tables.position <= to
     )
     passed = sa.select(sa.func.max(lease.c.checkpoint_outbox_id)).where(
         lease.c.stream == stream, sa.tuple_(lease.c.checkpoint_ms, lease.c.checkpoint_seq) <= to
     )
-    return max(connection.execute(one).scalar() or 0 for one in (there, passed))
+    return max(connection.execute(query).scalar() or 0 for query in (there, passed))
 
 
-def _registered(connection: sa.Connection, made: Tables, stream: str, name: str) -> bool:
-    wanted = sa.select(made.lease.c.role).where(*made.role(stream, name))
+def _registered(connection: sa.Connection, tables: Tables, stream: str, name: str) -> bool:
+    wanted = sa.select(tables.lease.c.role).where(*tables.role(stream, name))
     return connection.execute(wanted).first() is not None
 
 

@@ -75,7 +75,7 @@ class Declaration:
         returned = self.handler(*given)
         if returned is not None and _is_unrun(returned):
             if inspect.iscoroutine(returned):
-                # Or Python warns of it, too.
+                # Close it: Python would warn of it, too.
                 returned.close()
             raise ConfigError(
                 f"the handler of {self.name!r} returned a {type(returned).__name__}, which nothing runs",
@@ -107,7 +107,7 @@ def consumer(
     """
 
     def declare(handler: Handler) -> Handler:
-        made = register(
+        declaration = register(
             handler,
             stream,
             name=name,
@@ -122,7 +122,7 @@ def consumer(
                 f"two consumers are named {name!r}: {_home(known.handler)} and {_home(handler)}",
                 hint="give the newer one another name",
             )
-        _REGISTERED[name] = made
+        _REGISTERED[name] = declaration
         return handler
 
     return declare
@@ -183,8 +183,8 @@ def load(module: str) -> None:
 
     Raises `UsageError`.
     """
-    for found in _places(_imported(module)):
-        _imported(found)
+    for place in _places(_imported(module)):
+        _imported(place)
 
 
 def _imported(module: str) -> ModuleType:
@@ -199,31 +199,31 @@ def _imported(module: str) -> ModuleType:
 
 def _places(package: ModuleType) -> list[str]:
     """Return the modules of a package, at any depth, that declare consumers by their name."""
-    found = set()
+    modules = set()
     for root in getattr(package, "__path__", ()):
         for folder, inside, files in os.walk(root):
             # Only what can be imported.
             inside[:] = [each for each in inside if each.isidentifier() and each != "__pycache__"]
             if f"{PLACES}.py" in files:
                 parts = [] if folder == root else os.path.relpath(folder, root).split(os.sep)
-                found.add(".".join((package.__name__, *parts, PLACES)))
-    return sorted(found)
+                modules.add(".".join((package.__name__, *parts, PLACES)))
+    return sorted(modules)
 
 
-def chosen(found: Mapping[str, Value], module: str, only: str | None) -> dict[str, Value]:
+def chosen(consumers: Mapping[str, Value], module: str, only: str | None) -> dict[str, Value]:
     """Return the consumers of a module, all or `only` one. Raises `UsageError`."""
-    if not found:
+    if not consumers:
         raise UsageError(
             f"the module {module!r} declares no consumer",
             hint=f"declare it with @consumer, in a package in modules named {PLACES}",
         )
     if only is None:
-        return dict(found)
-    if only not in found:
+        return dict(consumers)
+    if only not in consumers:
         raise UsageError(
-            f"no consumer is named {only!r}", hint=f"there are {', '.join(sorted(found))}"
+            f"no consumer is named {only!r}", hint=f"there are {', '.join(sorted(consumers))}"
         )
-    return {only: found[only]}
+    return {only: consumers[only]}
 
 
 def registration(of: str | Callable[..., Any]) -> Declaration:

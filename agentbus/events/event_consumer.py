@@ -110,7 +110,7 @@ class Consumer:
 
     @property
     def holds(self) -> bool:
-        """Whether this consumer holds the lease, as far as it knows."""
+        """Tell whether this consumer holds the lease, as far as it knows."""
         return self._transactions is not None
 
     def run_once(self) -> int:
@@ -207,25 +207,26 @@ class Consumer:
         with self.ledger.engine.connect() as connection:
             self._validator.look(connection)
             wanted = parked_events.due(connection, self.ledger, stream, self.registration.name)
-        for one in wanted:
+        for event in wanted:
             if self._stopped.is_set():
                 return
             self._beat()
             self._hold()
             try:
-                self.counts["handled"] += transactions.retry(one, self._validator.wrong_parked(one))
+                wrong = self._validator.wrong_parked(event)
+                self.counts["handled"] += transactions.retry(event, wrong)
             except HandlerError as error:
                 self._failed(handlers_error(error))
 
     def _read(self, transactions: EventTransactions) -> int:
-        found = self._reader.past(transactions.held, self.checkpoint, self._at_once)
-        if found:
+        entry_ids = self._reader.past(transactions.held, self.checkpoint, self._at_once)
+        if entry_ids:
             self._at("consumer.read")
         else:
             transactions.rest()
         events: list[StreamEvent] = []
         passed = 0
-        for entry_id in found:
+        for entry_id in entry_ids:
             try:
                 events.append(self._reader.event(entry_id))
             except ValueError as error:
@@ -344,11 +345,11 @@ class Consumer:
 
     def _hold(self) -> EventTransactions | None:
         """Acquire the lease if it is free, or renew it when it is due. Raises `StaleLease`."""
-        made, mine = self.ledger.tables, self.registration
+        tables, consumer = self.ledger.tables, self.registration
         if self._transactions is None:
             with self.ledger.transaction() as connection:
                 held = leases.acquire(
-                    connection, made, mine.stream, mine.name, self.owner, self._lease
+                    connection, tables, consumer.stream, consumer.name, self.owner, self._lease
                 )
             if held is None:
                 return None
@@ -356,7 +357,7 @@ class Consumer:
             self._renewed, self._checked = time.monotonic(), -math.inf
             self.checkpoint, self.failure = held.checkpoint, None
             self._transactions = EventTransactions(
-                *(mine, self.ledger, held, self.owner, self._lease, self._at),
+                *(consumer, self.ledger, held, self.owner, self._lease, self._at),
                 *(self._reporter.ran, self._beat),
             )
             self._renewer = LeaseRenewer(self.ledger, held, self._lease, self._renew)
@@ -364,7 +365,7 @@ class Consumer:
         elif time.monotonic() - self._renewed >= self._renew:
             held = self._transactions.held
             with self.ledger.transaction() as connection:
-                self.checkpoint = leases.renew(connection, made, held, self._lease)
+                self.checkpoint = leases.renew(connection, tables, held, self._lease)
             self._renewed = time.monotonic()
         return self._transactions
 

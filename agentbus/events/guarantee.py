@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Guarantee(Enum):
-    """How often an event takes effect, even if processes are killed."""
+    """The number of times that an event takes effect, even if processes are killed."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"

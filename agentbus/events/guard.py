@@ -284,10 +284,10 @@ _REFUSED = ("commit", "tpc_begin", "tpc_commit", "tpc_prepare", "tpc_rollback")
 
 
 def _give_back(raw: Any) -> None:
-    mine = vars(raw)
+    attributes = vars(raw)
     for name in (*_REFUSED, "rollback", "close"):
-        mine.pop(name, None)
-    taken = mine.pop("agentbus_guard", None)
+        attributes.pop(name, None)
+    taken = attributes.pop("agentbus_guard", None)
     if taken is not None:
         raw.cursor_factory = taken[1]
 

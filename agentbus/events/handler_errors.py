@@ -8,7 +8,7 @@ _LONGEST_ERROR = 2000
 
 
 class HandlerError(Exception):
-    """Raised when a handler fails, to tell its errors from our own; the cause is the handler's error."""
+    """A handler failed: this class tells its errors from our own, and the cause is the handler's error."""
 
 
 def handlers_error(error: HandlerError) -> BaseException:

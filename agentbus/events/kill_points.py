@@ -1,4 +1,4 @@
-"""Named steps of relays and consumers at which tests kill the process."""
+"""Kill points: named steps of relays and consumers at which tests kill the process."""
 
 from __future__ import annotations
 

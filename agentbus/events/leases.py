@@ -33,29 +33,29 @@ class HeldLease:
     outbox_id: int
 
 
-def identity(connection: sa.Connection, made: Tables) -> int:
+def identity(connection: sa.Connection, tables: Tables) -> int:
     """Return the random number that identifies this ledger; the first call makes it."""
     # No stream has an empty name.
     row = {"stream": "", "role": "ledger", "owner": "", "token": secrets.randbits(62)}
-    _insert(connection, made, row)
-    wanted = sa.select(made.lease.c.token).where(*made.role("", "ledger"))
-    found: int = connection.execute(wanted).scalar_one()
-    return found
+    _insert(connection, tables, row)
+    wanted = sa.select(tables.lease.c.token).where(*tables.role("", "ledger"))
+    number: int = connection.execute(wanted).scalar_one()
+    return number
 
 
-def register(connection: sa.Connection, made: Tables, stream: str, role: str) -> None:
+def register(connection: sa.Connection, tables: Tables, stream: str, role: str) -> None:
     """Add a role to a stream: from now on nothing is removed that it has not passed."""
-    _insert(connection, made, {"stream": stream, "role": role, "owner": ""})
+    _insert(connection, tables, {"stream": stream, "role": role, "owner": ""})
 
 
-def _insert(connection: sa.Connection, made: Tables, row: dict[str, object]) -> None:
-    insert = databases.insert(connection.dialect.name, made.lease)
+def _insert(connection: sa.Connection, tables: Tables, row: dict[str, object]) -> None:
+    insert = databases.insert(connection.dialect.name, tables.lease)
     connection.execute(insert.on_conflict_do_nothing(), row)
 
 
 def acquire(
     connection: sa.Connection,
-    made: Tables,
+    tables: Tables,
     stream: str,
     role: str,
     owner: str,
@@ -68,11 +68,11 @@ def acquire(
     By `force` it is taken from its holder, whose open transaction can then not commit; None if the role
     does not exist. Each lease of a role has a higher token than the one before.
     """
-    where = made.role(stream, role)
+    where = tables.role(stream, role)
     if not force:
-        register(connection, made, stream, role)
-        where.append(made.lease.c.expires_at_ms <= now_ms())
-    lease = made.lease
+        register(connection, tables, stream, role)
+        where.append(tables.lease.c.expires_at_ms <= now_ms())
+    lease = tables.lease
     taken = connection.execute(
         sa.update(lease)
         .where(*where)
@@ -93,13 +93,13 @@ def acquire(
 
 
 def renew(
-    connection: sa.Connection, made: Tables, held: HeldLease, seconds: float = LEASE_SECONDS
+    connection: sa.Connection, tables: Tables, held: HeldLease, seconds: float = LEASE_SECONDS
 ) -> Position:
     """Extend a lease; returns its checkpoint. Raises `StaleLease` if another process acquired it."""
-    lease = made.lease
+    lease = tables.lease
     done = connection.execute(
         sa.update(lease)
-        .where(*mine(made, held))
+        .where(*mine(tables, held))
         .values(expires_at_ms=now_ms() + round(seconds * 1000), updated_at_ms=now_ms())
         .returning(lease.c.checkpoint_ms, lease.c.checkpoint_seq)
     ).first()
@@ -108,24 +108,24 @@ def renew(
     return done[0], done[1]
 
 
-def release(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
+def release(connection: sa.Connection, tables: Tables, held: HeldLease) -> None:
     """Release a lease, so that another process can acquire it at once; nothing if another has it."""
-    free = sa.update(made.lease).values(owner="", expires_at_ms=0)
-    connection.execute(free.where(*mine(made, held)))
+    free = sa.update(tables.lease).values(owner="", expires_at_ms=0)
+    connection.execute(free.where(*mine(tables, held)))
 
 
-def release_dead(connection: sa.Connection, made: Tables, owner: str) -> None:
+def release_dead(connection: sa.Connection, tables: Tables, owner: str) -> None:
     """Release the leases of a process that has ended; each process is another owner."""
-    free = sa.update(made.lease).values(owner="", expires_at_ms=0)
-    connection.execute(free.where(made.lease.c.owner == owner))
+    free = sa.update(tables.lease).values(owner="", expires_at_ms=0)
+    connection.execute(free.where(tables.lease.c.owner == owner))
 
 
-def advance(made: Tables) -> sa.Update:
+def advance(tables: Tables) -> sa.Update:
     """Return the last statement of a consumer's transaction: unless it updates one row, nothing is done.
 
     It takes `at_stream`, `at_role`, `at_token`, `at_transaction`, `to_ms`, `to_seq`, `to_outbox_id`.
     """
-    lease = made.lease
+    lease = tables.lease
     to_ms = sa.bindparam("to_ms", type_=sa.BigInteger)
     to_seq = sa.bindparam("to_seq", type_=sa.BigInteger)
     return (
@@ -147,9 +147,9 @@ def advance(made: Tables) -> sa.Update:
     )
 
 
-def mine(made: Tables, held: HeldLease) -> list[sa.ColumnElement[bool]]:
+def mine(tables: Tables, held: HeldLease) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for a lease that is still held."""
-    return [*made.role(held.stream, held.role), made.lease.c.token == held.token]
+    return [*tables.role(held.stream, held.role), tables.lease.c.token == held.token]
 
 
 def stale(held: HeldLease) -> StaleLease:

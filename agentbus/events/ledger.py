@@ -34,21 +34,21 @@ class Ledger:
         prefix: str = "agentbus_",
         schema: str | None = None,
     ) -> None:
-        found: Any = bind
+        source: Any = bind
         self._joined: sa.Connection | Session | None = None
-        if isinstance(found, scoped_session):
-            found = found()
-        if isinstance(found, Session):
-            self._joined, found = found, found.get_bind()
-        if isinstance(found, sa.Connection):
-            self._joined, found = self._joined or found, found.engine
-        if not isinstance(found, sa.Engine):
+        if isinstance(source, scoped_session):
+            source = source()
+        if isinstance(source, Session):
+            self._joined, source = source, source.get_bind()
+        if isinstance(source, sa.Connection):
+            self._joined, source = self._joined or source, source.engine
+        if not isinstance(source, sa.Engine):
             raise ConfigError(
                 f"a ledger cannot be made from a {type(bind).__name__}",
                 hint="give it an Engine, a Connection or a Session of SQLAlchemy, not an asynchronous one",
             )
-        self.engine: sa.Engine = found
-        self.dialect = found.dialect.name
+        self.engine: sa.Engine = source
+        self.dialect = source.dialect.name
         if self.dialect not in (databases.SQLITE, databases.POSTGRESQL):
             raise ConfigError(
                 f"a ledger cannot lie in {self.dialect}",
@@ -72,7 +72,7 @@ class Ledger:
 
     @property
     def place(self) -> str:
-        """Where its database is, without user and password: a path, or host:port/name."""
+        """The place of its database, without user and password: a path, or host:port/name."""
         url = self.engine.url
         if self.dialect == databases.SQLITE:
             return url.database or ":memory:"
@@ -143,8 +143,8 @@ class Ledger:
     def now(self) -> int:
         """Return the time by the database's clock, in ms since 1970."""
         with self.reading("its clock was read") as connection:
-            found: int = connection.execute(sa.select(now_ms())).scalar_one()
-        return found
+            time_ms: int = connection.execute(sa.select(now_ms())).scalar_one()
+        return time_ms
 
     def _differences(self, connection: sa.Connection) -> list[str]:
         look = sa.inspect(connection)
@@ -157,11 +157,11 @@ class Ledger:
                 column["name"]: column for column in look.get_columns(table.name, table.schema)
             }
             for column in table.columns:
-                found = there.get(column.name)
-                if found is None:
+                existing = there.get(column.name)
+                if existing is None:
                     wrong.append(f"the column {table.name}.{column.name} is missing")
-                elif not _fits(column.type, found["type"]):
-                    wrong.append(f"the column {table.name}.{column.name} is {found['type']}")
+                elif not _fits(column.type, existing["type"]):
+                    wrong.append(f"the column {table.name}.{column.name} is {existing['type']}")
             keys = look.get_pk_constraint(table.name, table.schema)["constrained_columns"]
             if list(keys) != [column.name for column in table.primary_key.columns]:
                 wrong.append(f"the primary key of {table.name!r} is {', '.join(keys) or 'missing'}")
@@ -180,11 +180,11 @@ def _connection(joined: sa.Connection | Session) -> sa.Connection:
     return joined.connection() if isinstance(joined, Session) else joined
 
 
-def _fits(wanted: sa.types.TypeEngine[Any], found: sa.types.TypeEngine[Any]) -> bool:
+def _fits(wanted: sa.types.TypeEngine[Any], actual: sa.types.TypeEngine[Any]) -> bool:
     if isinstance(wanted, sa.Integer):
         # SQLite's INTEGER holds 64 bits; in PostgreSQL only BIGINT does.
-        return isinstance(found, sa.Integer)
-    return isinstance(found, sa.String)
+        return isinstance(actual, sa.Integer)
+    return isinstance(actual, sa.String)
 
 
 def _unique(table: sa.Table) -> set[tuple[str, ...]]:
@@ -196,11 +196,11 @@ def _unique(table: sa.Table) -> set[tuple[str, ...]]:
 
 
 def _uniquely(look: sa.Inspector, table: sa.Table) -> set[tuple[str, ...]]:
-    found = {
+    groups = {
         tuple(each["column_names"])
         for each in look.get_unique_constraints(table.name, table.schema)
     }
     for index in look.get_indexes(table.name, table.schema):
         if index["unique"]:
-            found.add(tuple(name or "" for name in index["column_names"]))
-    return found
+            groups.add(tuple(name or "" for name in index["column_names"]))
+    return groups

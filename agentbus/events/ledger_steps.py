@@ -95,8 +95,8 @@ class LedgerSteps:
             else:
                 data = connection.execute(sa.select(table.c.result).where(*here)).scalar_one()
         self._clean()
-        found: R = orjson.loads(data)
-        return found
+        returned: R = orjson.loads(data)
+        return returned
 
     def clean(self, seconds: float = KEPT) -> int:
         """Remove the rows of steps that are older than some seconds, and return their number."""

@@ -22,7 +22,7 @@ _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
-# How long to wait for SQLite's only write lock, which a handler may hold, in seconds.
+# Seconds to wait for SQLite's only write lock, which a handler may hold.
 _SQLITE_PATIENCE = 30.0
 # A server that vanished is detected after 25 s, not after hours as is usual: until then no other process
 # can act, since the lease is still renewed over another connection.
@@ -48,19 +48,19 @@ def open_ledger(
     `deadline` limits connecting to PostgreSQL, `patience` waiting for SQLite's lock, in seconds. A missing
     SQLite file is created only if `make` is true. Raises `ConfigError`, without secret parts of the URL.
     """
-    found = _read(url)
+    parsed = _read(url)
     options: dict[str, Any] = {"timeout": patience}
-    if found.get_backend_name() == SQLITE:
+    if parsed.get_backend_name() == SQLITE:
         if schema is not None:
             raise ConfigError("SQLite has no schemas", hint="leave out the schema, or use a prefix")
-        _look(found.database, make=make)
+        _look(parsed.database, make=make)
     else:
-        options = {name: value for name, value in _ALIVE.items() if name not in found.query}
-        if "connect_timeout" not in found.query:
+        options = {name: value for name, value in _ALIVE.items() if name not in parsed.query}
+        if "connect_timeout" not in parsed.query:
             options["connect_timeout"] = max(2, math.ceil(deadline))
     try:
         # Each consumer of this process needs a connection for its thread.
-        engine = sa.create_engine(found, connect_args=options, max_overflow=-1)
+        engine = sa.create_engine(parsed, connect_args=options, max_overflow=-1)
     except ImportError as error:
         raise ConfigError(
             f"this database needs the package {error.name}, which is not installed", hint=_EXTRA
@@ -73,19 +73,19 @@ def open_ledger(
 
 def _read(url: str) -> sa.URL:
     try:
-        found = sa.make_url(url)
+        parsed = sa.make_url(url)
     except (exc.ArgumentError, ValueError):
         raise ConfigError(
             "the database's URL cannot be read",
             hint="write it as postgresql://user:password@host/name, or sqlite:///path",
         ) from None
-    driver = _DRIVERS.get(found.drivername)
+    driver = _DRIVERS.get(parsed.drivername)
     if driver is None:
         raise ConfigError(
-            f"a ledger cannot be opened by {found.drivername!a}",
+            f"a ledger cannot be opened by {parsed.drivername!a}",
             hint="use postgresql:// or sqlite://",
         )
-    return found.set(drivername=driver)
+    return parsed.set(drivername=driver)
 
 
 def _look(path: str | None, *, make: bool) -> None:

@@ -36,24 +36,26 @@ class StreamMarks:
     top: Any
 
 
-def streams(connection: sa.Connection, made: Tables) -> list[str]:
+def streams(connection: sa.Connection, tables: Tables) -> list[str]:
     """Return the streams with waiting rows, and those that have had a relay."""
-    box, lease = made.outbox, made.lease
+    box, lease = tables.outbox, tables.lease
     # A recursive query reads one index entry for each stream, however many rows wait.
     first = sa.select(sa.func.min(box.c.stream).label("stream")).where(box.c.position_ms.is_(None))
-    found = first.cte("found", recursive=True)
+    heads = first.cte("found", recursive=True)
     following = (
         sa.select(sa.func.min(box.c.stream))
-        .where(box.c.position_ms.is_(None), box.c.stream > found.c.stream)
+        .where(box.c.position_ms.is_(None), box.c.stream > heads.c.stream)
         .scalar_subquery()
     )
-    found = found.union_all(sa.select(following).where(found.c.stream.is_not(None)))
-    waiting = sa.select(found.c.stream).where(found.c.stream.is_not(None))
+    heads = heads.union_all(sa.select(following).where(heads.c.stream.is_not(None)))
+    waiting = sa.select(heads.c.stream).where(heads.c.stream.is_not(None))
     known = sa.select(lease.c.stream).where(lease.c.role == RELAY)
     return sorted(connection.execute(sa.union(waiting, known)).scalars())
 
 
-def waiting(connection: sa.Connection, made: Tables, stream: str, count: int) -> list[sa.Row[Any]]:
+def waiting(
+    connection: sa.Connection, tables: Tables, stream: str, count: int
+) -> list[sa.Row[Any]]:
     """Return the first waiting rows, in an order that keeps cause before effect.
 
     A transaction that saw a commit and then sent an event has a higher id than the committed row, and every
@@ -61,22 +63,25 @@ def waiting(connection: sa.Connection, made: Tables, stream: str, count: int) ->
     Transaction ids would give the wrong order: an older transaction may wait for a younger one, and send an
     event about its result.
     """
-    rows = sa.select(made.outbox).where(*made.waiting(stream))
-    return list(connection.execute(rows.order_by(made.outbox.c.id).limit(count)))
+    rows = sa.select(tables.outbox).where(*tables.waiting(stream))
+    return list(connection.execute(rows.order_by(tables.outbox.c.id).limit(count)))
 
 
 def mark(
-    connection: sa.Connection, made: Tables, held: HeldLease, found: Sequence[tuple[int, Position]]
+    connection: sa.Connection,
+    tables: Tables,
+    held: HeldLease,
+    positions: Sequence[tuple[int, Position]],
 ) -> None:
     """Record the positions at which rows were published. Raises `StaleLease`."""
-    box = made.outbox
-    fence(connection, made, held)
+    box = tables.outbox
+    fence(connection, tables, held)
     values: dict[str, Any] = {"published_at_ms": now_ms(), "epoch": held.token}
     if connection.dialect.name == databases.POSTGRESQL:
         columns = [
-            sa.bindparam(None, [number for number, _ in found], type_=ARRAY(sa.BigInteger)),
-            sa.bindparam(None, [at[0] for _, at in found], type_=ARRAY(sa.BigInteger)),
-            sa.bindparam(None, [at[1] for _, at in found], type_=ARRAY(sa.BigInteger)),
+            sa.bindparam(None, [number for number, _ in positions], type_=ARRAY(sa.BigInteger)),
+            sa.bindparam(None, [at[0] for _, at in positions], type_=ARRAY(sa.BigInteger)),
+            sa.bindparam(None, [at[1] for _, at in positions], type_=ARRAY(sa.BigInteger)),
         ]
         row = sa.func.unnest(*columns).table_valued("id", "ms", "seq").render_derived("row")
         connection.execute(
@@ -89,31 +94,31 @@ def mark(
         sa.update(box)
         .where(box.c.id == sa.bindparam("row"), box.c.position_ms.is_(None))
         .values(position_ms=sa.bindparam("ms"), position_seq=sa.bindparam("seq"), **values),
-        [{"row": number, "ms": at[0], "seq": at[1]} for number, at in found],
+        [{"row": number, "ms": at[0], "seq": at[1]} for number, at in positions],
     )
 
 
-def unmark(connection: sa.Connection, made: Tables, held: HeldLease, beyond: Position) -> int:
+def unmark(connection: sa.Connection, tables: Tables, held: HeldLease, beyond: Position) -> int:
     """Mark rows past a position as waiting again; returns how many. Raises `StaleLease`."""
-    fence(connection, made, held)
-    lost = sa.update(made.outbox).where(*made.published(held.stream), made.position > beyond)
+    fence(connection, tables, held)
+    lost = sa.update(tables.outbox).where(*tables.published(held.stream), tables.position > beyond)
     return connection.execute(lost.values(position_ms=None, position_seq=None)).rowcount
 
 
-def marks(connection: sa.Connection, made: Tables, stream: str) -> StreamMarks:
+def marks(connection: sa.Connection, tables: Tables, stream: str) -> StreamMarks:
     """Return the positions that the ledger has for a stream."""
-    lease = made.lease
-    found = connection.execute(sa.select(lease).where(lease.c.stream == stream))
-    checkpoints = {row.role: (row.checkpoint_ms, row.checkpoint_seq) for row in found}
+    lease = tables.lease
+    rows = connection.execute(sa.select(lease).where(lease.c.stream == stream))
+    checkpoints = {row.role: (row.checkpoint_ms, row.checkpoint_seq) for row in rows}
     floor = max(checkpoints.values(), default=(0, 0))
     checkpoints.pop(RELAY, None)
     # A stream without a consumer keeps everything, even if readers have passed it.
     consumed = any(not role.startswith(READER) for role in checkpoints)
     passed = min(checkpoints.values()) if consumed else None
-    last = published(connection, made, stream, passed or (0, 0), count=1)
+    last = published(connection, tables, stream, passed or (0, 0), count=1)
     if not last:
         return StreamMarks(passed, floor, None, None)
-    first = published(connection, made, stream, passed or (0, 0), count=1, oldest_first=True)
+    first = published(connection, tables, stream, passed or (0, 0), count=1, oldest_first=True)
     if not first:
         # Another relay has just found that all of it is lost.
         return StreamMarks(passed, floor, None, None)
@@ -124,7 +129,7 @@ def marks(connection: sa.Connection, made: Tables, stream: str) -> StreamMarks:
 
 def published(
     connection: sa.Connection,
-    made: Tables,
+    tables: Tables,
     stream: str,
     after: Position,
     before: Position | None = None,
@@ -133,25 +138,25 @@ def published(
     oldest_first: bool = False,
 ) -> list[sa.Row[Any]]:
     """Return rows that are published between two positions, the last first unless `oldest_first`."""
-    box = made.outbox
+    box = tables.outbox
     order: list[Any] = [box.c.position_ms, box.c.position_seq]
-    rows = sa.select(box.c.id, *order).where(*made.published(stream), made.position > after)
+    rows = sa.select(box.c.id, *order).where(*tables.published(stream), tables.position > after)
     if before is not None:
-        rows = rows.where(made.position < before)
+        rows = rows.where(tables.position < before)
     if not oldest_first:
         order = [each.desc() for each in order]
     return list(connection.execute(rows.order_by(*order).limit(count)))
 
 
-def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Position) -> int:
+def purge(connection: sa.Connection, tables: Tables, held: HeldLease, passed: Position) -> int:
     """Delete up to 1,000 rows that all consumers have passed; returns how many. Raises `StaleLease`.
 
     The relay's checkpoint records the position up to which rows were deleted.
     """
-    box = made.outbox
+    box = tables.outbox
     rows = connection.execute(
         sa.select(box.c.id, box.c.position_ms, box.c.position_seq)
-        .where(*made.published(held.stream), made.position <= passed)
+        .where(*tables.published(held.stream), tables.position <= passed)
         .order_by(box.c.position_ms, box.c.position_seq)
         .limit(_PURGE_AT_ONCE)
     ).all()
@@ -159,8 +164,8 @@ def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Posi
         return 0
     last = rows[-1]
     done = connection.execute(
-        sa.update(made.lease)
-        .where(*mine(made, held))
+        sa.update(tables.lease)
+        .where(*mine(tables, held))
         .values(
             checkpoint_ms=last.position_ms,
             checkpoint_seq=last.position_seq,
@@ -175,7 +180,7 @@ def purge(connection: sa.Connection, made: Tables, held: HeldLease, passed: Posi
 
 def purge_processed(
     connection: sa.Connection,
-    made: Tables,
+    tables: Tables,
     stream: str,
     passed: Position,
     seconds: float,
@@ -187,7 +192,7 @@ def purge_processed(
     They are older than `seconds`, all consumers have passed them, and their events are no longer in the
     outbox, so that they cannot be published again.
     """
-    done, box, lease = made.processed, made.outbox, made.lease
+    done, box, lease = tables.processed, tables.outbox, tables.lease
     kept = sa.exists().where(box.c.id == done.c.outbox_id)
     old = (
         sa.select(done.c.consumer, done.c.event_uuid)
@@ -209,31 +214,31 @@ def purge_processed(
     if numbers:
         connection.execute(
             sa.update(lease)
-            .where(*made.role(stream, RELAY), lease.c.horizon_outbox_id < max(numbers))
+            .where(*tables.role(stream, RELAY), lease.c.horizon_outbox_id < max(numbers))
             .values(horizon_outbox_id=max(numbers))
         )
     return len(numbers)
 
 
-def horizon(connection: sa.Connection, made: Tables, stream: str) -> int:
+def horizon(connection: sa.Connection, tables: Tables, stream: str) -> int:
     """Return the highest outbox row up to which rows of processed events may have been deleted."""
-    wanted = sa.select(made.lease.c.horizon_outbox_id).where(*made.role(stream, RELAY))
+    wanted = sa.select(tables.lease.c.horizon_outbox_id).where(*tables.role(stream, RELAY))
     return connection.execute(wanted).scalar() or 0
 
 
-def knows(connection: sa.Connection, made: Tables, consumer: str, event_uuid: str) -> bool:
+def knows(connection: sa.Connection, tables: Tables, consumer: str, event_uuid: str) -> bool:
     """Tell whether the ledger still knows if a consumer has processed an event.
 
     It does while either table has a row: the outbox keeps one until every consumer has passed it.
     """
-    box, done = made.outbox, made.processed
+    box, done = tables.outbox, tables.processed
     kept = sa.exists().where(box.c.event_uuid == event_uuid)
     entered = sa.exists().where(done.c.consumer == consumer, done.c.event_uuid == event_uuid)
     return bool(connection.execute(sa.select(sa.or_(kept, entered))).scalar_one())
 
 
-def fence(connection: sa.Connection, made: Tables, held: HeldLease) -> None:
+def fence(connection: sa.Connection, tables: Tables, held: HeldLease) -> None:
     """Lock a lease until the commit. Raises `StaleLease` if another process acquired it."""
-    wanted = sa.select(made.lease.c.token).where(*mine(made, held)).with_for_update()
+    wanted = sa.select(tables.lease.c.token).where(*mine(tables, held)).with_for_update()
     if connection.execute(wanted).first() is None:
         raise stale(held)

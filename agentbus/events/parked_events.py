@@ -1,4 +1,4 @@
-"""Parked events: those that a consumer gave up on, to be listed, retried or dropped."""
+"""List, retry and drop parked events, which a consumer gave up on."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def parked(
 
     Raises `NotFound` if an id does not exist, `BackendUnavailable`.
     """
-    made = ledger.tables.parked
-    chosen = sa.select(made).where(*_which(made, consumer, ids), made.c.id > after)
+    table = ledger.tables.parked
+    chosen = sa.select(table).where(*_which(table, consumer, ids), table.c.id > after)
     if not ids:
         chosen = chosen.limit(limit)
     with ledger.reading("parked events were read") as connection:
-        found = [_of(row) for row in connection.execute(chosen.order_by(made.c.id))]
-    _all_there(ids, [one.id for one in found])
-    return found
+        events = [_of(row) for row in connection.execute(chosen.order_by(table.c.id))]
+    _all_there(ids, [event.id for event in events])
+    return events
 
 
 def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
@@ -63,36 +63,36 @@ def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) 
     to know whether it was handled, stays parked. Raises `NotFound`, and changes nothing, if an id does
     not exist; `BackendUnavailable`.
     """
-    made = ledger.tables.parked
-    wish = sa.update(made).values(retry_ms=now_ms())
-    return _each(ledger, wish.where(*_which(made, consumer, ids)), ids)
+    table = ledger.tables.parked
+    wish = sa.update(table).values(retry_ms=now_ms())
+    return _each(ledger, wish.where(*_which(table, consumer, ids)), ids)
 
 
 def drop(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
     """Delete parked events, which count as processed; returns how many. Raises as `retry` does."""
-    made = ledger.tables.parked
-    return _each(ledger, sa.delete(made).where(*_which(made, consumer, ids)), ids)
+    table = ledger.tables.parked
+    return _each(ledger, sa.delete(table).where(*_which(table, consumer, ids)), ids)
 
 
 def due(connection: sa.Connection, ledger: Ledger, stream: str, consumer: str) -> list[Parked]:
     """Return the parked events that a consumer is to retry."""
-    made = ledger.tables.parked
-    chosen = sa.select(made).where(
-        made.c.consumer == consumer, made.c.stream == stream, made.c.retry_ms.is_not(None)
+    table = ledger.tables.parked
+    chosen = sa.select(table).where(
+        table.c.consumer == consumer, table.c.stream == stream, table.c.retry_ms.is_not(None)
     )
-    return [_of(row) for row in connection.execute(chosen.order_by(made.c.id))]
+    return [_of(row) for row in connection.execute(chosen.order_by(table.c.id))]
 
 
 def _each(ledger: Ledger, what: sa.Update | sa.Delete, ids: Sequence[int]) -> int:
-    made = ledger.tables.parked
+    table = ledger.tables.parked
     with ledger.committing("parked events were changed") as connection:
-        found = connection.execute(what.returning(made.c.id)).scalars().all()
-        _all_there(ids, found)
-    return len(found)
+        changed_ids = connection.execute(what.returning(table.c.id)).scalars().all()
+        _all_there(ids, changed_ids)
+    return len(changed_ids)
 
 
-def _all_there(ids: Sequence[int], found: Sequence[int]) -> None:
-    missing = sorted(set(ids) - set(found))
+def _all_there(ids: Sequence[int], existing: Sequence[int]) -> None:
+    missing = sorted(set(ids) - set(existing))
     if missing:
         raise NotFound(
             f"no parked event has the id {', '.join(map(str, missing))}",
@@ -101,9 +101,9 @@ def _all_there(ids: Sequence[int], found: Sequence[int]) -> None:
         )
 
 
-def _which(made: sa.Table, consumer: str | None, ids: Sequence[int]) -> list[Any]:
-    which: list[Any] = [] if consumer is None else [made.c.consumer == consumer]
-    return [*which, made.c.id.in_(ids)] if ids else which
+def _which(table: sa.Table, consumer: str | None, ids: Sequence[int]) -> list[Any]:
+    which: list[Any] = [] if consumer is None else [table.c.consumer == consumer]
+    return [*which, table.c.id.in_(ids)] if ids else which
 
 
 def _of(row: Any) -> Parked:
@@ -117,18 +117,18 @@ def _of(row: Any) -> Parked:
 def _event(row: Any) -> StreamEvent:
     """Return the event of a parked row; one without content if another program changed the row."""
     try:
-        found = StreamEvent(**orjson.loads(row.event))
+        event = StreamEvent(**orjson.loads(row.event))
     except (ValueError, TypeError):
-        found = None
-    if found is not None and _is_sound(found):
-        return found
+        event = None
+    if event is not None and _is_sound(event):
+        return event
     return StreamEvent(row.stream, row.position, "?", 0, row.event_uuid, {}, {})
 
 
 def _is_sound(event: StreamEvent) -> bool:
     texts = (event.stream_name, event.redis_id, event.event_type, event.event_uuid)
     return (
-        all(isinstance(one, str) for one in texts)
+        all(isinstance(text, str) for text in texts)
         and type(event.outbox_id) is int
         and isinstance(event.payload, dict)
         and isinstance(event.metadata, dict | None)

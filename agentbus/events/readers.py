@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.events.leases import HeldLease
     from agentbus.events.tables import Position, Tables
 
-# What a reader needs that has let go of the stream.
+# The need of a reader that has let go of the stream.
 NONE = b"none"
 # The largest integer of both databases.
 _MOST = 2**63 - 1
@@ -30,7 +30,7 @@ _MOST = 2**63 - 1
 
 def note(
     connection: sa.Connection,
-    made: Tables,
+    tables: Tables,
     held: HeldLease,
     needs: Mapping[bytes, bytes],
     passed: Position,
@@ -42,20 +42,20 @@ def note(
     A new reader begins at `passed`, since earlier events may be gone. None lies beyond `last`, since new
     ids must follow every position in the ledger. Raises `StaleLease`.
     """
-    lease = made.lease
-    outbox.fence(connection, made, held)
-    found = sa.select(lease).where(lease.c.stream == held.stream)
-    known = {row.role: (row.checkpoint_ms, row.checkpoint_seq) for row in connection.execute(found)}
+    lease = tables.lease
+    outbox.fence(connection, tables, held)
+    query = sa.select(lease).where(lease.c.stream == held.stream)
+    known = {row.role: (row.checkpoint_ms, row.checkpoint_seq) for row in connection.execute(query)}
     for reader, needed in needs.items():
         role = _role(reader)
-        where = made.role(held.stream, role)
+        where = tables.role(held.stream, role)
         if needed == NONE:
             connection.execute(sa.delete(lease).where(*where))
             continue
         before = known.get(role)
         at = max(min(_before(needed), last), passed if before is None else before)
         if before is None:
-            leases.register(connection, made, held.stream, role)
+            leases.register(connection, tables, held.stream, role)
         if at != before:
             moved = sa.update(lease).where(*where)
             connection.execute(moved.values(checkpoint_ms=at[0], checkpoint_seq=at[1]))

@@ -48,19 +48,19 @@ class RedisClient(Runner):
 
     def batch(self, commands: Sequence[tuple[str | bytes | int, ...]]) -> list[Any]:
         """Run commands that read, in one write; a permanent error of one is its reply."""
-        found: list[Any] = self.run(_many(commands))
-        return found
+        replies: list[Any] = self.run(_many(commands))
+        return replies
 
 
 def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:
     replies = yield Batch(commands)
-    found = []
+    checked_replies = []
     for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, ServerReply) and reply.code != "ERR":
             # It is loading or failing over: a single command is retried until it is ready.
             reply = yield Command(*command)
-        found.append(reply)
-    return found
+        checked_replies.append(reply)
+    return checked_replies
 
 
 def check(reply: Any) -> None:

@@ -129,7 +129,7 @@ class Relay:
 
     @property
     def stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """Tell whether `stop` was called."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
@@ -185,20 +185,22 @@ class Relay:
 
     def _hold(self) -> list[RelayStream]:
         """Renew the leases that are due, acquire the free ones, and return our streams."""
-        made = self.ledger.tables
+        tables = self.ledger.tables
         if time.monotonic() - self._renewed >= self._renew:
             for name, stream in list(self._streams.items()):
                 try:
                     with self.ledger.transaction() as connection:
-                        leases.renew(connection, made, stream.held, self._lease)
+                        leases.renew(connection, tables, stream.held, self._lease)
                 except StaleLease:
                     del self._streams[name]
             self._renewed = time.monotonic()
         with self.ledger.engine.connect() as connection:
-            wanted = set(outbox.streams(connection, made)) - set(self._streams)
+            wanted = set(outbox.streams(connection, tables)) - set(self._streams)
         for name in sorted(wanted):
             with self.ledger.transaction() as connection:
-                held = leases.acquire(connection, made, name, leases.RELAY, self.owner, self._lease)
+                held = leases.acquire(
+                    connection, tables, name, leases.RELAY, self.owner, self._lease
+                )
             if held is not None:
                 self._at("relay.leased")
                 self._streams[name] = RelayStream(

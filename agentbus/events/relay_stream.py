@@ -114,26 +114,26 @@ class RelayStream:
         If the oldest one is missing, another program trimmed the stream: then all are published again, and
         replace the rest. Raises `ForeignLedger` if the stream belongs to another ledger.
         """
-        stream, made = self.held.stream, self._ledger.tables
+        stream, tables = self.held.stream, self._ledger.tables
         with self._ledger.engine.connect() as connection:
-            found = outbox.marks(connection, made, stream)
-        about, low, top = self._look(found)
-        self._floor = max(self._floor, found.floor)
+            marks = outbox.marks(connection, tables, stream)
+        about, low, top = self._look(marks)
+        self._floor = max(self._floor, marks.floor)
         lost = 0
-        if found.low is not None and not (low and top):
-            passed = found.passed or _START
-            beyond = passed if not low else self._kept(_of(found.top), _of(found.low))
+        if marks.low is not None and not (low and top):
+            passed = marks.passed or _START
+            beyond = passed if not low else self._kept(_of(marks.top), _of(marks.low))
             with self._ledger.transaction() as connection:
-                lost = outbox.unmark(connection, made, self.held, beyond)
+                lost = outbox.unmark(connection, tables, self.held, beyond)
             self._cut = not low
         self._last = position(text(about["last-generated-id"])) if about else _START
         return lost
 
     def tidy(self, cleaner: Cleaner) -> None:
         """Remove events that all consumers and readers have passed; nothing if there is no consumer."""
-        made = self._ledger.tables
+        tables = self._ledger.tables
         with self._ledger.engine.connect() as connection:
-            passed = outbox.marks(connection, made, self.held.stream).passed
+            passed = outbox.marks(connection, tables, self.held.stream).passed
         head = (self.held.token, entry_id(passed or _START))
         over = [reader for reader, needed in self._needs.items() if needed == readers.NONE]
         gone, *reply = self._server.ask(
@@ -145,30 +145,30 @@ class RelayStream:
         if needs != self._needs:
             with self._ledger.transaction() as connection:
                 last = max(self._last or _START, self._floor)
-                readers.note(connection, made, self.held, needs, passed or _START, last)
+                readers.note(connection, tables, self.held, needs, passed or _START, last)
             self._needs = needs
         if passed is None:
             return
         for _ in range(_PURGES_A_TURN):
             with self._ledger.transaction() as connection:
-                if not outbox.purge(connection, made, self.held, passed):
+                if not outbox.purge(connection, tables, self.held, passed):
                     break
         cleaner.clean(self.held.stream)
 
-    def _look(self, found: StreamMarks) -> tuple[dict[str, Any], bool, bool]:
+    def _look(self, marks: StreamMarks) -> tuple[dict[str, Any], bool, bool]:
         """Return the server's data on the stream, and whether it has the first and the last row."""
         key = self._keys[0]
-        rows = [found.low, found.top]
+        rows = [marks.low, marks.top]
         asked: list[tuple[str | bytes | int, ...]] = [("XINFO", "STREAM", key)]
         asked += [("XRANGE", key, *(2 * (entry_id(_of(row)),))) for row in rows if row is not None]
         asked.append(("HGET", self._keys[1], LEDGER))
         about, *ranges, whose = self._server.batch(asked)
-        mine = str(self._ledger.identity())
+        identity = str(self._ledger.identity())
         if whose is None or not int(info(about).get("length", 0)):
-            self._server.ask(Command("HSET", self._keys[1], LEDGER, mine))
-        elif text(whose) != mine:
+            self._server.ask(Command("HSET", self._keys[1], LEDGER, identity))
+        elif text(whose) != identity:
             raise foreign(self.held.stream, self._ledger)
-        if found.low is None:
+        if marks.low is None:
             return info(about), True, True
         low, top = (
             _holds(entries, row.id) for entries, row in zip(ranges, rows, strict=True) if row

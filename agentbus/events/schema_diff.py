@@ -68,16 +68,16 @@ def changes(old: Schemas, new: Schemas) -> list[SchemaChange]:
 
 def differences(old: Schemas, new: Schemas) -> list[SchemaChange]:
     """Return the breaking changes, and the additions that do not break."""
-    found = []
+    reported = []
     for key in sorted({*old, *new}):
         if key not in new:
-            found.append(SchemaChange(*key, "$", "the event type was removed"))
+            reported.append(SchemaChange(*key, "$", "the event type was removed"))
         elif key not in old:
-            found.append(SchemaChange(*key, "$", "the event type is new", breaks=False))
+            reported.append(SchemaChange(*key, "$", "the event type is new", breaks=False))
         else:
             diff = _SchemaDiff(old[key], new[key]).schema(old[key], new[key], _Place())
-            found += [SchemaChange(*key, path, reason, breaks) for path, reason, breaks in diff]
-    return found
+            reported += [SchemaChange(*key, path, reason, breaks) for path, reason, breaks in diff]
+    return reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class _SchemaDiff:
         lists = [each for each in (before, after) if isinstance(each, list)]
         maps = isinstance(before, dict) and isinstance(after, dict)
         if key == "required" and lists:
-            # Reported by property.
+            # `_properties` reports each required property by itself.
             return
         if key in _LISTS and len(lists) == 2 and len(before) == len(after):
             for index, pair in enumerate(zip(before, after, strict=True)):
@@ -153,8 +153,8 @@ class _SchemaDiff:
                 yield from self.schema(*pair, place)
         elif key in _PARTS and not lists:
             place = at.below(_PARTS[key]) if _PARTS[key] else at.within(key)
-            one, other = (True if each is None else each for each in (before, after))
-            yield from self.schema(one, other, place)
+            first, second = (True if each is None else each for each in (before, after))
+            yield from self.schema(first, second, place)
         elif key in _CONDITIONS and key in old and key in new and not lists:
             yield from self.schema(before, after, at.within(key, strict=True))
         elif key in _MAPS and maps and {*before} == {*after}:
@@ -216,20 +216,20 @@ def _plain(schema: Any) -> Any:
     """Return a schema without annotations, in the one form of those that mean the same."""
     if not isinstance(schema, dict):
         return {} if schema is True else schema
-    found = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
-    if "const" in found:
-        found["enum"] = [found.pop("const")]
+    plain = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+    if "const" in plain:
+        plain["enum"] = [plain.pop("const")]
     for key in ("enum", "type"):
-        if isinstance(found.get(key), list):
-            found[key] = sorted(found[key], key=_text)
-    if isinstance(found.get("type"), list) and len(found["type"]) == 1:
-        (found["type"],) = found["type"]
-    return found
+        if isinstance(plain.get(key), list):
+            plain[key] = sorted(plain[key], key=_text)
+    if isinstance(plain.get("type"), list) and len(plain["type"]) == 1:
+        (plain["type"],) = plain["type"]
+    return plain
 
 
 def _value(node: Any, key: str, kind: type[Any]) -> Any:
-    found = node.get(key)
-    return found if isinstance(found, kind) else kind()
+    value = node.get(key)
+    return value if isinstance(value, kind) else kind()
 
 
 def _open(schema: Any) -> bool:

@@ -87,8 +87,8 @@ def _first(error: ValueError) -> str:
     complaints = getattr(error, "errors", None)
     if complaints is None:
         return str(error).partition("\n")[0]
-    found = complaints(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, found['loc'])) or 'payload'}: {found['msg']}"
+    complaint = complaints(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, complaint['loc'])) or 'payload'}: {complaint['msg']}"
 
 
 def _json_schema(event_type: str, schema: dict[str, Any]) -> Check:

@@ -57,32 +57,32 @@ def send_event(
     body = _json("payload", payload)
     about = None if metadata is None else _json("metadata", metadata)
     (schemas or REGISTERED).check(stream, event_type, payload)
-    found = event_uuid or new_uuid()
-    names.name("event's UUID", found)
-    made = ledger.tables if ledger is not None else _USUAL
+    event_id = event_uuid or new_uuid()
+    names.name("event's UUID", event_id)
+    ledger_tables = ledger.tables if ledger is not None else _USUAL
     row = {
         "stream": stream,
         "event_type": event_type,
-        "event_uuid": found,
+        "event_uuid": event_id,
         "payload": body,
         "metadata": about,
     }
     if guarantee is Guarantee.AT_LEAST_ONCE:
-        mine = ledger or Ledger(session)  # type: ignore[arg-type]
-        with mine.committing("an event was sent") as connection:
-            _insert(connection, made, row)
+        target = ledger or Ledger(session)  # type: ignore[arg-type]
+        with target.committing("an event was sent") as connection:
+            _insert(connection, ledger_tables, row)
     else:
         connection = session if isinstance(session, sa.Connection) else session.connection()
-        _insert(connection, made, row)
-    return found
+        _insert(connection, ledger_tables, row)
+    return event_id
 
 
-def _insert(connection: sa.Connection, made: Tables, row: dict[str, Any]) -> None:
-    statement: Any = sa.insert(made.outbox)
+def _insert(connection: sa.Connection, ledger_tables: Tables, row: dict[str, Any]) -> None:
+    statement: Any = sa.insert(ledger_tables.outbox)
     if connection.dialect.name == databases.POSTGRESQL:
         # A notification for relays, in the same round trip. It has no payload: a long one would fail the
         # caller's transaction, and equal notifications are sent once.
-        statement = statement.returning(sa.func.pg_notify(made.channel, ""))
+        statement = statement.returning(sa.func.pg_notify(ledger_tables.channel, ""))
     else:
         statement = statement.inline()
     connection.execute(statement, row)

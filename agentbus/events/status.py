@@ -45,7 +45,7 @@ class LeaseStanding:
 
     @property
     def alert(self) -> str | None:
-        """How urgent it is for an operator: `page`, `warn`, or None.
+        """The urgency for an operator: `page`, `warn`, or None.
 
         `page`: events wait without an active process, or the oldest for 5 minutes. `warn`: the oldest waits
         for a minute, or more than 10,000 wait, or some are parked. A reader causes a warning at most: it
@@ -109,21 +109,21 @@ def standing(ledger: Ledger) -> list[StreamStanding]:
         chosen = sa.select(lease).where(lease.c.stream != "")
         for row in connection.execute(chosen.order_by(lease.c.stream, lease.c.role)):
             held.setdefault(row.stream, []).append(_lease(connection, ledger, row, now))
-    found = []
+    standings = []
     for name in sorted({*counted, *held}):
         count, leases = counted.get(name), tuple(held.get(name, ()))
         if count is None:
-            found.append(StreamStanding(name, 0, 0, None, leases))
+            standings.append(StreamStanding(name, 0, 0, None, leases))
             continue
         oldest = None if count.oldest is None else max(0, now - count.oldest) / 1000
-        found.append(StreamStanding(name, count.waiting, count.published, oldest, leases))
-    return found
+        standings.append(StreamStanding(name, count.waiting, count.published, oldest, leases))
+    return standings
 
 
 def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
     """Return the lag of a role as `LeaseStanding` has it: events, at most 100,000, and milliseconds."""
-    made = ledger.tables
-    wanted = sa.select(made.lease, now_ms().label("now")).where(*made.role(stream, role))
+    tables = ledger.tables
+    wanted = sa.select(tables.lease, now_ms().label("now")).where(*tables.role(stream, role))
     with ledger.reading("the lag was read") as connection:
         row = connection.execute(wanted).first()
         return (0, 0) if row is None else _behind(connection, ledger, row, row.now)
@@ -131,20 +131,23 @@ def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
 
 def _lease(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> LeaseStanding:
     parked = ledger.tables.parked
-    mine = (parked.c.consumer == row.role, parked.c.stream == row.stream)
+    own = (parked.c.consumer == row.role, parked.c.stream == row.stream)
     return LeaseStanding(
         *(row.stream, row.role, row.owner, row.token),
         (row.expires_at_ms - now) / 1000 if row.owner else None,
         entry_id((row.checkpoint_ms, row.checkpoint_seq)),
         *_behind(connection, ledger, row, now),
-        0 if row.role == RELAY else _count(connection, parked, *mine),
+        0 if row.role == RELAY else _count(connection, parked, *own),
     )
 
 
 def _behind(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> tuple[int, int]:
-    made, box = ledger.tables, ledger.tables.outbox
-    waits = made.waiting(row.stream)
-    ahead = [*made.published(row.stream), made.position > (row.checkpoint_ms, row.checkpoint_seq)]
+    tables, box = ledger.tables, ledger.tables.outbox
+    waits = tables.waiting(row.stream)
+    ahead = [
+        *tables.published(row.stream),
+        tables.position > (row.checkpoint_ms, row.checkpoint_seq),
+    ]
     number = _count(connection, box, *waits)
     sent = sa.select(box.c.created_ms).limit(1)
     first = None
@@ -160,5 +163,5 @@ def _behind(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> tu
 def _count(connection: sa.Connection, table: sa.Table, *where: sa.ColumnElement[bool]) -> int:
     """Count rows up to a limit: a backlog must not make the status slow."""
     some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(_MOST).subquery()
-    found: int = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
-    return found
+    number: int = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+    return number

@@ -97,10 +97,12 @@ class StreamReader:
 
     def _waits(self, at: Position, start: Position | None) -> bool:
         """Tell whether the outbox has published rows between a checkpoint and the first entry."""
-        made = self._ledger.tables
-        rows = sa.select(made.outbox.c.id).where(*made.published(self._stream), made.position > at)
+        tables = self._ledger.tables
+        rows = sa.select(tables.outbox.c.id).where(
+            *tables.published(self._stream), tables.position > at
+        )
         if start is not None:
-            rows = rows.where(made.position < start)
+            rows = rows.where(tables.position < start)
         return self._first(rows.limit(1)) is not None
 
     def _first(self, wanted: sa.Select[Any]) -> sa.Row[Any] | None:
@@ -111,8 +113,8 @@ class StreamReader:
         # A consumer that has not handled anything yet begins with the first entry.
         if at == _START:
             return None
-        made = self._ledger.tables
-        purged = self._first(sa.select(made.lease).where(*made.role(self._stream, RELAY)))
+        tables = self._ledger.tables
+        purged = self._first(sa.select(tables.lease).where(*tables.role(self._stream, RELAY)))
         if purged is not None and (to := (purged.checkpoint_ms, purged.checkpoint_seq)) > at:
             return MissingEvents(
                 to, purged.checkpoint_outbox_id, purged.checkpoint_outbox_id - outbox_id
@@ -134,8 +136,8 @@ class StreamReader:
 
     def _lost(self, held: HeldLease, at: Position, loss: MissingEvents) -> EventsLost:
         """Return the error. Raises `StaleLease` if another process holds the lease, and passed them."""
-        mine = leases.mine(self._ledger.tables, held)
-        if self._first(sa.select(sa.literal(1)).where(*mine)) is None:
+        lease = leases.mine(self._ledger.tables, held)
+        if self._first(sa.select(sa.literal(1)).where(*lease)) is None:
             raise leases.stale(held)
         return EventsLost(
             f"up to {max(loss.most, 1)} events of the stream {self._stream!r} are gone that the consumer"

@@ -45,7 +45,7 @@ class Tables:
 
     @property
     def position(self) -> Any:
-        """Where an outbox row was published, for comparisons with a position."""
+        """The position at which an outbox row was published, as an expression for comparisons."""
         return sa.tuple_(self.outbox.c.position_ms, self.outbox.c.position_seq)
 
     def published(self, stream: str) -> list[sa.ColumnElement[bool]]:
@@ -162,12 +162,12 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         sa.UniqueConstraint("consumer", "event_uuid", name=f"{prefix}parked_once"),
         sqlite_autoincrement=True,
     )
-    made = Tables(metadata, outbox, processed, lease, attempts, parked)
+    ledger_tables = Tables(metadata, outbox, processed, lease, attempts, parked)
 
     def unsealed(_ddl: object, _target: object, bind: sa.Connection, **_options: object) -> bool:
-        return not sealed(bind, made, prefix)
+        return not sealed(bind, ledger_tables, prefix)
 
-    for statement in seal(made, prefix):
+    for statement in seal(ledger_tables, prefix):
         # It is a template in which % has a meaning.
         ddl = sa.DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
         ddl = ddl.execute_if(
@@ -175,21 +175,21 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
             callable_=unsealed,  # type: ignore[arg-type]
         )
         event.listen(metadata, "after_create", ddl)
-    return made
+    return ledger_tables
 
 
-def statements(made: Tables, prefix: str, dialect: sa.Dialect) -> list[str]:
+def statements(ledger_tables: Tables, prefix: str, dialect: sa.Dialect) -> list[str]:
     """Return the statements that create everything in an empty database, in order."""
-    found = []
-    for table in made.metadata.sorted_tables:
+    texts = []
+    for table in ledger_tables.metadata.sorted_tables:
         wanted: list[sa.DDLElement] = [CreateTable(table)]
         wanted += [
-            CreateIndex(each) for each in sorted(table.indexes, key=lambda one: str(one.name))
+            CreateIndex(each) for each in sorted(table.indexes, key=lambda index: str(index.name))
         ]
-        found += [str(each.compile(dialect=dialect)).strip() for each in wanted]
+        texts += [str(each.compile(dialect=dialect)).strip() for each in wanted]
     if dialect.name == POSTGRESQL:
-        found += [each.strip() for each in seal(made, prefix)]
-    return ["\n".join(line.rstrip() for line in each.splitlines()) for each in found]
+        texts += [each.strip() for each in seal(ledger_tables, prefix)]
+    return ["\n".join(line.rstrip() for line in each.splitlines()) for each in texts]
 
 
 def _number() -> Column[int]:
@@ -217,14 +217,16 @@ def _now(name: str) -> Column[int]:
     return _whole(name, server_default=now_ms())
 
 
-def seal(made: Tables, prefix: str) -> tuple[str, str]:
+def seal(ledger_tables: Tables, prefix: str) -> tuple[str, str]:
     """Return PostgreSQL's statements for the trigger that ties processed events to the checkpoint.
 
     It fires at COMMIT, from any sender: the transaction of a handler that gets around the guard is rolled
     back.
     """
-    schema, name = made.lease.schema, f"{prefix}sealed"
-    lease, processed = (_quoted(schema, one.name) for one in (made.lease, made.processed))
+    schema, name = ledger_tables.lease.schema, f"{prefix}sealed"
+    lease, processed = (
+        _quoted(schema, table.name) for table in (ledger_tables.lease, ledger_tables.processed)
+    )
     function = _quoted(schema, name)
     return (
         f"""
@@ -250,10 +252,11 @@ def _quoted(schema: str | None, name: str) -> str:
     return ".".join(f'"{part}"' for part in parts)
 
 
-def sealed(connection: sa.Connection, made: Tables, prefix: str) -> bool:
+def sealed(connection: sa.Connection, ledger_tables: Tables, prefix: str) -> bool:
     """Tell whether the trigger of `seal` exists."""
-    found = connection.execute(
+    table = ledger_tables.processed
+    triggers = connection.execute(
         sa.text("SELECT 1 FROM pg_trigger WHERE tgname = :name AND tgrelid = to_regclass(:table)"),
-        {"name": f"{prefix}sealed", "table": _quoted(made.processed.schema, made.processed.name)},
+        {"name": f"{prefix}sealed", "table": _quoted(table.schema, table.name)},
     )
-    return found.first() is not None
+    return triggers.first() is not None

@@ -54,7 +54,7 @@ class EventTransactions:
     ) -> None:
         self.held = held
         self._mark = BatchMark(ledger, declaration, owner)
-        # Whether attempts of events may be recorded.
+        # True if attempts of the events may be recorded.
         self._counted = False
         self._consumer = declaration
         self._ledger = ledger
@@ -62,15 +62,15 @@ class EventTransactions:
         self._at = at
         self._ran = ran
         self._beat = beat
-        made = self._tables = ledger.tables
-        processed = databases.insert(ledger.dialect, made.processed)
-        self._enter = _unless_known(processed, made)
+        tables = self._tables = ledger.tables
+        processed = databases.insert(ledger.dialect, tables.processed)
+        self._enter = _unless_known(processed, tables)
         self._enter_many = self._enter
         self._arrays = ledger.dialect == databases.POSTGRESQL
         if self._arrays:
-            columns, rows = _of_arrays(made)
-            self._enter_many = _unless_known(processed.from_select(columns, rows), made)
-        self._advance = leases.advance(made)
+            columns, rows = _of_arrays(tables)
+            self._enter_many = _unless_known(processed.from_select(columns, rows), tables)
+        self._advance = leases.advance(tables)
 
     def exactly_once(self, events: Sequence[StreamEvent], attempt: int = 1) -> int:
         """Handle events; returns how many were not duplicates. Raises `HandlerError`."""
@@ -89,9 +89,9 @@ class EventTransactions:
 
     def at_least_once(self, event: StreamEvent, attempt: int) -> int:
         """Handle an event that is not a duplicate, and record it as processed in a later transaction."""
-        made = self._tables.processed
+        processed = self._tables.processed
         with self._ledger.engine.connect() as connection:
-            known = sa.select(made.c.at_ms).where(*self._of(made, [event]))
+            known = sa.select(processed.c.at_ms).where(*self._of(processed, [event]))
             fresh = connection.execute(known).first() is None
         if fresh:
             self._call(event, attempt)
@@ -122,39 +122,39 @@ class EventTransactions:
         with self._ledger.transaction() as connection:
             self._move(connection, position, self.held.outbox_id, _number(connection))
 
-    def retry(self, one: Parked, wrong: AgentBusError | None) -> bool:
+    def retry(self, parked: Parked, wrong: AgentBusError | None) -> bool:
         """Handle a parked event and delete it there, in several transactions; False if it is gone.
 
         If it is still `wrong`, or fails again, its error is recorded. Raises `HandlerError`.
         """
-        mine, made = self._consumer, self._tables.parked
-        this = made.c.id == one.id
+        consumer, table = self._consumer, self._tables.parked
+        this = table.c.id == parked.id
         # Before the handler runs: an event that kills the process must not do so again unrequested.
         with self._ledger.transaction() as connection:
             leases.renew(connection, self._tables, self.held, self._lease)
             begun = connection.execute(
-                sa.update(made)
-                .where(this, made.c.retry_ms.is_not(None))
-                .values(retry_ms=None, attempts=made.c.attempts + 1)
+                sa.update(table)
+                .where(this, table.c.retry_ms.is_not(None))
+                .values(retry_ms=None, attempts=table.c.attempts + 1)
             )
-            if begun.rowcount and wrong is None and mine.guarantee is Guarantee.AT_MOST_ONCE:
-                connection.execute(sa.delete(made).where(this))
+            if begun.rowcount and wrong is None and consumer.guarantee is Guarantee.AT_MOST_ONCE:
+                connection.execute(sa.delete(table).where(this))
         if not begun.rowcount:
             return False
         try:
             if wrong is not None:
                 raise HandlerError from wrong
-            if mine.guarantee is not Guarantee.EXACTLY_ONCE:
-                self._call(one.event, one.attempts + 1)
+            if consumer.guarantee is not Guarantee.EXACTLY_ONCE:
+                self._call(parked.event, parked.attempts + 1)
             with self._transaction() as (connection, limit):
                 number = _number(connection)
-                connection.execute(sa.delete(made).where(this))
-                if mine.guarantee is Guarantee.EXACTLY_ONCE:
-                    what = [one.event] if mine.batch else one.event
-                    self._handle(connection, limit, what, one.attempts + 1)
+                connection.execute(sa.delete(table).where(this))
+                if consumer.guarantee is Guarantee.EXACTLY_ONCE:
+                    what = [parked.event] if consumer.batch else parked.event
+                    self._handle(connection, limit, what, parked.attempts + 1)
                 self._keep_lease(connection, number)
         except HandlerError as error:
-            failed = sa.update(made).where(this).values(error=error_text(error.__cause__ or error))
+            failed = sa.update(table).where(this).values(error=error_text(error.__cause__ or error))
             with self._ledger.transaction() as connection:
                 connection.execute(failed)
             raise
@@ -167,18 +167,18 @@ class EventTransactions:
 
         With `again` the number stays: the database was lost during the attempt.
         """
-        made, self._counted = self._tables.attempts, True
+        attempts, self._counted = self._tables.attempts, True
         with self._ledger.transaction() as connection:
             # The lease is checked, and lasts for the attempt.
             leases.renew(connection, self._tables, self.held, self._lease)
             row = connection.execute(
-                databases.insert(self._ledger.dialect, made)
+                databases.insert(self._ledger.dialect, attempts)
                 .values(consumer=self._consumer.name, event_uuid=event.event_uuid, attempts=1)
                 .on_conflict_do_update(
-                    index_elements=[made.c.consumer, made.c.event_uuid],
-                    set_={"attempts": made.c.attempts + (0 if again else 1)},
+                    index_elements=[attempts.c.consumer, attempts.c.event_uuid],
+                    set_={"attempts": attempts.c.attempts + (0 if again else 1)},
                 )
-                .returning(made.c.attempts, made.c.last_error)
+                .returning(attempts.c.attempts, attempts.c.last_error)
             ).one()
         return row.attempts, row.last_error
 
@@ -208,8 +208,8 @@ class EventTransactions:
         leases.release(connection, self._tables, self.held)
 
     def failed(self, event: StreamEvent, error: BaseException) -> None:
-        made = self._tables.attempts
-        failed = sa.update(made).where(*self._of(made, [event]))
+        attempts = self._tables.attempts
+        failed = sa.update(attempts).where(*self._of(attempts, [event]))
         with self._ledger.transaction() as connection:
             connection.execute(failed.values(last_error=error_text(error)))
 
@@ -266,9 +266,11 @@ class EventTransactions:
             raise HandlerError from error
 
     def _run(self, what: Any, attempt: int, session: Session | None = None) -> None:
-        mine, began = self._consumer, time.perf_counter()
+        consumer, began = self._consumer, time.perf_counter()
         try:
-            mine.call(what, Context(mine.name, mine.stream, attempt, self._beat), session)
+            consumer.call(
+                what, Context(consumer.name, consumer.stream, attempt, self._beat), session
+            )
         finally:
             self._ran(time.perf_counter() - began)
 
@@ -278,17 +280,17 @@ class EventTransactions:
         self, connection: sa.Connection, events: Sequence[StreamEvent]
     ) -> tuple[list[StreamEvent], int]:
         """Record events as processed; returns those that are not duplicates, and the transaction's id."""
-        found = self._entered(connection, events)
-        if not found:
+        rows = self._entered(connection, events)
+        if not rows:
             return [], _number(connection)
-        entered = {row.event_uuid for row in found}
+        entered = {row.event_uuid for row in rows}
         fresh = []
         for event in events:
             # A batch may contain an event twice.
             if event.event_uuid in entered:
                 entered.remove(event.event_uuid)
                 fresh.append(event)
-        return fresh, found[0].transaction
+        return fresh, rows[0].transaction
 
     def _entered(
         self, connection: sa.Connection, events: Sequence[StreamEvent]
@@ -358,38 +360,38 @@ class EventTransactions:
         return error
 
     def _delete_attempts(self, connection: sa.Connection, events: Sequence[StreamEvent]) -> None:
-        made = self._tables.attempts
-        connection.execute(sa.delete(made).where(*self._of(made, events)))
+        attempts = self._tables.attempts
+        connection.execute(sa.delete(attempts).where(*self._of(attempts, events)))
 
-    def _of(self, made: sa.Table, events: Sequence[StreamEvent]) -> list[Any]:
+    def _of(self, table: sa.Table, events: Sequence[StreamEvent]) -> list[Any]:
         uuids = [event.event_uuid for event in events]
-        which = made.c.event_uuid == uuids[0] if len(uuids) == 1 else made.c.event_uuid.in_(uuids)
-        return [made.c.consumer == self._consumer.name, which]
+        which = table.c.event_uuid == uuids[0] if len(uuids) == 1 else table.c.event_uuid.in_(uuids)
+        return [table.c.consumer == self._consumer.name, which]
 
 
-def _unless_known(insert: Any, made: Tables) -> Any:
+def _unless_known(insert: Any, tables: Tables) -> Any:
     return insert.on_conflict_do_nothing().returning(
-        made.processed.c.event_uuid, transaction_id().label("transaction")
+        tables.processed.c.event_uuid, transaction_id().label("transaction")
     )
 
 
-def _of_arrays(made: Tables) -> tuple[list[str], sa.Select[Any]]:
-    """Return columns, and their rows out of an array each: a parameter a column, however many rows.
+def _of_arrays(tables: Tables) -> tuple[list[str], sa.Select[Any]]:
+    """Return the columns and the SELECT FROM unnest of an INSERT: one array parameter per column.
 
     A parameter for each value of 500 events costs more time than all that is done with them.
     """
-    types = [made.processed.c[name].type for name in _PER_EVENT]
+    types = [tables.processed.c[name].type for name in _PER_EVENT]
     arrays = [
         sa.bindparam(name, type_=postgresql.ARRAY(kind))
         for name, kind in zip(_PER_EVENT, types, strict=True)
     ]
     rows = sa.func.unnest(*arrays).table_valued(*_PER_EVENT).render_derived()
-    text = made.processed.c.consumer.type
+    text = tables.processed.c.consumer.type
     shared = [sa.bindparam(name, type_=text) for name in ("of_consumer", "of_stream")]
     columns = ["consumer", "stream", *_PER_EVENT]
     return columns, sa.select(*shared, *(rows.c[name] for name in _PER_EVENT))
 
 
 def _number(connection: sa.Connection) -> int:
-    found: int = connection.execute(sa.select(transaction_id())).scalar_one()
-    return found
+    number: int = connection.execute(sa.select(transaction_id())).scalar_one()
+    return number

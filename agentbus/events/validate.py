@@ -43,14 +43,14 @@ class EventValidator:
             )
         return self._unfit(event)
 
-    def wrong_parked(self, one: Parked) -> AgentBusError | None:
+    def wrong_parked(self, parked: Parked) -> AgentBusError | None:
         """Return why a parked event must still not be handled, or None.
 
         Its age does not matter: it was not handled, unless it was too old already when it was parked.
         """
-        if one.error.startswith(f"{ReplayTooOld.__name__}:"):
-            return _too_old(one.event, "drop it; if it was never handled, send it again")
-        return self._unfit(one.event)
+        if parked.error.startswith(f"{ReplayTooOld.__name__}:"):
+            return _too_old(parked.event, "drop it; if it was never handled, send it again")
+        return self._unfit(parked.event)
 
     def _unfit(self, event: StreamEvent) -> InvalidPayload | None:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.source.progress import query_lag as query_lag
     from agentbus.pipeline.spark.session import session as session
 
-# Checked here, before any module of the pipeline imports what is missing.
+# Check for the packages before a module of the pipeline imports them.
 for _needed in ("pyspark", "pyarrow"):
     if importlib.util.find_spec(_needed) is None:
         raise ConfigError(
@@ -27,7 +27,7 @@ for _needed in ("pyspark", "pyarrow"):
             hint="pip install 'agentbus-toolkit[pipeline]'",
         )
 
-# Loaded when first used: a look at an archive's status needs no Spark.
+# Each name's module is loaded when first used: a look at an archive's status needs no Spark.
 _HOMES = {
     "session": "agentbus.pipeline.spark.session",
     "AgentBusSource": "agentbus.pipeline.source.data_source",

@@ -1,4 +1,4 @@
-"""Reading an archive, by the name that programs import."""
+"""Read an archive: the public name of `archives.reader`."""
 
 from agentbus.pipeline.archives.reader import read
 

@@ -1,4 +1,4 @@
-"""Archiving, by the name that programs import."""
+"""Write an archive: the public name of `archives.archiver`."""
 
 from agentbus.pipeline.archives.archiver import Archiver, archive, release
 

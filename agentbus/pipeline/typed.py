@@ -1,4 +1,4 @@
-"""Typed columns, by the name that programs import."""
+"""Add typed columns to rows: the public name of `rows.typed_columns`."""
 
 from agentbus.pipeline.rows.typed_columns import typed
 

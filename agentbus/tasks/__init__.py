@@ -1,4 +1,4 @@
-"""Typed tasks, schedules and flows."""
+"""The package of typed tasks, schedules and flows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a schedule is due: every so often, or by a cron expression in a time zone.
+"""Due times of a schedule: at an interval, or by a cron expression in a time zone.
 
 Times are unix milliseconds. The calendar arithmetic of cron expressions is cronsim's; here it is applied
 to a zone whose clocks are put forward and back.
@@ -98,20 +98,20 @@ class Cron:
         width = 60_000 * most
         while True:
             start = max(first, until - width)
-            found: deque[int] = deque(maxlen=most)
+            times: deque[int] = deque(maxlen=most)
             due = self.after(start - 1)
             while due is not None and due <= until:
-                found.append(due)
+                times.append(due)
                 due = self.after(due)
-            if len(found) == most or start == first:
-                return list(found)
+            if len(times) == most or start == first:
+                return list(times)
             width *= 4
 
     def _once_a_day(self, when: int) -> int | None:
         local = datetime.fromtimestamp(when, UTC).astimezone(self.zone)
-        for found in CronSim(self._fields, local):
+        for moment in CronSim(self._fields, local):
             # In an hour that the clocks repeat, a time of its first half may be over.
-            if (due := int(found.timestamp())) > when:
+            if (due := int(moment.timestamp())) > when:
                 return due * 1000
         return None
 
@@ -120,10 +120,10 @@ class Cron:
         start, offset = when, self._offset(when)
         while True:
             shown = datetime.fromtimestamp(start + offset, UTC).replace(tzinfo=None)
-            found = next(CronSim(self._fields, shown), None)
-            if found is None:
+            moment = next(CronSim(self._fields, shown), None)
+            if moment is None:
                 return None
-            due = timegm(found.timetuple()) - offset
+            due = timegm(moment.timetuple()) - offset
             change = self._change(start, due, offset)
             if change is None:
                 return due * 1000
@@ -146,9 +146,9 @@ class Cron:
         return None
 
     def _offset(self, when: int) -> int:
-        found = datetime.fromtimestamp(when, self.zone).utcoffset()
-        assert found is not None
-        return round(found.total_seconds())
+        offset = datetime.fromtimestamp(when, self.zone).utcoffset()
+        assert offset is not None
+        return round(offset.total_seconds())
 
 
 def period(seconds: float) -> int:
@@ -191,13 +191,13 @@ def checked(expression: str) -> str:
                 f" {field.start() + 1} is not valid as the {_FIELDS[n]}",
                 hint=_SHELL_HINT,
             )
-    found = " ".join(field[0] for field in fields)
-    if not _is_valid(found, lambda cron: next(cron, None) is not None):
+    normal = " ".join(field[0] for field in fields)
+    if not _is_valid(normal, lambda cron: next(cron, None) is not None):
         raise UsageError(
             f"the cron expression {expression!a} never matches",
             hint="no month has such a day",
         )
-    return found
+    return normal
 
 
 def _is_valid(fields: str, test: Callable[[CronSim], bool] = lambda _cron: True) -> bool:

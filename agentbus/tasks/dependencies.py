@@ -1,4 +1,4 @@
-"""What a worker gives to tasks beside their payload: the bus, the delivery, and what was provided."""
+"""Pass tasks their dependencies beside the payload: the bus, the delivery, and provided objects."""
 
 from __future__ import annotations
 
@@ -119,36 +119,36 @@ class Surroundings:
         with self._lock:
             if self._bus is None:
                 assert self._abus is not None
-                # For the functions among the tasks of an asynchronous worker.
+                # Synchronous tasks of an asynchronous worker need a bus, too.
                 self._bus = self._stack.enter_context(Bus(self._abus.settings))
             return self._bus
 
 
 def _entered(source: Provided, stack: ExitStack) -> Any:
-    found = source.opened()
-    if _is_a(found, source.kind):
-        return found
-    if hasattr(found, "__enter__"):
-        return stack.enter_context(found)
-    if hasattr(found, "__aenter__") or inspect.isawaitable(found):
-        if inspect.iscoroutine(found):
-            found.close()
+    opened = source.opened()
+    if _is_a(opened, source.kind):
+        return opened
+    if hasattr(opened, "__enter__"):
+        return stack.enter_context(opened)
+    if hasattr(opened, "__aenter__") or inspect.isawaitable(opened):
+        if inspect.iscoroutine(opened):
+            opened.close()
         raise UsageError(
             f"{_name(source.kind)} is provided by a coroutine, and a function asks for it",
             hint="make the task a coroutine function, or provide it by a function",
         )
-    return found
+    return opened
 
 
 async def _aentered(source: Provided, stack: AsyncExitStack) -> Any:
-    found = source.opened()
-    if _is_a(found, source.kind):
-        return found
-    if hasattr(found, "__aenter__"):
-        return await stack.enter_async_context(found)
-    if hasattr(found, "__enter__"):
-        return stack.enter_context(found)
-    return await found if inspect.isawaitable(found) else found
+    opened = source.opened()
+    if _is_a(opened, source.kind):
+        return opened
+    if hasattr(opened, "__aenter__"):
+        return await stack.enter_async_context(opened)
+    if hasattr(opened, "__enter__"):
+        return stack.enter_context(opened)
+    return await opened if inspect.isawaitable(opened) else opened
 
 
 def _is_a(value: Any, kind: type[Any]) -> bool:

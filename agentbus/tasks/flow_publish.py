@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
     from agentbus.tasks.flow_record import FlowState, Planned
 
-# How many waits there may be between the tasks of a flow.
+# Waits between the tasks of a flow, at most.
 _MOST_WAITS = 10_000
-# Where the fields and values of the entry begin in a task's body.
+# The index in a task's body at which the fields and values of the entry begin.
 _WORDS = 5
 
 

@@ -1,4 +1,4 @@
-"""What a flow is made of, and its record on the server."""
+"""The parts of a flow, and its record on the server."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def planned(flow: Flow) -> list[Planned]:
 
     `after` has their places in the list. Raises `UsageError`.
     """
-    found: list[Planned] = []
-    _plan(flow, (), found)
-    if len(found) > MOST_TASKS:
+    tasks: list[Planned] = []
+    _plan(flow, (), tasks)
+    if len(tasks) > MOST_TASKS:
         raise UsageError(
-            f"the flow has {len(found):,} tasks; the limit is {MOST_TASKS:,}",
+            f"the flow has {len(tasks):,} tasks; the limit is {MOST_TASKS:,}",
             hint="publish a further flow from its last task",
         )
-    return found
+    return tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +193,16 @@ def _checked(flow: Flow) -> Flow:
     return flow
 
 
-def _plan(part: Any, after: tuple[int, ...], found: list[Planned]) -> tuple[int, ...]:
+def _plan(part: Any, after: tuple[int, ...], tasks: list[Planned]) -> tuple[int, ...]:
     """Append the tasks of a part, and return the places of those that the next part waits for."""
     if not isinstance(part, Flow):
-        found.append(_one(part, after))
-        return (len(found) - 1,)
+        tasks.append(_one(part, after))
+        return (len(tasks) - 1,)
     if part.in_order:
-        for one in part.parts:
-            after = _plan(one, after, found)
+        for inner in part.parts:
+            after = _plan(inner, after, tasks)
         return after
-    return tuple(place for one in part.parts for place in _plan(one, after, found))
+    return tuple(place for inner in part.parts for place in _plan(inner, after, tasks))
 
 
 def _one(part: FlowTask | Item[Any], after: tuple[int, ...]) -> Planned:

@@ -107,19 +107,19 @@ class Flows(OnBus[BusT_co]):
 def _listed(scope: Scope) -> Op[list[FlowState]]:
     index = scope.keys.flow("")[1]
     all_ids = [
-        text(one) for one in (yield from or_empty(one_step(Command("ZRANGE", index, 0, -1)), []))
+        text(flow) for flow in (yield from or_empty(one_step(Command("ZRANGE", index, 0, -1)), []))
     ]
-    found = []
+    listed = []
     for at in range(0, len(all_ids), _PAGE):
         page = all_ids[at : at + _PAGE]
-        replies = yield Batch([("HMGET", scope.keys.flow(one)[0], *FIELDS) for one in page])
+        replies = yield Batch([("HMGET", scope.keys.flow(flow)[0], *FIELDS) for flow in page])
         for flow, reply in zip(page, replies, strict=True):
             if not isinstance(reply, ServerReply):
                 pairs = zip(FIELDS, reply, strict=True)
                 fields = {name: text(value) for name, value in pairs if value is not None}
-                one = flow_record.read(flow, fields)
-                found += [] if one is None else [one]
-    return sorted(found, key=lambda one: (-one.created, one.id))
+                state = flow_record.read(flow, fields)
+                listed += [] if state is None else [state]
+    return sorted(listed, key=lambda state: (-state.created, state.id))
 
 
 def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
@@ -127,18 +127,18 @@ def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
     names.name("flow", flow)
     asked = one_step(Command("HGETALL", scope.keys.flow(flow)[0]))
     fields = words_of((yield from or_empty(asked, [])))
-    found = flow_record.read(flow, fields)
-    if found is None:
+    state = flow_record.read(flow, fields)
+    if state is None:
         raise NotFound(
             f"the flow {flow!r} does not exist",
             hint="Flows(bus).list() returns all",
             shell_hint="see 'agentbus flow list'",
         )
-    return found, fields
+    return state, fields
 
 
 def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
-    found, fields = yield from _record(scope, flow)
+    flow_state, fields = yield from _record(scope, flow)
     tasks = flow_record.tasks_in(fields)
     keys = scope.keys
     waits = yield Batch([("ZSCORE", keys.after(task["queue"]), task["id"]) for task in tasks])
@@ -149,7 +149,7 @@ def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
             state = "dependent" if isinstance(held, bytes) else None
             error = None
             if state is None:
-                state, error = yield from _state(scope, policies, task["id"], found.group)
+                state, error = yield from _state(scope, policies, task["id"], flow_state.group)
         else:
             state, error = _ended(outcome)
         undo = task["undo"]
@@ -163,10 +163,10 @@ def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
                 error=error,
                 after=tuple(task["after"]),
                 undo_id=undo and undo["id"],
-                undo_state=undo and _undone(found, fields, number),
+                undo_state=undo and _undone(flow_state, fields, number),
             )
         )
-    return replace(found, tasks=tuple(shown))
+    return replace(flow_state, tasks=tuple(shown))
 
 
 def _state(
@@ -174,10 +174,10 @@ def _state(
 ) -> Op[tuple[str, str | None]]:
     """Return the state of a task whose end its flow does not have yet, and its last error."""
     try:
-        found = yield from task_state.task(scope, task_id, group, policies)
+        task = yield from task_state.task(scope, task_id, group, policies)
     except NotFound:
         return "unknown", None
-    return found.state, found.error
+    return task.state, task.error
 
 
 def _ended(outcome: str) -> tuple[str, str | None]:
@@ -198,7 +198,7 @@ def _undone(flow: FlowState, fields: Mapping[str, str], number: int) -> str | No
 
 
 def _results(scope: Scope, policies: Policies, flow: str, wait: float | None) -> Op[list[Any]]:
-    found, fields = yield from _record(scope, flow)
+    state, fields = yield from _record(scope, flow)
     tasks = flow_record.tasks_in(fields)
     followed = {number for task in tasks for number in task["after"]}
     until = scope.monotonic() + (wait or 0.0)
@@ -206,21 +206,21 @@ def _results(scope: Scope, policies: Policies, flow: str, wait: float | None) ->
     for number, task in enumerate(tasks, 1):
         if number not in followed:
             left = max(0.0, until - scope.monotonic()) if wait else None
-            one = yield from results.result(scope, task["id"], left, found.group, policies)
-            returned.append(one)
+            result = yield from results.result(scope, task["id"], left, state.group, policies)
+            returned.append(result)
     return returned
 
 
 def _cancel(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
-    found, fields = yield from _record(scope, flow)
-    if found.state != "running":
+    state, fields = yield from _record(scope, flow)
+    if state.state != "running":
         raise Refused(
-            f"the flow {flow!r} is {_said(found.state)}, and cannot be cancelled any more",
+            f"the flow {flow!r} is {_said(state.state)}, and cannot be cancelled any more",
             hint="Flows(bus).show() returns its tasks",
             shell_hint=f"see 'agentbus flow show {names.shell_word(flow)}'",
         )
     tasks = [*enumerate(flow_record.tasks_in(fields), 1)]
-    # Those that wait for others first: they would be buried with them.
+    # Cancel dependent tasks first: they would be buried with the tasks that they wait for.
     for number, task in reversed(tasks):
         if f"end {number}" not in fields:
             try:
@@ -233,19 +233,19 @@ def _cancel(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
 
 def _replay(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
     while True:
-        found, fields = yield from _record(scope, flow)
-        if found.state not in ENDED or found.state == "done":
+        state, fields = yield from _record(scope, flow)
+        if state.state not in ENDED or state.state == "done":
             raise Refused(
-                f"the flow {flow!r} is {_said(found.state)}, and cannot be replayed",
+                f"the flow {flow!r} is {_said(state.state)}, and cannot be replayed",
                 hint="replay one that has failed, or was cancelled",
             )
-        undone = found.state.startswith("compensat")
+        undone = state.state.startswith("compensat")
         again = [
             number
-            for number in range(1, found.size + 1)
+            for number in range(1, state.size + 1)
             if undone or fields.get(f"end {number}") != "+"
         ]
-        if (yield from publish_again(scope, policies, found, fields, again)):
+        if (yield from publish_again(scope, policies, state, fields, again)):
             return (yield from _shown(scope, policies, flow))
 
 

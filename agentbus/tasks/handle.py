@@ -52,8 +52,8 @@ class AnyHandle(Generic[R]):
     def _typed(self, wait: float | None, group: str | None) -> Op[R]:
         bus = self._bus
         data = yield from results.result(bus.scope, self.id, wait, group, bus.runner.policies)
-        found: R = self._result.decode(data)
-        return found
+        decoded: R = self._result.decode(data)
+        return decoded
 
 
 class Handle(AnyHandle[R], Blocking):

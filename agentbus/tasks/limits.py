@@ -87,12 +87,12 @@ def _get(scope: Scope, queue: str) -> Op[QueueLimit | None]:
 
 def _listed(scope: Scope) -> Op[dict[str, QueueLimit]]:
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
-    found = {}
+    limits = {}
     for field, value in sorted(stored.items()):
         kind, _, name = text(field).partition(":")
         if kind == "limit" and (limit := limit_of(value)) is not None:
-            found[unescape(name)] = limit
-    return found
+            limits[unescape(name)] = limit
+    return limits
 
 
 def _remove(scope: Scope, queue: str) -> Op[bool]:
@@ -108,5 +108,5 @@ def _remove(scope: Scope, queue: str) -> Op[bool]:
 
 def _ring(scope: Scope, queue: str) -> Op[None]:
     """Wake the workers of a queue; they then send a heartbeat."""
-    number = sum(one.queue == queue for one in (yield from workers(scope)))
+    number = sum(worker.queue == queue for worker in (yield from workers(scope)))
     yield from ring(scope.keys.bell(queue), max(1, number), "order")

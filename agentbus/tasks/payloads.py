@@ -23,11 +23,11 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 class PayloadMismatch(InvalidPayload, Bury):
-    """Raised when data does not fit the types of a task; in a worker it buries the task."""
+    """Data does not fit the types of a task; in a worker this error buries the task."""
 
 
 class _Inner(ValueError):
-    """What pydantic says of a part of the data: the path in that part, and the words."""
+    """An error of pydantic about a part of the data: the path in that part, and the words."""
 
     def __init__(self, path: str, words: str) -> None:
         super().__init__(f"{path}\0{words}")
@@ -40,16 +40,16 @@ class Payload:
         self._what = f"the payload of the task {name!r}"
         hints = type_hints(function)
         parameters = [*inspect.signature(function).parameters.values()][given:]
-        for one in parameters:
-            if one.kind not in _BY_NAME:
+        for parameter in parameters:
+            if parameter.kind not in _BY_NAME:
                 raise UsageError(
-                    f"the task {name!r} has the {one.kind.description} parameter {one.name!r}",
+                    f"the task {name!r} has the {parameter.kind.description} parameter {parameter.name!r}",
                     hint="give each parameter a name by which it can be passed",
                 )
         self._signature = inspect.Signature(parameters)
-        self._names = tuple(one.name for one in parameters)
-        self._positional = sum(one.kind is _BY_NAME[0] for one in parameters)
-        types = [hints.get(one.name, Any) for one in parameters]
+        self._names = tuple(parameter.name for parameter in parameters)
+        self._positional = sum(parameter.kind is _BY_NAME[0] for parameter in parameters)
+        types = [hints.get(parameter.name, Any) for parameter in parameters]
         self._alone = len(types) == 1 and is_object(types[0])
         self._type: Any = types[0] if self._alone else _struct(name, parameters, types)
 
@@ -83,11 +83,11 @@ class Payload:
 
     def decode(self, payload: Any) -> dict[str, Any]:
         """Return the arguments by name. Raises `PayloadMismatch`."""
-        found = _fitted(self._what, payload, self._type)
+        typed = _fitted(self._what, payload, self._type)
         if self._alone:
-            return {self._names[0]: found}
+            return {self._names[0]: typed}
         unset = msgspec.UNSET
-        return {name: value for name in self._names if (value := getattr(found, name)) is not unset}
+        return {name: value for name in self._names if (value := getattr(typed, name)) is not unset}
 
     def call(self, function: Callable[..., Any], payload: Any) -> Any:
         """Call the function with the arguments. Raises `PayloadMismatch`."""
@@ -140,8 +140,8 @@ def _struct(name: str, parameters: list[inspect.Parameter], types: list[Any]) ->
     # A default that the function has is not checked, and may be of any kind.
     absent = partial(msgspec.field, default=msgspec.UNSET)
     fields: list[Any] = [
-        (one.name, kind) if one.default is one.empty else (one.name, kind, absent())
-        for one, kind in zip(parameters, types, strict=True)
+        (arg.name, kind) if arg.default is arg.empty else (arg.name, kind, absent())
+        for arg, kind in zip(parameters, types, strict=True)
     ]
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
@@ -174,9 +174,9 @@ def _with_sorted_sets(value: Any, data: Any) -> Any:
     if len(value) != len(data):
         # A model made something else of it.
         return data
-    found = [_with_sorted_sets(part, one) for part, one in zip(value, data, strict=True)]
+    ordered = [_with_sorted_sets(part, one) for part, one in zip(value, data, strict=True)]
     # Not by their own order: elements may be of several types, or have none.
-    return sorted(found, key=as_json) if isinstance(value, set | frozenset) else found
+    return sorted(ordered, key=as_json) if isinstance(value, set | frozenset) else ordered
 
 
 def _attributes(kind: Any) -> dict[str, str]:
@@ -184,7 +184,7 @@ def _attributes(kind: Any) -> dict[str, str]:
     if issubclass(kind, msgspec.Struct):
         return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     fields = getattr(kind, "__pydantic_fields__", {})
-    return {one.serialization_alias: name for name, one in fields.items()}
+    return {field.serialization_alias: name for name, field in fields.items()}
 
 
 def as_json(data: Any) -> bytes:
@@ -203,8 +203,8 @@ def _fitted(what: str, data: Any, kind: Any) -> Any:
 
 def _words(said: str) -> str:
     """Return an error of msgspec as a path and what is wrong there."""
-    found = _AT.fullmatch(said)
-    text, path = (said, "") if found is None else (found[1], found[2] or "")
+    match = _AT.fullmatch(said)
+    text, path = (said, "") if match is None else (match[1], match[2] or "")
     inner, split, rest = text.partition("\0")
     if split:
         return f"${path}{inner}: {rest}"
@@ -229,10 +229,10 @@ def _model(kind: Any, data: Any) -> Any:
     try:
         return validate(data)
     except ValueError as error:
-        found = getattr(error, "errors", None)
-        if found is None:
+        complaints = getattr(error, "errors", None)
+        if complaints is None:
             raise
-        first = found(include_url=False)[0]
+        first = complaints(include_url=False)[0]
         path = "".join(
             f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]
         )

@@ -103,7 +103,7 @@ class _Given3(Protocol[A, B, D]):
 
 
 class Tasks:
-    """Typed tasks: functions whose calls are published to queues, and run by workers.
+    """A registry of typed tasks: functions whose calls are published to queues, and run by workers.
 
     It needs no connection. `@tasks.task(queue="mail")` declares a task, `send.publish(bus, mail)` publishes
     a call of it, and `tasks.worker(bus).run()`, or `agentbus work app:tasks`, runs what was published.
@@ -156,7 +156,7 @@ class Tasks:
             declared = TaskOptions(queue=queue, **options)
         except TypeError:
             known = {*TaskOptions.__dataclass_fields__}
-            wrong = ", ".join(sorted(repr(one) for one in {*options} - known))
+            wrong = ", ".join(sorted(repr(option) for option in {*options} - known))
             raise UsageError(
                 f"a typed task has no option {wrong}", hint=f"use {', '.join(sorted(known))}"
             ) from None
@@ -169,9 +169,9 @@ class Tasks:
                     f"there are two tasks {named!r} of the queue {queue!r}",
                     hint="give one of them another name=",
                 )
-            found: AnyTask = TypedTask(function, named, declared, kinds)
-            self._own[place] = found
-            return found
+            typed_task: AnyTask = TypedTask(function, named, declared, kinds)
+            self._own[place] = typed_task
+            return typed_task
 
         return declare
 
@@ -226,22 +226,22 @@ class Tasks:
 
         Raises `UsageError` if two of one queue have the same name.
         """
-        found: dict[tuple[str, str], AnyTask] = {}
+        tasks: dict[tuple[str, str], AnyTask] = {}
         for registry in self._all():
             for place, task in registry._own.items():
-                if found.setdefault(place, task) is not task:
+                if tasks.setdefault(place, task) is not task:
                     raise UsageError(
                         f"there are two tasks {place[1]!r} of the queue {place[0]!r}",
                         hint="give one of them another name=",
                     )
-        return [*found.values()]
+        return [*tasks.values()]
 
     def provided(self) -> dict[type[Any], Provided]:
         """Return what is provided, by type."""
-        found: dict[type[Any], Provided] = {}
+        provided: dict[type[Any], Provided] = {}
         for registry in reversed(self._all()):
-            found |= registry._provided
-        return found
+            provided |= registry._provided
+        return provided
 
     @overload
     def worker(
@@ -264,7 +264,7 @@ class Tasks:
         return kind(bus, self.all(), self.provided(), queues, **options)
 
     def _all(self) -> list[Tasks]:
-        found: list[Tasks] = [self]
+        registries: list[Tasks] = [self]
         for other in self._included:
-            found += [one for one in other._all() if one not in found]
-        return found
+            registries += [registry for registry in other._all() if registry not in registries]
+        return registries

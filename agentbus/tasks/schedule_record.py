@@ -30,13 +30,13 @@ _LONGEST_NAME = 200
 _DEFINED = ("queue", "payload", "every", "cron", "timezone", "missed", "envelope")
 _TIMES = ("every", "cron", "timezone")
 _KEPT = (*_DEFINED, "version", "paused", "owner", "agent_id", "created", "anchor")
-# What a publisher sets by keyword, and a schedule cannot: it would be the same for each tick.
+# Keywords of a publisher that a schedule refuses: their values would be the same for each tick.
 _OF_ONE_TASK = ("created_at", "trail", "traceparent")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a schedule publishes, and when: the arguments of `Schedules.add`."""
+    """A schedule's task and its times: the arguments of `Schedules.add`."""
 
     name: str
     queue: str
@@ -90,13 +90,13 @@ class ScheduleState:
 
     def upcoming(self, number: int = 3) -> list[float]:
         """Return its next due times in unix seconds."""
-        timing, found = self.timing(), [] if self.due is None else [round(self.due * 1000)]
-        while found and len(found) < number:
-            later = timing.after(found[-1])
+        timing, times = self.timing(), [] if self.due is None else [round(self.due * 1000)]
+        while times and len(times) < number:
+            later = timing.after(times[-1])
             if later is None:
                 break
-            found.append(later)
-        return [one / 1000 for one in found]
+            times.append(later)
+        return [time / 1000 for time in times]
 
 
 def check_times(
@@ -135,9 +135,9 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
     writable(names.name("queue", given.queue))
     check_times(f"the schedule {name!r}", given.every, given.cron, given.timezone, given.missed)
     envelope = {key: value for key, value in given.envelope.items() if value is not None}
-    for one in _OF_ONE_TASK:
-        if one in envelope:
-            raise UsageError(f"a schedule has no {one!r}", hint="leave it out: it is one task's")
+    for key in _OF_ONE_TASK:
+        if key in envelope:
+            raise UsageError(f"a schedule has no {key!r}", hint="leave it out: it is one task's")
     if "priority" in envelope:
         check_priority(envelope["priority"])
     if "unique" in envelope and "key" not in envelope:
@@ -146,7 +146,7 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
     envelope_of(Task(None, **envelope))
     if "headers" in envelope:
         envelope["headers"] = dict(envelope["headers"])
-    found = ScheduleState(
+    state = ScheduleState(
         name,
         given.queue,
         given.payload,
@@ -156,9 +156,9 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
         given.missed,
         envelope,
     )
-    # What a task may not be, is refused now and not at its first tick.
-    encoded(scope, task_of(found, 0))
-    return found
+    # Refuse an invalid task now, and not at its first tick.
+    encoded(scope, task_of(state, 0))
+    return state
 
 
 def task_of(schedule: ScheduleState, due: int | None) -> Task:
@@ -181,8 +181,8 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
     """Return a schedule from the fields of its hash; None if there is none, or nothing to read."""
     try:
         record = orjson.loads(fields[b"record"])
-        found = ScheduleState(name, **{field: record[field] for field in _KEPT})
-        _check(found)
+        state = ScheduleState(name, **{field: record[field] for field in _KEPT})
+        _check(state)
     except (KeyError, ValueError, TypeError, UsageError):
         return None
 
@@ -195,7 +195,7 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
         return None if value is None else value / 1000
 
     return replace(
-        found,
+        state,
         due=seconds(b"due"),
         last_due=seconds(b"last_due"),
         last_task=text(fields[b"last_task"]) if b"last_task" in fields else None,
@@ -205,26 +205,26 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
     )
 
 
-def is_defined_as(one: ScheduleState, other: ScheduleState) -> bool:
+def is_defined_as(state: ScheduleState, other: ScheduleState) -> bool:
     """Return whether two schedules publish the same at the same times."""
-    return _dumped(one, _DEFINED) == _dumped(other, _DEFINED)
+    return _dumped(state, _DEFINED) == _dumped(other, _DEFINED)
 
 
-def has_times_of(one: ScheduleState, other: ScheduleState) -> bool:
+def has_times_of(state: ScheduleState, other: ScheduleState) -> bool:
     """Return whether two schedules are due at the same times."""
-    return _dumped(one, _TIMES) == _dumped(other, _TIMES)
+    return _dumped(state, _TIMES) == _dumped(other, _TIMES)
 
 
 def due_text(state: ScheduleState, now: int) -> str | None:
     """Return when a schedule is due after a time in ms, as text; None for never."""
-    found = state.timing().after(now)
-    return None if found is None else str(found)
+    due = state.timing().after(now)
+    return None if due is None else str(due)
 
 
 def _dumped(state: ScheduleState, fields: tuple[str, ...]) -> bytes:
-    # As JSON, since a payload that was stored has lists where the given one has tuples.
-    found = {name: getattr(state, name) for name in fields}
-    return orjson.dumps(found, option=orjson.OPT_SORT_KEYS)
+    # Compare as JSON: a payload that was stored has lists where the given one has tuples.
+    values = {name: getattr(state, name) for name in fields}
+    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
 
 
 def _check(state: ScheduleState) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentbus.tasks.ticks import Tick
 
 _AT_ONCE = 1_000
-# When a schedule is looked at again that could not be published here, and one that was changed, in seconds.
+# Seconds until it looks again at a schedule that it could not publish, and at one that was changed.
 _ASIDE, _CHANGED = 2.0, 0.02
 _COARSE = 0.1
 
@@ -33,7 +33,7 @@ class Scheduler:
     """
 
     def __init__(self, bus: Any, *, on_tick: Callable[[Tick], object] = lambda _tick: None) -> None:
-        # That of an `AsyncBus` has one for threads.
+        # The runner of an `AsyncBus` has another one for threads.
         self._runner: Runner = getattr(bus.runner, "blocking", bus.runner)
         self._lasting: LastingRunner | None = None
         self._scope: Scope = bus.scope
@@ -41,7 +41,7 @@ class Scheduler:
         self._on_tick = on_tick
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        # When to look again at schedules that failed, and what was last said of each.
+        # The times to look again at schedules that failed, and the last error that was logged of each.
         self._aside: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
@@ -62,10 +62,10 @@ class Scheduler:
 
     def run_once(self) -> list[Tick]:
         """Publish the ticks that are due now, and return them."""
-        found: list[Tick] = []
+        published: list[Tick] = []
         while ticks := self._look(self._runner.run)[0]:
-            found += ticks
-        return found
+            published += ticks
+        return published
 
     def stop(self) -> None:
         """Make `run` return within about a second; may be called twice, and from a signal handler."""
@@ -106,9 +106,9 @@ class Scheduler:
             if self._aside.get(name, clock) > clock or self._stopping.is_set():
                 continue
             self._aside.pop(name, None)
-            found = self._tick(run, name, now)
-            if found is not None:
-                ticks.append(found)
+            published = self._tick(run, name, now)
+            if published is not None:
+                ticks.append(published)
             else:
                 waits.append(_CHANGED)
         return ticks, min(waits), bell
@@ -116,20 +116,20 @@ class Scheduler:
     def _tick(self, run: Callable[[Op[Any]], Any], name: str, now: int) -> Tick | None:
         """Publish a tick; return None if another scheduler did, or nobody can here."""
         try:
-            found: Tick | None = run(tick(self._scope, name, now, self._policies))
+            published: Tick | None = run(tick(self._scope, name, now, self._policies))
         except AgentBusError as error:
             self._aside[name] = self._scope.monotonic() + _ASIDE
             self._say(name, error.message)
             return None
-        if found is None:
+        if published is None:
             self._aside[name] = self._scope.monotonic() + _CHANGED
             return None
-        if found.error is None:
+        if published.error is None:
             self._said.pop(name, None)
         else:
-            self._say(name, found.error)
-        self._on_tick(found)
-        return found
+            self._say(name, published.error)
+        self._on_tick(published)
+        return published
 
     def _say(self, name: str, error: str) -> None:
         if self._said.get(name) != error:

@@ -119,13 +119,13 @@ class Schedules(OnBus[BusT_co]):
         return _synced(self._scope, [*definitions], names.name("owner", owner))
 
     def _trigger(self, name: str) -> Op[str]:
-        found = yield from _shown(self._scope, name)
-        policy = self._policies.policy_of(found.queue)
+        schedule = yield from _shown(self._scope, name)
+        policy = self._policies.policy_of(schedule.queue)
         return (
             yield from publish.publish(
                 self._scope,
-                found.queue,
-                task_of(found, None),
+                schedule.queue,
+                task_of(schedule, None),
                 bound=policy.bound,
                 priority=policy.tier,
                 window=policy.window,
@@ -137,28 +137,28 @@ class Schedules(OnBus[BusT_co]):
 def _add(scope: Scope, given: Definition, owner: str | None) -> Op[ScheduleState]:
     wanted = schedule_record.checked(scope, given)
 
-    def change(found: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
-        if found is None:
+    def change(stored: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
+        if stored is None:
             new = replace(
                 wanted, version=1, owner=owner, agent_id=scope.agent, created=now, anchor=now
             )
             return new, schedule_record.due_text(new, now)
-        if owner is not None and found.owner not in (None, owner):
+        if owner is not None and stored.owner not in (None, owner):
             raise Refused(
-                f"the schedule {found.name!r} belongs to {found.owner!r}",
+                f"the schedule {stored.name!r} belongs to {stored.owner!r}",
                 hint="give yours another name, or remove that one",
             )
-        same_times = schedule_record.has_times_of(wanted, found)
+        same_times = schedule_record.has_times_of(wanted, stored)
         new = replace(
             wanted,
-            version=found.version + 1,
-            owner=owner if owner is not None else found.owner,
+            version=stored.version + 1,
+            owner=owner if owner is not None else stored.owner,
             agent_id=scope.agent,
-            created=found.created,
-            anchor=found.anchor if same_times else now,
-            paused=found.paused,
+            created=stored.created,
+            anchor=stored.anchor if same_times else now,
+            paused=stored.paused,
         )
-        if schedule_record.is_defined_as(new, found) and new.owner == found.owner:
+        if schedule_record.is_defined_as(new, stored) and new.owner == stored.owner:
             return None
         if same_times or new.paused:
             return new, _AS_BEFORE
@@ -182,12 +182,12 @@ def _changed(
         kept = yield Command("HGETALL", key)
         fields = dict(zip(kept[::2], kept[1::2], strict=True))
         seconds, microseconds = yield Command("TIME")
-        found = schedule_record.read(name, fields)
-        made = change(found, int(seconds) * 1000 + int(microseconds) // 1000)
-        if made is None:
-            assert found is not None
-            return found
-        new, due = made
+        stored = schedule_record.read(name, fields)
+        changed = change(stored, int(seconds) * 1000 + int(microseconds) // 1000)
+        if changed is None:
+            assert stored is not None
+            return stored
+        new, due = changed
         record = b"" if new is None else schedule_record.written(new)
         once = scope.once()
         step = Script(
@@ -200,30 +200,30 @@ def _changed(
         scope.free_slot(once, step)
         if reply[0] == b"done":
             if new is None:
-                assert found is not None
-                return found
+                assert stored is not None
+                return stored
             return (
                 (yield from _shown(scope, name))
-                if found is not None
+                if stored is not None
                 else replace(new, due=float(due) / 1000 if due else None)
             )
 
 
 def _set_paused(scope: Scope, name: str, *, paused: bool) -> Op[ScheduleState]:
-    def change(found: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
-        if found is None:
+    def change(stored: ScheduleState | None, now: int) -> tuple[ScheduleState, str | None] | None:
+        if stored is None:
             raise _missing(name)
-        if found.paused == paused:
+        if stored.paused == paused:
             return None
-        new = replace(found, paused=paused)
+        new = replace(stored, paused=paused)
         return new, None if paused else schedule_record.due_text(new, now)
 
     return (yield from _changed(scope, name, change))
 
 
 def _removed(scope: Scope, name: str) -> Op[None]:
-    def change(found: ScheduleState | None, _now: int) -> tuple[None, None]:
-        if found is None:
+    def change(stored: ScheduleState | None, _now: int) -> tuple[None, None]:
+        if stored is None:
             raise _missing(name)
         return None, None
 
@@ -231,20 +231,20 @@ def _removed(scope: Scope, name: str) -> Op[None]:
 
 
 def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synced]:
-    for one in definitions:
+    for definition in definitions:
         # All of them, before the first is changed.
-        schedule_record.checked(scope, one)
-    declared = {one.name for one in definitions}
+        schedule_record.checked(scope, definition)
+    declared = {definition.name for definition in definitions}
     if len(declared) < len(definitions):
         raise UsageError("two schedules have one name", hint="give each its own")
-    before = {one.name: one for one in (yield from _listed(scope))}
+    before = {definition.name: definition for definition in (yield from _listed(scope))}
     added, changed, removed = [], [], []
-    for one in definitions:
-        found = yield from _add(scope, one, owner)
-        if one.name not in before:
-            added.append(one.name)
-        elif found.version != before[one.name].version:
-            changed.append(one.name)
+    for definition in definitions:
+        state = yield from _add(scope, definition, owner)
+        if definition.name not in before:
+            added.append(definition.name)
+        elif state.version != before[definition.name].version:
+            changed.append(definition.name)
     for name, old in before.items():
         if (
             old.owner == owner
@@ -258,8 +258,8 @@ def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synce
 def _disowned(scope: Scope, name: str, owner: str) -> Op[bool]:
     """Remove a schedule of this owner, and return whether there was one."""
 
-    def change(found: ScheduleState | None, _now: int) -> tuple[None, None]:
-        if found is None or found.owner != owner:
+    def change(stored: ScheduleState | None, _now: int) -> tuple[None, None]:
+        if stored is None or stored.owner != owner:
             raise NotFound(f"{owner!r} has no schedule {name!r}")
         return None, None
 
@@ -272,23 +272,23 @@ def _disowned(scope: Scope, name: str, owner: str) -> Op[bool]:
 
 def _shown(scope: Scope, name: str) -> Op[ScheduleState]:
     kept = yield Command("HGETALL", scope.keys.schedule(names.name("schedule", name)))
-    found = schedule_record.read(name, dict(zip(kept[::2], kept[1::2], strict=True)))
-    if found is None:
+    schedule = schedule_record.read(name, dict(zip(kept[::2], kept[1::2], strict=True)))
+    if schedule is None:
         raise _missing(name)
-    return found
+    return schedule
 
 
 def _listed(scope: Scope) -> Op[list[ScheduleState]]:
     all_names = sorted(map(text, (yield Command("ZRANGE", scope.keys.schedules, 0, -1))))
-    found = []
+    schedules = []
     for at in range(0, len(all_names), _AT_ONCE):
         page = all_names[at : at + _AT_ONCE]
         replies = yield Batch([("HGETALL", scope.keys.schedule(name)) for name in page])
         for name, kept in zip(page, replies, strict=True):
             if not isinstance(kept, ServerReply):
-                one = schedule_record.read(name, dict(zip(kept[::2], kept[1::2], strict=True)))
-                found += [] if one is None else [one]
-    return found
+                schedule = schedule_record.read(name, dict(zip(kept[::2], kept[1::2], strict=True)))
+                schedules += [] if schedule is None else [schedule]
+    return schedules
 
 
 def _missing(name: str) -> NotFound:

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
     from agentbus.tasks.schedule_record import ScheduleState
 
-# How many missed ticks are published at most, if all are to be.
+# Missed ticks that are published at most, with missed="all".
 MOST_MISSED = 100
-# When a missed tick is not published any more, if none are to be, in ms.
+# Milliseconds after which a tick counts as missed, with missed="none".
 LATE = 60_000
-# When a tick that a full queue refused is tried again, in ms.
+# Milliseconds until a tick that a full queue refused is tried again.
 _AGAIN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What became of a schedule at a due time (unix seconds).
+    """The outcome of a schedule's due time (unix seconds).
 
-    `task_id` is the id of its task. Without one, it was missed and left out, or, if `error` says so,
-    refused by a full queue; then it stays due.
+    `task_id` is the id of its task. Without one, the time was missed and left out, or, if `error` says so,
+    a full queue refused the task; then it stays due.
     """
 
     schedule: str
@@ -50,7 +50,7 @@ def decided(schedule: ScheduleState, now: int) -> tuple[int, int | None, bool]:
     assert schedule.due is not None
     first, timing = round(schedule.due * 1000), schedule.timing()
     most = MOST_MISSED if schedule.missed == "all" else 1
-    # Where the time zone's rules have changed since, the due time may be none by now.
+    # If the time zone's rules have changed since, the schedule may no longer have the due time.
     ticks = timing.latest(first, now, most) or [first]
     if len(ticks) > 1:
         return ticks[0], ticks[1], True
@@ -96,12 +96,12 @@ def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | Non
         *(round(window_of(task, policy.window)), place.suffix, once.token, int(publishes)),
     ]
     if publishes:
-        found = encoded(scope, task)
-        assert isinstance(found, Encoded)
-        assert found.key is not None
-        words = found.words(scope.agent)
-        argv += (len(words), 1, found.ordering_key or "", *words)
-        places.append(keys.seen(schedule.queue, found.key))
+        entry = encoded(scope, task)
+        assert isinstance(entry, Encoded)
+        assert entry.key is not None
+        words = entry.words(scope.agent)
+        argv += (len(words), 1, entry.ordering_key or "", *words)
+        places.append(keys.seen(schedule.queue, entry.key))
     while True:
         step = Script("tick", places, [*head, *argv], writes=True)
         reply = yield step

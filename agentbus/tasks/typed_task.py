@@ -57,8 +57,8 @@ class TypedTask(Generic[C, P, T, R]):
         self._queues: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def __call__(self, *args: C.args, **kwargs: C.kwargs) -> T:
-        found: T = self.function(*args, **kwargs)
-        return found
+        returned: T = self.function(*args, **kwargs)
+        return returned
 
     def __repr__(self) -> str:
         return f"<task {self.name!r} of the queue {self.queue!r}>"
@@ -153,7 +153,7 @@ class TypedTask(Generic[C, P, T, R]):
 
     async def _apublish_many(self, bus: Any, items: Iterable[Any]) -> list[AsyncHandle[R]]:
         ids = await self._on(bus).publish_many(self._checked(items), **self._batch())
-        return [AsyncHandle(bus, one, self.returns) for one in ids]
+        return [AsyncHandle(bus, task_id, self.returns) for task_id in ids]
 
     @overload
     def handle(self, bus: Bus, task_id: str, /) -> Handle[R]: ...
@@ -170,21 +170,21 @@ class TypedTask(Generic[C, P, T, R]):
         return self.payload.encode(args, kwargs, reproducible=unique)
 
     def _on(self, bus: Any) -> Any:
-        found = self._queues.get(bus)
-        if found is None:
-            found = self._queues[bus] = bus.queue(self.queue)
-        return found
+        queue = self._queues.get(bus)
+        if queue is None:
+            queue = self._queues[bus] = bus.queue(self.queue)
+        return queue
 
     def _checked(self, items: Iterable[Any]) -> Iterable[Any]:
-        for one in items:
-            if not isinstance(one, Item) or one.of.function is not self.function:
+        for item in items:
+            if not isinstance(item, Item) or item.of.function is not self.function:
                 raise UsageError(
-                    f"{one!r} is not a call of the task {self.name!r}",
+                    f"{item!r} is not a call of the task {self.name!r}",
                     hint=f"make it with {self.name}.item(...)",
                 )
             # The task's own envelope is written once for a batch.
-            plain = one.envelope is self._envelope and "unique" not in one.envelope
-            yield one.payload if plain else enveloped(one.payload, one.envelope)
+            plain = item.envelope is self._envelope and "unique" not in item.envelope
+            yield item.payload if plain else enveloped(item.payload, item.envelope)
 
     def _batch(self) -> dict[str, Any]:
         others = sorted(name for name in self._when if name != "on_full")

@@ -54,7 +54,7 @@ class _OfQueue:
         self.options = {
             # Each task has its own in its envelope: this is for those of other programs.
             "attempts": max(known) if len(known) == len(limits) else None,
-            "backoff": {name: one for name, one in backoffs.items() if one is not None},
+            "backoff": {name: backoff for name, backoff in backoffs.items() if backoff is not None},
         }
 
     def of(self, delivery: Any) -> AnyTask:
@@ -62,12 +62,12 @@ class _OfQueue:
         name = delivery.task_name
         if name is None and self._only is not None:
             return self._only
-        found = None if name is None else self._tasks.get(name)
-        if found is None:
+        task = None if name is None else self._tasks.get(name)
+        if task is None:
             what = "names no task" if name is None else f"is for the unknown task {name!r}"
             known = ", ".join(sorted(map(repr, self._tasks)))
             raise PayloadMismatch(f"the entry {what}; the queue {self.queue!r} has {known}")
-        return found
+        return task
 
     def handler(self, around: Surroundings) -> Callable[[Any], Any]:
         """Return the function that handles the deliveries of the queue."""
@@ -157,25 +157,25 @@ class _AnyTaskWorker:
         self._options = options
         self._provided = provided
         wanted = None if queues is None else [*queues]
-        found: dict[str, list[AnyTask]] = {}
+        by_queue: dict[str, list[AnyTask]] = {}
         for task in tasks:
-            found.setdefault(task.queue, []).append(task)
+            by_queue.setdefault(task.queue, []).append(task)
         for queue in wanted or ():
-            if queue not in found:
-                known = ", ".join(sorted(map(repr, found))) or "none"
+            if queue not in by_queue:
+                known = ", ".join(sorted(map(repr, by_queue))) or "none"
                 raise UsageError(
                     f"no task is declared for the queue {queue!r}",
                     hint=f"the queues of the tasks are {known}",
                 )
-        chosen = [queue for queue in found if wanted is None or queue in wanted]
+        chosen = [queue for queue in by_queue if wanted is None or queue in wanted]
         if not chosen:
             raise UsageError("there are no tasks", hint="declare one: @tasks.task(queue='mail')")
         for queue in chosen:
-            for task in found[queue]:
+            for task in by_queue[queue]:
                 check(task, self._provided)
-                _check_mixed(task, found[queue])
+                _check_mixed(task, by_queue[queue])
         self.queues = chosen
-        self._of = [_OfQueue(queue, found[queue]) for queue in chosen]
+        self._of = [_OfQueue(queue, by_queue[queue]) for queue in chosen]
         self._workers: list[Worker | AsyncWorker] = []
         self._lock = threading.Lock()
         self._stopped = False
@@ -221,11 +221,11 @@ class _AnyTaskWorker:
                 await asyncio.wait(runs, return_when=asyncio.FIRST_EXCEPTION)
             finally:
                 # One that has failed, or a cancellation, ends all.
-                if any(not one.done() for one in runs):
+                if any(not run.done() for run in runs):
                     self.stop()
                 await asyncio.gather(*runs, return_exceptions=True)
-            for one in runs:
-                one.result()
+            for run in runs:
+                run.result()
         finally:
             await around.aclose()
 

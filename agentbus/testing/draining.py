@@ -50,7 +50,7 @@ class Drained:
 
 
 class Buried(AssertionError):
-    """Raised by a drain in which a task was buried, from the handler's last error.
+    """A task was buried in a drain; the cause is the handler's last error.
 
     `drained` is the result of the drain.
     """

@@ -74,7 +74,7 @@ def _published(look: QueueConsumer) -> Op[list[Published]]:
         found.append(Published(text(task_id), payload, priority, float(score) / 1000, meta))
     for task_id, body in zip(dependent[::2], dependent[1::2], strict=True):
         if task_id.endswith(b"\n"):
-            # What the task waits for.
+            # The field lists the tasks that this one waits for.
             continue
         priority, _, at, _, _, *flat = orjson.loads(body)
         payload, meta = envelope.decode([word.encode() for word in flat])

@@ -36,7 +36,7 @@ class MemoryServer:
         self._time: ServerTime | None = None
         self._buses: list[Bus] = []
         self._async_buses: list[AsyncBus] = []
-        # Created now, so that a missing library raises here.
+        # Create the server now, so that a missing library raises here.
         backend(self.url, project).link()
 
     def __enter__(self) -> Self:

@@ -34,19 +34,19 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     It only reads, in a bounded number of requests. Raises `ConfigError`.
     """
     levels, policies = thresholds.read(settings), policy.read(settings)
-    found = yield from _server(scope, levels, embedded=settings.url is None)
-    found += yield from foreign_keys.examine(scope)
+    findings = yield from _server(scope, levels, embedded=settings.url is None)
+    findings += yield from foreign_keys.examine(scope)
     workers = yield from worker_list.listed(scope)
     of_queues, number, consumers = yield from or_empty(
         queues.examine(scope, levels, policies, workers), ([], 0, 0)
     )
     of_events, streams = yield from or_empty(events.examine(scope, levels), ([], 0))
-    found += of_queues + of_events
-    found += yield from or_empty(holds.examine(scope, levels), [])
-    found += yield from or_empty(schedules.examine(scope, levels), [])
+    findings += of_queues + of_events
+    findings += yield from or_empty(holds.examine(scope, levels), [])
+    findings += yield from or_empty(schedules.examine(scope, levels), [])
     # A stable sort keeps the server first, which may be the cause of the other findings.
-    found.sort(key=lambda one: one.severity != CRITICAL)
-    return Health(tuple(found), number, consumers, workers.number, streams)
+    findings.sort(key=lambda one: one.severity != CRITICAL)
+    return Health(tuple(findings), number, consumers, workers.number, streams)
 
 
 def _server(scope: Scope, levels: Thresholds, *, embedded: bool) -> Op[list[HealthFinding]]:
@@ -55,14 +55,14 @@ def _server(scope: Scope, levels: Thresholds, *, embedded: bool) -> Op[list[Heal
     examined.append((yield from server_health.clock(scope, levels.levels("clock"))))
     if embedded:
         examined.append(server_health.disk(sync=False))
-    found = []
+    findings = []
     for vital in examined:
         if vital.severity is None or vital.remedy is None:
             continue
         check = "persistence" if vital.check == "snapshot" else vital.check
         severity = levels.severity(check, vital.severity) if check in _STATES else vital.severity
         if severity is not None:
-            found.append(
+            findings.append(
                 HealthFinding(
                     *(check, _SUBJECTS.get(vital.check, "server"), severity),
                     *(vital.figure, vital.threshold),
@@ -70,7 +70,7 @@ def _server(scope: Scope, levels: Thresholds, *, embedded: bool) -> Op[list[Heal
                     vital.remedy,
                 )
             )
-    return found
+    return findings
 
 
 # Checks without a figure, of which the config sets the severity.

@@ -57,25 +57,25 @@ def examine(scope: Scope, thresholds: Thresholds) -> Op[tuple[list[HealthFinding
     """Return the findings for events, and the number of streams with reports."""
     now, reported = yield from reports(scope)
     last = yield from ends(scope, sorted({report.stream for report in reported}))
-    found: list[HealthFinding] = []
+    findings: list[HealthFinding] = []
     for report in reported:
         silent = list(_silence(report, now, last.get(report.stream, 0.0), thresholds))
         # The lag of an old report is out of date.
-        found += silent or _lags(report, thresholds)
-        found += _unknown(report, thresholds)
-    found += yield from _quarantined(scope, thresholds)
-    return found, len({report.stream for report in reported})
+        findings += silent or _lags(report, thresholds)
+        findings += _unknown(report, thresholds)
+    findings += yield from _quarantined(scope, thresholds)
+    return findings, len({report.stream for report in reported})
 
 
 def reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
     """Return the server's time, and what each relay and consumer reported within a day, by subject."""
-    now, found = yield from last_reports(scope)
-    return now, recent(found.values(), now)
+    now, last = yield from last_reports(scope)
+    return now, recent(last.values(), now)
 
 
-def recent(found: Iterable[RoleReport], now: float) -> list[RoleReport]:
+def recent(reported: Iterable[RoleReport], now: float) -> list[RoleReport]:
     """Return the reports of the last day, by subject."""
-    listed = [one for one in found if one.at >= now - _DAY and not one.gone]
+    listed = [one for one in reported if one.at >= now - _DAY and not one.gone]
     return sorted(listed, key=lambda report: report.subject)
 
 
@@ -84,7 +84,7 @@ def last_reports(
 ) -> Op[tuple[float, dict[tuple[str, str], RoleReport]]]:
     """Return the server's time, and the last report by stream and role since an id, or within a day."""
     # Read backwards: the first entry of each is its newest.
-    found: dict[tuple[str, str], RoleReport] = {}
+    by_role: dict[tuple[str, str], RoleReport] = {}
     begin, stop, now = "+", since or "-", 0.0
     for _ in range(_MOST // _PAGE):
         time, following, *page = yield Script(
@@ -96,9 +96,9 @@ def last_reports(
         ):
             if not stream or not role:
                 continue
-            if (report := found.get((stream, role))) is None:
+            if (report := by_role.get((stream, role))) is None:
                 report = RoleReport(stream, role, id_time(entry_id), gone=bool(gone))
-                found[stream, role] = report
+                by_role[stream, role] = report
             if report.lag_ms is None and is_number(lag_ms) and is_number(events):
                 report.lag_ms, report.lag_events = int(lag_ms), int(events)
             if is_number(unknown) and id_time(entry_id) >= now - _LATELY:
@@ -106,20 +106,20 @@ def last_reports(
         begin, stop = text(following), since or str(max(0, round((now - _DAY) * 1000)))
         if not begin or id_time(begin[1:]) < now - _DAY:
             break
-    return now, found
+    return now, by_role
 
 
 def ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
     """Return the time of the last event of each stream, which may have been trimmed since."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     replies = yield from in_batches(
         [("XINFO", "STREAM", scope.keys.events(name)) for name in streams]
     )
     for name, reply in zip(streams, replies, strict=True):
         if isinstance(reply, list):
             about: dict[bytes, Any] = dict(zip(reply[::2], reply[1::2], strict=True))
-            found[name] = position(text(about[b"last-generated-id"]))[0] / 1000
-    return found
+            times[name] = position(text(about[b"last-generated-id"]))[0] / 1000
+    return times
 
 
 def _silence(
@@ -191,9 +191,9 @@ def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]
 def quarantined(scope: Scope) -> Op[dict[str, dict[str, str]]]:
     """Return what supervisors have recorded of the consumers in quarantine, by name."""
     stored = yield from or_empty(hash_fields(scope.keys.quarantined, MOST), {})
-    found = {text(name): parsed(record) for name, record in stored.items()}
+    records = {text(name): parsed(record) for name, record in stored.items()}
     # The field with an empty name is internal.
-    return {name: found[name] for name in sorted(found) if name}
+    return {name: records[name] for name in sorted(records) if name}
 
 
 def _why(named: dict[str, str]) -> str:

@@ -46,12 +46,12 @@ class Health:
     @property
     def critical(self) -> int:
         """The number of critical findings."""
-        return sum(found.severity == CRITICAL for found in self.findings)
+        return sum(finding.severity == CRITICAL for finding in self.findings)
 
     @property
     def warnings(self) -> int:
         """The number of warnings."""
-        return sum(found.severity == WARNING for found in self.findings)
+        return sum(finding.severity == WARNING for finding in self.findings)
 
     @property
     def status(self) -> str:

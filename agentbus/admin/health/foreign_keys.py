@@ -29,16 +29,16 @@ def examine(scope: Scope) -> Op[list[HealthFinding]]:
         keys.lease_fence: "string",
     }
     replies = yield Batch([("TYPE", key) for key in types])
-    found = []
+    findings = []
     for (key, wanted), reply in zip(types.items(), replies, strict=True):
         # A user whose rules do not allow TYPE gets the other checks.
         kind = wanted if isinstance(reply, Exception) else text(reply)
         if kind not in (wanted, "none"):
-            found.append(
+            findings.append(
                 HealthFinding(
                     *("foreign_key", key, "critical", None, None),
                     f"the key {key!r} is a {kind}, and should be a {wanted}: another program wrote it",
                     f"find that program, then: redis-cli DEL {names.shell_word(key)}",
                 )
             )
-    return found
+    return findings

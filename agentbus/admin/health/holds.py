@@ -46,7 +46,7 @@ class LeftHold:
 
     @property
     def remedy(self) -> str:
-        """What to do, for a shell."""
+        """The advice, as a shell command."""
         release = command("agentbus release --force", self.flag)
         return f"{release}; next time use 'hold', or announce with --ttl"
 
@@ -88,11 +88,11 @@ def left(scope: Scope) -> Op[list[LeftHold]]:
 
 def _endless(scope: Scope) -> Op[list[FlagState]]:
     held = yield from flags.named(scope, "flag")
-    found: list[FlagState] = []
+    endless: list[FlagState] = []
     for at in range(0, len(held), _PAGE):
         _, states = yield from flags.look(scope, held[at : at + _PAGE])
-        found += (one for one in states if one.state == "held" and one.ttl is None)
-    return found
+        endless += (one for one in states if one.state == "held" and one.ttl is None)
+    return endless
 
 
 def _left(

@@ -66,7 +66,7 @@ class QueueCheck:
         requests, keys = self._requests, self._keys
         self._delayed = requests.put("ZRANGE", keys.delayed(self.queue), 0, 0, "WITHSCORES")
         for group in self._groups:
-            # What is held by hand is due when its visibility ends.
+            # A task that is held by hand is due when its visibility ends.
             if group.retrying or any(one.pending and taker(one.name) for one in group.consumers):
                 self._retries[group.group] = [
                     requests.put(
@@ -152,13 +152,13 @@ class QueueCheck:
         parts = [group[priority] for group in self._survey.groups.values() if priority in group]
         if not parts or any(int(part[2]) + int(part[5]) >= bound for part in parts):
             return True
-        # So many finished tasks may stay behind one that is not.
+        # Up to ten times the bound, finished tasks may stay behind an unfinished one.
         if self._survey.lengths[priority] < 10 * bound:
             return False
         oldest = position(first)
         if any(position(text(part[1])) < oldest for part in parts):
             return True
-        # Those put aside are moved out of the way by the publisher that is refused.
+        # A publisher that is refused moves tasks that were put aside out of the way.
         if any(text(row[1]) != ASIDE for at in pending for row in self._requests.rows(at)):
             return True
         needed = (text(value) for value in self._requests.rows(readers))
@@ -168,14 +168,14 @@ class QueueCheck:
         """Return the group with the most unfinished tasks among those that need the oldest entry."""
         oldest = position(self._survey.firsts[priority])
         asked = iter(self._first[priority][1:])
-        found = []
+        groups = []
         for name, parts in self._survey.groups.items():
             if priority in parts:
                 part = parts[priority]
                 # A request was made for each group of this priority, in this order.
                 needs = bool(self._requests.rows(next(asked))) or position(text(part[1])) < oldest
-                found.append((needs, int(part[2]) + int(part[5]), name))
-        return max(found)[2] if found else None
+                groups.append((needs, int(part[2]) + int(part[5]), name))
+        return max(groups)[2] if groups else None
 
     def _full(
         self, subject: str, length: int, bound: int, blocking: str | None

@@ -50,14 +50,14 @@ def examine(
         check.ask()
         checks.append(check)
     yield from requests.run()
-    found = [one for check in checks for one in check.findings()]
+    findings = [one for check in checks for one in check.findings()]
     # Dead letters of deleted queues, or under a name that no policy sets any more.
-    found += yield from _strays(scope, thresholds, letters)
-    found += yield from _logs(scope, thresholds)
+    findings += yield from _strays(scope, thresholds, letters)
+    findings += yield from _logs(scope, thresholds)
     if left_out:
-        found.append(_left_out(left_out, len(names)))
+        findings.append(_left_out(left_out, len(names)))
     queues = sum(check.exists for check in checks)
-    return found, queues, sum(check.consumers for check in checks)
+    return findings, queues, sum(check.consumers for check in checks)
 
 
 def _left_out(names: Sequence[str], examined: int) -> HealthFinding:
@@ -88,7 +88,7 @@ def _strays(
         check.ask_letters(requests, where, groups)
         checks.append(check)
     yield from requests.run()
-    return [found for check in checks for found in check.dead_letters()]
+    return [finding for check in checks for finding in check.dead_letters()]
 
 
 def _logs(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
@@ -100,9 +100,9 @@ def _logs(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
     ]
     lengths: list[Any] = yield Batch([("XLEN", key) for _, key, _ in bounds])
     levels = thresholds.levels("stream_length")
-    found: list[HealthFinding] = []
+    findings: list[HealthFinding] = []
     for (name, key, bound), length in zip(bounds, lengths, strict=True):
         if isinstance(length, int):
             remedy = f"a program appends without a bound: redis-cli XTRIM {key} MAXLEN '~' {bound}"
-            found += too_long(name, f"the stream {key}", length, bound, levels, remedy)
-    return found
+            findings += too_long(name, f"the stream {key}", length, bound, levels, remedy)
+    return findings

@@ -29,7 +29,7 @@ class Levels:
 
     @property
     def wanted(self) -> bool:
-        """Whether the check reports anything at all."""
+        """Tell whether the check reports anything at all."""
         return self.warning is not None or self.critical is not None
 
     @property
@@ -107,29 +107,29 @@ class Thresholds:
         for key, one in by_queue.entries("a mapping of queues", "the queue"):
             prefix = queue_prefix(key)
             one.key = "health"
-            found = _read(one.fields(_OF_QUEUES))
+            levels = _read(one.fields(_OF_QUEUES))
             if prefix is not None:
-                self._queues[prefix] = found
+                self._queues[prefix] = levels
         if problems:
             raise problems.error()
 
     def levels(self, check: str, queue: str | None = None) -> Levels:
         """Return the levels of a check that has figures."""
-        found = self._found(check, queue)
-        return found if isinstance(found, Levels) else _LEVELS[check]
+        value = self._found(check, queue)
+        return value if isinstance(value, Levels) else _LEVELS[check]
 
     def severity(self, check: str, usual: str, queue: str | None = None) -> str | None:
         """Return how severe a state is, `usual` by default; None if it is not reported."""
-        found = self._found(check, queue)
-        if found is None:
+        value = self._found(check, queue)
+        if value is None:
             return usual
-        return found if isinstance(found, str) else None
+        return value if isinstance(value, str) else None
 
     def _found(self, check: str, queue: str | None) -> Levels | str | None:
         for prefix in prefixes(queue) if queue is not None and self._queues else ():
-            found = self._queues.get(prefix, {}).get(check)
-            if found is not None:
-                return found
+            value = self._queues.get(prefix, {}).get(check)
+            if value is not None:
+                return value
         return self._all.get(check)
 
 
@@ -139,13 +139,13 @@ def read(settings: Settings) -> Thresholds:
 
 
 def _read(given: Mapping[str, Located]) -> dict[str, Levels | str]:
-    found: dict[str, Levels | str] = {}
+    levels: dict[str, Levels | str] = {}
     for check, one in given.items():
         name = check.rpartition(".")[2]
         value = _state(one) if name in _STATES else _levels(name, one)
         if value is not None:
-            found[check] = value
-    return found
+            levels[check] = value
+    return levels
 
 
 def _levels(check: str, given: Located) -> Levels | None:

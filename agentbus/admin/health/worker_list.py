@@ -28,8 +28,8 @@ class WorkerList:
 
     def of(self, queue: str, group: str | None) -> list[Registered]:
         """Return the workers of a group, or with None of all groups of the queue, including dead ones."""
-        found = self._by_queue.get(queue, [])
-        return [worker for worker in found if group in (None, worker.group)]
+        workers = self._by_queue.get(queue, [])
+        return [worker for worker in workers if group in (None, worker.group)]
 
     def alive(self, queue: str, group: str | None) -> list[Registered]:
         """Return the live workers of a group, or with None of any group of the queue."""

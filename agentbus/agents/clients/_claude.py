@@ -1,7 +1,7 @@
-"""Whether a hook of Claude Code may wait beside the session.
+"""Tell whether a hook of Claude Code may wait beside the session.
 
 An asynchronous hook that may wake the agent runs beside it in a terminal. A session with --print waits for
-it to end, and so does a version that does not know such hooks: for an hour.
+it to end, up to an hour; so does a version that does not know such hooks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 
 from agentbus.core.settings import variable
 
-# The first version that is known to run them.
+# The first version that is known to run such hooks.
 _SINCE = (2, 1, 160)
 _VERSION = re.compile(r"claude-code[_/](\d+)[-.](\d+)[-.](\d+)")
 _PRINTS = re.compile(r"--print|-[a-z]*p[a-z]*")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Those that others have, too.
+# Events that other clients have, too.
 COMMON = {
     "SessionStart": "start",
     "UserPromptSubmit": "turn",
@@ -18,9 +18,9 @@ COMMON = {
     "Stop": "stop",
     "SessionEnd": "end",
 }
-# Beside Stop, as an asynchronous hook that may have the agent go on later.
+# Wake is a second hook of Stop: it is asynchronous and may make the agent go on later.
 EVENTS = {**COMMON, "Wake": "wake"}
-# Whether the hook of a turn's end has answered before one waits: the client runs them together.
+# False: the client runs the hook of a turn's end and the one that waits at the same time.
 WAITS_WHEN_IDLE = False
 _EDITS = {
     **dict.fromkeys(("Edit", "Write", "MultiEdit"), ("file_path",)),

@@ -19,7 +19,7 @@ EVENTS = {
     # From the plugin, when the session is idle.
     "Wake": "wake",
 }
-# Whether the hook of a turn's end has answered before one waits: the plugin does one after the other.
+# True: the plugin runs the hook that waits after the hook of a turn's end has answered.
 WAITS_WHEN_IDLE = True
 _EDITS = dict.fromkeys(("edit", "write", "multiedit"), ("filePath",))
 _PATCHES = ("apply_patch", "patch")

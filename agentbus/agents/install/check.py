@@ -21,7 +21,7 @@ _SERVERS = {"codex": "codex.mcp.json"}
 
 @dataclass
 class InstallFinding:
-    """What was found: `status` is ok, warning or failed; `shows` what the model would see, after `ms`."""
+    """The result of a check: `status` is ok, warning or failed, `shows` the model's view after `ms`."""
 
     client: str
     check: str
@@ -34,7 +34,7 @@ class InstallFinding:
 
 @dataclass
 class ClientParts:
-    """What a client runs of ours: the commands of its hooks by event, and that of its server."""
+    """The commands of ours that a client runs: those of its hooks by event, and that of its server."""
 
     hooks: dict[str, str]
     server: list[str]

@@ -54,10 +54,10 @@ def merge(
         known = merged.get(target)
         made = _folders(os.path.dirname(target))
         if known is None or not _is_known(known, before or b""):
-            # It is the user's, with what they have changed since; a former copy is theirs, too.
+            # Keep the user's edits; an older backup is also theirs.
             backup = None if before is None else _copy(target)
             if before is not None and drop(before) != before:
-                # It is not what was there before us.
+                # The file has our entries, so it is not the user's original.
                 backup = None
             known = {"backup": backup, "existed": before is not None, "folders": made}
         was = None if before is None else digest(before)

@@ -1,4 +1,4 @@
-"""Where an installation's own files are: the folder that clients read, and the record of what was done."""
+"""The files of an installation: the folder that clients read, and the record of what was done."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _locked(place: str) -> int | None:
 
 
 class InstallRecord:
-    """What is installed: the clients by `client scope directory`, and the files that were merged into."""
+    """The record of installations: clients by `client scope directory`, and the files merged into."""
 
     def __init__(self) -> None:
         self._path = os.path.join(base(), RECORD)
@@ -135,7 +135,7 @@ class InstallRecord:
         if not self.clients and not self.merged:
             shutil.rmtree(base(), ignore_errors=True)
             return
-        # What belongs to no version has no digit first.
+        # Only the names of versions begin with a digit.
         kept = {__version__, *self.clients.values()}
         for name in os.listdir(base()) if os.path.isdir(base()) else ():
             if name[:1].isdigit() and name not in kept:

@@ -1,4 +1,4 @@
-"""Whether anything is installed, and where, without what installs it."""
+"""Tell whether anything is installed, and where, without importing the installer."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from agentbus.agents.install.steps import shown
 from agentbus.core.errors import AgentBusError, Refused
 from agentbus.core.settings_check import make_private
 
-# Where the settings are: the variable that names the directory, its default, and the file.
+# The place of the settings: the variable that names the directory, its default, and the file.
 _SETTINGS = {
     "claude": ("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
     "codex": ("CODEX_HOME", ".codex", "config.toml"),
@@ -50,13 +50,13 @@ def check(client: str, place: Installation) -> None:
 
 
 class Kept:
-    """What is in a client's settings before its commands run."""
+    """A client's settings as they were before its commands run."""
 
     def __init__(self, client: str, place: Installation) -> None:
         self._place = place
         self._before = {path: edit.read(path) for path in settings(client, place)}
         merged = place.record.merged
-        # Those that nobody else has changed since the last commands.
+        # Files that nobody else has changed since the last commands.
         self._untouched = {
             path
             for path, before in self._before.items()
@@ -72,7 +72,7 @@ class Kept:
                 continue
             known = merged[path] if path in self._untouched else None
             if known is None:
-                # What has our plugin in it is not what was there before us.
+                # A file that names our plugin is not the user's original.
                 clean = before is not None and _OURS not in before
                 backup = _copy(before) if before is not None and clean else None
                 known = {"backup": backup, "existed": before is not None, "folders": []}

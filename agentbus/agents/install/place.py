@@ -1,4 +1,4 @@
-"""What an installation is made for: a program, a scope, and the directory where it was called."""
+"""The place of an installation: a program, a scope, and the directory where it was called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentbus.core.settings import home, repository, variable as read_variable
 
 @dataclass
 class Installation:
-    """What an installation is made for; `root` is that of the repository, or the current directory."""
+    """The place of an installation; `root` is that of the repository, or the current directory."""
 
     program: str
     scope: str = "user"

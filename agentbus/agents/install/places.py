@@ -1,4 +1,4 @@
-"""What is installed as files: OpenCode's plugin, Cursor's settings, AGENTS.md, and a hook of git."""
+"""Install files: OpenCode's plugin, Cursor's settings, AGENTS.md, and a hook of git."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ CLIENTS = ("claude", "codex", "copilot", "gemini")
 
 @dataclass
 class Installed:
-    """What a client has of ours: the directory of the marketplace, and its plugin."""
+    """The parts of ours that a client has: the directory of the marketplace, and its plugin."""
 
     market: str | None = None
     plugin: bool = False

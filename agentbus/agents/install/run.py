@@ -17,13 +17,13 @@ from agentbus.core.settings import home
 # The clients that are programs, or leave a directory; the others are installed only where they are named.
 FOUND = (*plugins.CLIENTS, "opencode", "cursor")
 NAMES = (*FOUND, "agents-md")
-# How a person gets a client whose own commands install nothing.
+# Programs that show that Cursor is installed: it has no commands that install a plugin.
 _CURSOR_PROGRAMS = ("cursor", "cursor-agent")
 
 
 @dataclass
 class StepOutcome:
-    """What became of a step: done, already, planned or failed; `error` says why it failed."""
+    """The outcome of a step: done, already, planned or failed; `error` says why it failed."""
 
     client: str
     step: str

@@ -183,7 +183,7 @@ def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:
                 hint="rename or remove it, then run the command again",
             )
         if isinstance(there, dict):
-            # What the user has added to it, such as variables.
+            # Keep the user's additions, such as variables.
             there.update(server)
         else:
             servers["agentbus"] = server

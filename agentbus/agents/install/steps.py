@@ -21,9 +21,9 @@ class InstallStep:
 
     line: str
     perform: Callable[[], None] | None
-    # What it changes in a file, as `diff -u` shows it.
+    # The change of a file, as `diff -u` shows it.
     difference: str = ""
-    # What a person types to get the same.
+    # The commands by which a person gets the same.
     by_hand: list[str] = field(default_factory=list)
 
 

@@ -27,7 +27,7 @@ _OTHER = "agentbus-check"
 _LONGEST = 20.0
 # Seconds for the bus: an agent would not wait for it either.
 _WITHIN = 2.0
-# Where the text is in an answer, whatever the client.
+# Fields that may hold the text of an answer, of any client.
 _TEXTS = (
     *("additionalContext", "permissionDecisionReason", "reason", "additional_context"),
     *("agent_message", "followup_message", "context", "deny", "prompt"),
@@ -38,7 +38,7 @@ _OWN = ("AGENTBUS_AGENT", "AGENT_ID", "CLAUDE_ENV_FILE")
 
 @dataclass
 class HookRun:
-    """What a hook or a server did: its answer, its time, and what was wrong, '' for nothing."""
+    """The run of a hook or a server: its answer, its time, and what was wrong, '' for nothing."""
 
     text: str
     ms: float

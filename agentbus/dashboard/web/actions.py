@@ -1,8 +1,8 @@
-"""What the forms of the pages do, with --write: through the library, as a person, and said to all.
+"""Actions of the pages' forms, with --write: through the library, as a person, and said to all.
 
 An action is a function that takes the person's bus and the form's fields, and returns a sentence that says
-what was done. The sentence is spoken on the channel and logged. Its name is `<thing>.<deed>`, and the
-template calls `ui.action(view, name, …)`.
+what was done. The sentence is spoken on the channel and logged. An action's name is `<thing>.<deed>`, and
+the template calls `ui.action(view, name, …)`.
 """
 
 from __future__ import annotations
@@ -80,5 +80,5 @@ ACTIONS: dict[str, WebAction] = {
     **letter_actions.ACTIONS,
     **AGENT_ACTIONS,
 }
-# What these do is on the channel by itself.
+# Actions whose result is on the channel without a sentence.
 _SPOKEN = frozenset(("talk.speak",))

@@ -1,4 +1,4 @@
-"""What the forms of the pages about agents, talk, flags, leases, workers and events do."""
+"""Actions of the pages about agents, talk, flags, leases, workers and events."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _TAKES = 20.0
 
 
 class WebSite:
-    """What an application consists of: the feed, the templates, the files, the person who acts."""
+    """The parts of an application: the feed, the templates, the files, the person who acts."""
 
     def __init__(
         self, bus: AsyncBus, *, write: bool, person: str | None, reports: str | None

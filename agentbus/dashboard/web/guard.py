@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard.web.sessions import WebSessions
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# Where the requests that passed find their session's cookie, and the fields of a form.
+# Keys in the scope of accepted requests: the session's cookie, and the fields of a form.
 SESSION, FORM = "agentbus.session", "agentbus.form"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -83,7 +83,7 @@ class WebGuard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    # That of a report is stricter.
+                    # Keep a header that is set: the policy of a report is stricter.
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
             await send(message)

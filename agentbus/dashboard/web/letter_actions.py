@@ -1,4 +1,4 @@
-"""What the forms of dead letters and tasks do."""
+"""Actions of the pages about dead letters and tasks."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class LiveFeed:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is read because nobody looks."""
+        """Tell whether nothing is read because nobody looks."""
         return not self._tasks
 
     async def snapshot(self, oldest: float = EVERY) -> Snapshot:
@@ -139,7 +139,7 @@ class LiveFeed:
 
     @property
     def ended(self) -> bool:
-        """Whether no more streams are served."""
+        """Tell whether no more streams are served."""
         return self._ended
 
     def _watching(self) -> list[Viewer]:
@@ -253,7 +253,7 @@ class LiveFeed:
                     after = min(after, end, key=position)
                     continue
             except AgentBusError as error:
-                # What is spoken before it is there again is sent then.
+                # Messages that are spoken while the server is away are sent when it is back.
                 self._lose(error)
                 await asyncio.sleep(EVERY)
                 continue

@@ -1,4 +1,4 @@
-"""What a page of `agentbus web` declares, and what it is loaded with.
+"""The declaration of a page of `agentbus web`, and the objects that it is loaded with.
 
 To add a page `flags`:
 
@@ -53,7 +53,7 @@ RECENT = 100
 
 
 class WebContext:
-    """What all pages of one application share.
+    """The objects that all pages of one application share.
 
     `recent` are the newest messages, oldest first; `paths` the paths of pages, texts and actions by name;
     `assets` the digests of the static files; `reports` the directory of pages that `agentbus report` wrote.
@@ -156,7 +156,7 @@ class PageView:
 
     @property
     def reader(self) -> Pages[Awaiting]:
-        """What reads the lists and single objects of pages; any number may read by it at a time."""
+        """The reader of the pages' lists and single objects; any number of calls may run at a time."""
         return self.context.reader
 
     @property
@@ -166,7 +166,7 @@ class PageView:
 
     @property
     def write(self) -> bool:
-        """Whether actions are allowed."""
+        """Tell whether actions are allowed."""
         return self.context.write
 
     @property
@@ -181,7 +181,7 @@ class PageView:
 
     @property
     def has_snapshot(self) -> bool:
-        """Whether the server has ever been reached."""
+        """Tell whether the server has ever been reached."""
         return self._snapshot is not None
 
     @property

@@ -43,7 +43,7 @@ class _WebConnection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it waits for a request."""
+        """Tell whether it waits for a request."""
         return self.cycle is None or self.cycle.response_complete
 
     def on_response_complete(self) -> None:

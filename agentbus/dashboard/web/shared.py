@@ -1,4 +1,4 @@
-"""What the live pages read, kept for a while, so that many browsers cost the server as much as one."""
+"""A cache of the live pages' reads: many browsers cost the server as much as one."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Viewer:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two viewers have in common who see the same."""
+        """The key of the page: viewers with the same key see the same."""
         view = self.view
         return view.page.name, tuple(view.query.items()), view.base, view.csrf
 

@@ -45,13 +45,13 @@ def work(job: Mapping[str, Any]) -> int:
             load(job["module"])
             report.send(consumers={each.name: each.stream for each in registered().values()})
             return 0
-        mine = role(job, report)
-        running.append(mine)
+        own_role = role(job, report)
+        running.append(own_role)
         if stopping.is_set():
-            mine.stop()
+            own_role.stop()
         if job["target"] is None:
             report.send(ready=True)
-        mine.run()
+        own_role.run()
     except Exception as error:  # noqa: BLE001 (every error is reported to the supervisor)
         said = (
             str(error) if isinstance(error, AgentBusError) else f"{type(error).__name__}: {error}"

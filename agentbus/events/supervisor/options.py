@@ -1,4 +1,4 @@
-"""What the processes of a supervisor are given: their timing, and jobs beside the consumers."""
+"""Options of a supervisor: the timing of its processes, and jobs beside the consumers."""
 
 from __future__ import annotations
 

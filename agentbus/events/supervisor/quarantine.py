@@ -60,8 +60,8 @@ class Quarantined:
 def quarantined(bus: BlockingBus) -> list[Quarantined]:
     """Return the consumers that are in quarantine, by name. Raises `BackendUnavailable`."""
     with RedisClient(bus.runner) as server:
-        found, _ = _read(server, ())
-    return [found[name] for name in sorted(found)]
+        records, _ = _read(server, ())
+    return [records[name] for name in sorted(records)]
 
 
 def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
@@ -127,8 +127,8 @@ class QuarantineSync:
     def released(self) -> list[str]:
         """Return the consumers that were released since the last call."""
         with self._lock:
-            found, self._released = self._released, []
-        return found
+            consumers, self._released = self._released, []
+        return consumers
 
     def _run(self) -> None:
         with RedisClient(self._bus.runner) as server:
@@ -149,29 +149,29 @@ class QuarantineSync:
 
     def _exchange(self, server: RedisClient) -> None:
         with self._lock:
-            pending = [one for name, one in self._mine.items() if name not in self._written]
+            pending = [record for name, record in self._mine.items() if name not in self._written]
         if pending:
             _write(server, pending)
         # The thread alone changes what was written.
-        found, life = _read(server, self._written)
+        known, life = _read(server, self._written)
         with self._lock:
             went_back = _went_back(self._life, life)
-            self._written.update(one.consumer for one in pending if one.consumer in found)
+            self._written.update(record.consumer for record in pending if record.consumer in known)
             self._life = life
             if went_back:
                 # The next exchange follows at once, and writes them again.
-                self._written = {name for name in self._mine if name in found}
+                self._written = {name for name in self._mine if name in known}
                 self._wake.set()
             else:
-                gone = [name for name in self._written if name not in found]
+                gone = [name for name in self._written if name not in known]
                 if life is not None:
                     # Records of this exchange that are gone already were released, too.
-                    gone += [one.consumer for one in pending if one.consumer not in found]
+                    gone += [record.consumer for record in pending if record.consumer not in known]
                 for name in gone:
                     self._mine.pop(name, None)
                     self._written.discard(name)
                 self._released += gone
-            for name, record in found.items():
+            for name, record in known.items():
                 self._mine.setdefault(name, record)
                 self._written.add(name)
 
@@ -185,8 +185,8 @@ def _went_back(before: tuple[str, int] | None, now: tuple[str, int] | None) -> b
 
 def _write(server: RedisClient, records: Sequence[Quarantined]) -> None:
     words: list[str | bytes | int] = [os.urandom(8).hex(), BOUND]
-    for one in records:
-        words += [one.consumer, one.stream, one.reason, orjson.dumps(one.fields())]
+    for record in records:
+        words += [record.consumer, record.stream, record.reason, orjson.dumps(record.fields())]
     keys = server.keys.quarantined, server.keys.metrics
     server.ask(Script("quarantine", keys, words, writes=True))
 
@@ -203,13 +203,13 @@ def _stored(
     key: str, known: Collection[str]
 ) -> Op[tuple[dict[str, Quarantined], tuple[str, int] | None]]:
     stored = yield from hash_fields(key, MOST)
-    # Asked for afterwards: a hash that was replaced while it was read has another.
+    # Read the lifetime last: a hash that was replaced while it was read has another one.
     rest = [name.encode() for name in known if name.encode() not in stored]
     life, *values = yield Command("HMGET", key, _LIFE, *rest)
     stored.pop(_LIFE, None)
-    stored |= {name: one for name, one in zip(rest, values, strict=True) if one is not None}
-    found = {_text(name): _record(_text(name), one) for name, one in stored.items()}
-    return found, None if life is None else _lifetime(life)
+    stored |= {name: value for name, value in zip(rest, values, strict=True) if value is not None}
+    records = {_text(name): _record(_text(name), value) for name, value in stored.items()}
+    return records, None if life is None else _lifetime(life)
 
 
 def _lifetime(value: bytes) -> tuple[str, int] | None:

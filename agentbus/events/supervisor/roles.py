@@ -1,4 +1,4 @@
-"""What a supervised process runs: a consumer, the relay, or a job."""
+"""Roles of supervised processes: a consumer, the relay, or a job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Role(Protocol):
-    """What a process does until it is stopped."""
+    """The work of a process, which runs until it is stopped."""
 
     def run(self) -> None: ...
 
@@ -81,7 +81,7 @@ class _Job:
 
 
 def _settings(job: Mapping[str, Any]) -> Settings:
-    # Waiting for a server must end before the heartbeat timeout.
+    # The process must stop waiting for a server before its heartbeat times out.
     return Settings(**{**job["bus"], "deadline": min(job["bus"]["deadline"], job["timeout"] / 3)})
 
 
@@ -106,15 +106,15 @@ def _beating(report: ReportPipe) -> Callable[[str], None]:
 
 def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Role:
     load(job["module"])
-    found = registered().get(job["consumer"])
-    if found is None:
+    declared = registered().get(job["consumer"])
+    if declared is None:
         raise UsageError(
             f"the module {job['module']!r} no longer declares a consumer {job['consumer']!r}",
             hint="put it back, or restart the supervisor",
         )
     settings, given = _settings(job), options_of(job["process"])
-    made = Consumer(
-        *(found, _ledger(job, settings), Bus(settings)),
+    consumer = Consumer(
+        *(declared, _ledger(job, settings), Bus(settings)),
         at=_beating(report),
         beat=report.beat,
         lease=given.lease,
@@ -124,13 +124,13 @@ def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Role:
         cleanup=given.cleanup,
     )
     # The supervisor releases the lease of this owner when the process has ended.
-    made.owner = job["owner"]
-    return made
+    consumer.owner = job["owner"]
+    return consumer
 
 
 def _relay(job: Mapping[str, Any], report: ReportPipe) -> Role:
     settings, given = _settings(job), options_of(job["process"])
-    made = relay.Relay(
+    events_relay = relay.Relay(
         *(_ledger(job, settings), Bus(settings)),
         at=_beating(report),
         beat=report.beat,
@@ -139,5 +139,5 @@ def _relay(job: Mapping[str, Any], report: ReportPipe) -> Role:
         poll=given.poll_interval or relay.POLL,
         cleanup=given.cleanup,
     )
-    made.owner = job["owner"]
-    return made
+    events_relay.owner = job["owner"]
+    return events_relay

@@ -46,7 +46,7 @@ class PostStatus:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorStatus:
-    """How many processes run and consumers are quarantined now; starts and crashes since the beginning."""
+    """Numbers of running processes and quarantined consumers, and of starts and crashes so far."""
 
     running: int
     quarantined: int

@@ -170,19 +170,19 @@ class Supervisor:
                     f"the directory {self._heartbeats!a} for heartbeats cannot be made ({error.strerror})",
                     hint="name another one",
                 ) from error
-        found: dict[str, str] | None = {}
+        consumers: dict[str, str] | None = {}
         if self.module is not None:
-            found = self._processes.declared(self._only, self._start_timeout, self._stopped)
-        if found is None:
+            consumers = self._processes.declared(self._only, self._start_timeout, self._stopped)
+        if consumers is None:
             return False
-        if twice := sorted(found.keys() & self._beside.keys()):
+        if twice := sorted(consumers.keys() & self._beside.keys()):
             raise UsageError(
                 f"a job and a consumer are named {twice[0]!r}",
                 hint="give the consumer another name",
             )
-        for name in (*found, *self._beside):
+        for name in (*consumers, *self._beside):
             crashes = CrashHistory(self._within, healthy=self._healthy, backoff=self._backoff)
-            post = Supervised(name, found.get(name, ""), crashes, self._beside.get(name))
+            post = Supervised(name, consumers.get(name, ""), crashes, self._beside.get(name))
             self._posts[name] = post
         return True
 

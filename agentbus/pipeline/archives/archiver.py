@@ -52,20 +52,20 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 INTERVAL = 5.0
-# What a task runs, by name.
+# The function that a Spark task runs.
 _COPY = "agentbus.pipeline.archives.copying:copy"
 
-# In the place of a queue, who needs the log of attempts.
+# This name stands for a queue where an archive registers as a reader of the log of attempts.
 _LOG = "~attempts"
 NOTHING = Position(planning.START, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one version added to an archive, and how long that took (seconds).
+    """The entries that one version added to an archive, and how many seconds that took.
 
-    `lost` is how many entries were gone before they could be archived. Not `complete`: there was more
-    than one version may have.
+    `lost` is how many entries were gone before they could be archived. If not `complete`, there were more
+    entries than one version may have.
     """
 
     version: int
@@ -80,7 +80,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a round is: about `done` of `total` entries are copied."""
+    """The progress of a round: about `done` of `total` entries are copied."""
 
     done: int
     total: int
@@ -174,7 +174,7 @@ class Archiver:
                 self._log.settle(state)
                 return None
             if self._spark is None:
-                # Planned again afterwards: meanwhile entries come, and others are trimmed.
+                # Plan again afterwards: entries are added and trimmed while Spark starts.
                 self._starting = True
                 self._spark = self._start()
                 self._starting = False
@@ -227,7 +227,7 @@ class Archiver:
         try:
             copied = task_calls.call(spark, _COPY, job, plan.lots, told)
         except Exception as error:
-            # What failed in a task, such as a full disk, may pass; Spark itself, once gone, stays gone.
+            # An error of a task, such as a full disk, may pass; Spark itself, once gone, stays gone.
             if (found := carried(str(error))) is None:
                 raise
             raise found from error
@@ -358,7 +358,7 @@ def _account(
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What was archived: entries, those found lost, files, bytes, and versions of the log."""
+    """Totals of a run: archived and lost entries, files, bytes, and versions of the log."""
 
     rows: int
     lost: int

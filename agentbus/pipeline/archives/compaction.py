@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILE_BYTES = 128 << 20
-# So that several tasks can read a file, and skip parts of it: a row group is the least that is read.
+# Sizes of a row group, the smallest unit that is read: several tasks can read a file, and skip parts of it.
 _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 100_000
-# Where Spark writes before the files get their names: plain readers skip what begins with "_".
+# The directory for Spark's output before the files are renamed: readers skip names that begin with "_".
 _WORK = "_compacting"
 _WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{8}})@([^/]+)/")
 _ABANDONED = 86_400.0
@@ -55,9 +55,9 @@ _FILE = "agentbus_file"
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What was compacted, or would be: partitions (kind and date), files, rows and bytes.
+    """Totals of a compaction: partitions (kind and date), files, rows and bytes.
 
-    With `dry_run` what comes after is unknown, and None.
+    With `dry_run` they say what would be compacted, and the figures `_after` are None.
     """
 
     partitions: int
@@ -149,10 +149,10 @@ def _compact_one(spark: SparkSession, log: Log, kind: str, files: list[File]) ->
     work = f"{_WORK}/{os.getpid()}-{batch}@{platform.node()}"
     raw = [name for name in schema.COLUMNS if name != "kind"]
     try:
-        # So that it is found if this process is killed before Spark writes anything.
+        # The directory must be found if this process is killed before Spark writes anything.
         at.replace(f"{work}/_begun", b"")
         df = _ordered(read_files(spark, at, files), _pieces(files, FILE_BYTES))
-        # What is read from columns costs more than from the rows that are in order by now.
+        # Add typed columns after sorting: to sort them, too, costs more.
         df = typed(df, kind).select(*raw, *TYPED.get(kind, ()))
         _write(df, at.uri(f"{work}/files"))
         written = _measured(df, at, f"{work}/files", files[0])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.versions import State
     from agentbus.store.steps import Op
 
-# How many entries of a stream are named.
+# Entries of a stream that are named, at most.
 _NAMED = 20
 
 
@@ -58,7 +58,7 @@ def differences(
             try:
                 gone = {}
                 if found.count():
-                    # What was trimmed meanwhile is not gone: heads are looked at after the entries.
+                    # Entries that were trimmed meanwhile are not gone: look at the heads again.
                     gone = _named(_since(spark, found, *reader.run(_now(reader, state))))
             finally:
                 found.unpersist()
@@ -104,7 +104,7 @@ def _gone(
     absent = may_be.where(_numbers("id") > f.col("kept")).join(
         there.select("stream", "id"), ["stream", "id"], "left_anti"
     )
-    # What was noted when the archive went on is history.
+    # Leave out entries in gaps that were noted when the server went back and the archive went on.
     return _outside(absent.select("stream", "id"), rows, lost=False)
 
 

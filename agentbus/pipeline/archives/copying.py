@@ -1,8 +1,8 @@
-"""What one task of an archive does: read ranges of streams, write them as Parquet, say what it wrote.
+"""The task of an archive: it reads ranges of streams, writes them as Parquet, and reports its files.
 
-The rows do not pass through the JVM: a task is Spark's, which schedules it, spreads it, and tries it
-again; but Arrow's own writer writes the rows where they were decoded: Spark's writer takes rows one at a
-time from another process.
+Spark schedules, distributes and retries the tasks, but the rows do not pass through the JVM: Arrow's
+writer writes them in the process that decoded them. Spark's writer takes rows one at a time from
+another process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FILE = pa.schema(_KEPT, metadata={"agentbus.schema": str(schema.VERSION)})
 _GROUP, _GROUP_BYTES = 65_536, 64_000_000
 # Values that Arrow's writer encodes at once: with its own 1,024, short texts take a twelfth longer.
 _ENCODED = 8_192
-# What repeats is worth a dictionary; to try one for payloads costs more than it saves.
+# Columns whose values repeat get a dictionary; to try one for payloads costs more than it saves.
 _REPEATED = [
     *("version", "stream", "agent", "topic", "event", "queue"),
     *("fields.key_value.key", "fields.key_value.value"),
@@ -46,7 +46,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """What all tasks of one batch share."""
+    """The parameters that all tasks of one batch share."""
 
     settings: Settings
     target: ArchiveTarget
@@ -99,7 +99,7 @@ class FileWriter:
     def __init__(self, job: CopyJob) -> None:
         self._job = job
         self._filesystem, self._root = job.target.filesystem()
-        # Tried again, a task must not meet the files of its first try.
+        # A retried task must not meet the files of its first attempt.
         self._part = uuid.uuid4().hex[:12]
         self._open: dict[tuple[str, int], _Output] = {}
         self._finished = False

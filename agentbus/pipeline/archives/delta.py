@@ -88,7 +88,7 @@ def commit_text(commit: Commit, place: Callable[[str], str]) -> bytes:
         }
         for path in commit.removed
     ]
-    # Compacted files hold the rows of those that they replace: a reader of changes skips both.
+    # A compacted file holds the rows of files that it replaces: a reader of changes skips both.
     actions += [{"add": _added(file, place(file.path), changes)} for file in commit.files]
     return b"".join(orjson.dumps(action) + b"\n" for action in actions)
 

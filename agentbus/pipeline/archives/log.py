@@ -69,7 +69,7 @@ def new_batch() -> str:
 
 
 class _MissingError(Exception):
-    """Raised when a file that the listing showed, or that must lie between two, is not there."""
+    """A file that the listing showed, or that must lie between two, is missing."""
 
 
 class Log:

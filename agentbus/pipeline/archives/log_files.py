@@ -131,7 +131,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, name: str) -> T:
         if found.format <= FORMAT:
             return found  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, ValueError) as error:
-        # What is of a newer format may have other fields.
+        # A newer format may have other fields.
         if (newer := _format(data)) <= FORMAT:
             raise _unreadable(name) from error
     else:

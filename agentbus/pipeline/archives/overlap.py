@@ -53,7 +53,7 @@ def overlap(
     ranges: list[Range] = []
     rows = settled = 0
     last = low
-    # Whether the entry before was to be archived, too: nothing lies between the two.
+    # True if the entry before is to be archived, too: both belong to one range.
     goes_on = False
     for batch in reader.read([Range(name, low, high)]) if low != high else ():
         # An entry may have several rows.

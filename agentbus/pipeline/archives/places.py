@@ -1,4 +1,4 @@
-"""Where an archive lies: a directory or a bucket, and the small files that the driver keeps there.
+"""The place of an archive: a directory or a bucket, and the small files that the driver keeps there.
 
 A name is relative to the place, with `/` between its parts. Data files are written and read by
 executors: they get an `ArchiveTarget`, which travels with a task and holds no secret.
@@ -19,13 +19,13 @@ from agentbus.core import settings
 
 T = TypeVar("T")
 
-# How many files are asked for at a time.
+# Files that are requested at a time.
 THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
-    """Where data files go, as a value that may be sent to executors: no credentials are in it."""
+    """The place of data files, as a value that may be sent to executors: it holds no credentials."""
 
     scheme: str
     root: str

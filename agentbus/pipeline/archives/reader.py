@@ -152,15 +152,15 @@ def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:
     for file in files:
         wanted = set(TYPED[file.kind])
         (either if not wanted else typed if wanted <= set(file.typed) else raw).append(file)
-    # Two parts take longer than one.
+    # Avoid a second part: a union takes longer.
     (typed if typed and not raw else raw).extend(either)
     parts = []
     if typed:
         parts.append(read_files(spark, at, typed).withColumn(COMPACTED, f.lit(True)))
     if raw or not typed:
         held = {name for file in raw for name in file.typed}
-        # Where Spark does not know that a column is null it looks in each row, and makes what stands in for
-        # it once for each mention.
+        # Let Spark know which columns are null: otherwise it looks in each row, and evaluates an expression
+        # that replaces a null once for each mention.
         nulls = {name: f.lit(None).cast(type) for name, type in types().items() if name not in held}
         parts.append(read_files(spark, at, raw).withColumns({**nulls, COMPACTED: f.lit(False)}))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])

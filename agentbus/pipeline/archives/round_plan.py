@@ -29,10 +29,10 @@ _ROUND = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What a version is to add: from where to where each stream has changed, and what each task copies.
+    """The plan of a version: the range by which each stream has changed, and the ranges of each task.
 
     `back` are the streams that went back in time and go on nevertheless, `gaps` those that are known before
-    anything is copied, `entries` about how many there are. Not `complete`: there is more.
+    anything is copied, `entries` about how many entries there are. If not `complete`, there are more.
     """
 
     heads: Mapping[str, Head]

@@ -18,7 +18,7 @@ TARGET = "agentbus.pipeline.archives.supervised:run"
 
 
 class Control(Protocol):
-    """What a supervisor gives its jobs."""
+    """The part of a supervisor's `JobControl` that the archiver uses."""
 
     stopped: threading.Event
 

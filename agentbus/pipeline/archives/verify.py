@@ -1,4 +1,4 @@
-"""Says how far an archive is, and reconciles it with the streams that it was made from."""
+"""Reports an archive's position and reconciles it with its streams."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """How far the archive of one stream is.
+    """The progress of the archive of one stream.
 
     `lag` is how many entries are not archived yet, `behind` the age of the oldest of them in seconds
     (0 if there is none). `rows` are archived, `lost` were gone before they could be.
@@ -54,7 +54,7 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far an archive is: its figures, and the standing of each of its streams."""
+    """The progress of an archive: its figures, and the status of each of its streams."""
 
     path: str
     archive: str
@@ -67,7 +67,7 @@ class Status:
 
     @property
     def lag(self) -> int:
-        """How many entries of all streams are not archived yet."""
+        """The number of entries of all streams that are not archived yet."""
         return sum(stream.lag for stream in self.streams)
 
 
@@ -143,7 +143,7 @@ def _oldest(reader: RangeReader, after: Mapping[str, str]) -> Op[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a stream's archive was found to be.
+    """The result of verifying a stream's archive.
 
     `rows` are the entries in the files (one of the log of attempts has several rows), `lost` those in the
     rows that stand for gaps; `added` is how many entries the stream ever had when it was last archived.
@@ -167,7 +167,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether every entry that was ever added is archived once, or counted as lost, and none gone."""
+        """Tell whether each entry ever added is archived once or counted as lost, and none is gone."""
         counted = self.rows + self.lost == self.added
         return counted and not (self.duplicates or self.missing or self.gone)
 

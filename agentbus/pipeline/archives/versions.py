@@ -18,7 +18,7 @@ from agentbus.core.timespec import parse_rfc3339
 # Of the log: a reader stops at a newer one.
 FORMAT = 1
 CREATE, APPEND, COMPACT = "create", "append", "compact"
-# How long after a commit a state remembers which files it removed, in ms.
+# Milliseconds for which a state remembers the files that a commit removed.
 REMEMBERED_MS = 86_400_000
 # The path of a data file: nothing else that a log names is written, read or deleted.
 _FOLDER = r"kind=(?P<kind>[a-z_]+)/date=(?P<date>\d{4}-\d\d-\d\d)"
@@ -32,11 +32,11 @@ def file_path(kind: str, date: str, version: int, batch: str, part: int | str) -
 
 
 class CommitConflict(Refused):
-    """Raised when another writer committed the version first: plan again from the new state."""
+    """Another writer committed the version first: plan again from the new state."""
 
 
 class StreamSpan(msgspec.Struct, frozen=True, gc=False):
-    """What a file holds of one stream: how many rows, and its first and last id."""
+    """The part of a file that is of one stream: its number of rows, and its first and last id."""
 
     rows: int
     first: str
@@ -61,7 +61,7 @@ class File(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a stream is archived: `id` is the last one, and `rows + lost == base + added`.
+    """The position up to which a stream is archived: `id` is the last, and `rows + lost == base + added`.
 
     `added` is what the server had ever added to the stream then, `base` what earlier streams of
     that name had; `rows` were archived, `lost` were gone before they could be.
@@ -97,7 +97,7 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def at_ms(self) -> int:
-        """When it was made, as a unix time in ms."""
+        """The time of the commit, as a unix time in ms."""
         return round((parse_rfc3339(self.at) or 0) * 1000)
 
 
@@ -120,7 +120,7 @@ class State:
     removed: Mapping[str, int]
     recent: Mapping[int, str]
     columns: Mapping[str, str]
-    # When it was known to be the newest: what a writer may rely on for a while.
+    # The time when it was known to be the newest: a writer may rely on that for a while.
     read_at: float = field(default=0.0, compare=False)
 
     @property

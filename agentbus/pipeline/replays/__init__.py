@@ -1,4 +1,4 @@
-"""Publishing rows of an archive again."""
+"""Publish rows of an archive again."""
 
 from __future__ import annotations
 

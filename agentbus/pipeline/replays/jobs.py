@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.replays.survey import ArchiveSurvey
 
 _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-# What a task runs, by name.
+# The function that a Spark task runs.
 _PUBLISH = "agentbus.pipeline.replays.writer:publish_share"
 _MOST_TASKS = 4
 
@@ -59,7 +59,7 @@ def count(frame: DataFrame, wanted: Wanted) -> tuple[Source, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be published, in which replay, and how many rows a second (None: as many as possible)."""
+    """The rows to publish, their replay, and how many rows a second (None: as many as possible)."""
 
     chosen: Sequence[Source]
     task: ReplayTask

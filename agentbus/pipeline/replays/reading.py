@@ -40,10 +40,10 @@ class FileGroups:
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """What one task reads: row groups in their order, and which streams' rows of these.
+    """The rows that one task reads: row groups in their order, and which streams' rows of these.
 
-    `numbers` are the streams' numbers in the replay. Of each, rows after `after` (None: all) up to `last`
-    are read, of those in `span`.
+    `numbers` are the streams' numbers in the replay. Of each stream, the task reads the rows in `span` that
+    come after `after` (None: all) up to `last`.
     """
 
     target: ArchiveTarget

@@ -109,7 +109,7 @@ class ReplayRecord:
             "asked": asked,
             "at": rfc3339(self.scope.now()),
             "version": version,
-            # Fixed when it begins: later runs use the same bounds for `30m`, and no newer entries.
+            # The bounds are fixed when it begins: later runs resolve `30m` to the same time.
             "from": wanted.start,
             "to": wanted.end,
             "streams": [asdict(each) for each in chosen],

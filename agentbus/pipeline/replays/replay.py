@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay came to: of `rows` it published `published` now, and `skipped` were before.
+    """The result of a replay: of `rows` it published `published` now, and `skipped` were before.
 
     `streams` says what they are, in the order of their names. `skipped` are those that other runs of the
     same replay published. `finished` is when an earlier one had published all (RFC 3339), None if none had.
@@ -113,7 +113,7 @@ def replay(
         asked = {
             "archive": state.archive,
             "version": version,
-            # As they were written: `30m` means the same replay when it is started again.
+            # Use the bounds as they were written: `30m` means the same replay when it is started again.
             "start": start,
             "end": end,
             "streams": sorted(wanted.streams),

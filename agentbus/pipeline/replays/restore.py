@@ -51,7 +51,7 @@ def task(
     words: Words = ["payload", first]
     found = _envelope(rest)
     if found is None:
-        # What cannot be read stays so: the task is buried for it, as it was.
+        # An unreadable envelope stays so: the task is buried again for it.
         words += _by(agent)
         return "", [*words, *_others(rest, len(words)), MARK, origin]
     rest.pop("meta", None)

@@ -146,7 +146,7 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
     queue = F.coalesce(F.col("queue"), F.expr(STREAM_QUEUE))
     target = F.lit(None).cast("string") if wanted.channel else queue
     if wanted.queue is None and not wanted.channel:
-        # What the bus itself added was sent, and what an archive says was added must not be.
+        # Leave out queues of the bus itself: their tasks were sent, and an archive must not add others.
         found = found.filter(~F.coalesce(queue.startswith(OF_THE_BUS), F.lit(False)))
     return found.withColumns(
         {

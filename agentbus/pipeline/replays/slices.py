@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg
 
-# What a row must have, in this order. `number` is its stream in `ReplayTask.streams`; `target`, `priority`
-# say where it goes, unless all of its stream go to the same place. What is not there is null.
+# The columns of a row, in this order. `number` is its stream in `ReplayTask.streams`; `target` and
+# `priority` say where it goes, unless all of its stream go to the same place. Missing values are null.
 COLUMNS = (
     *("number", "id", "target", "priority"),
     *("agent", "topic", "event", "payload", "fields"),
@@ -61,7 +61,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where rows go: the script's keys, the queue ('' for the channel) and its bound."""
+    """The destination of rows: the script's keys, the queue ('' for the channel) and its bound."""
 
     keys: tuple[str, ...]
     queue: str
@@ -269,7 +269,7 @@ def _plain(
     marks = pc.binary_join_element_wise(head, rows.column("id"), '"}', "")
     columns = [payloads, marks] + ([] if agents.null_count else [agents])
     names = ("payload", "meta", AGENT)[: len(columns)]
-    # As bytes they are converted in a third of the time.
+    # Convert them as bytes, which takes a third of the time.
     return names, list(
         zip(*(column.cast(pa.binary()).to_pylist() for column in columns), strict=True)
     )

@@ -51,12 +51,12 @@ _RUNS, _LONG = 100, 50
 
 
 class _SparkNeeded(Exception):
-    """Raised where rows cannot be published as they lie in the files."""
+    """Rows cannot be published as they lie in the files."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What is wanted of a stream: how many rows, the first and the last, and where they lie."""
+    """The rows to replay of a stream: their number, the first, the last, and their row groups."""
 
     rows: int = 0
     first: Id = (0, 0)
@@ -66,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSurvey:
-    """What there is to replay, by stream, in which row groups of which files."""
+    """The rows to replay, by stream, and the row groups and files that hold them."""
 
     place: Place
     files: tuple[File, ...]
@@ -158,7 +158,7 @@ def _look(place: Place, file: File, number: int, wanted: Wanted, found: dict[str
                 _need(pc.all(pc.is_in(every.column("stream"), known)).as_py())
                 numbers, rows = rows_of.among(every)
                 if back:
-                    # What an entry says of its queue goes before the stream's name.
+                    # An entry's queue goes before the stream's name.
                     there = pc.equal(own.take(numbers), rows.column("queue"))
                     _need(pc.all(there, skip_nulls=False).as_py())
                 for at, count, first, last in _runs(numbers, rows):

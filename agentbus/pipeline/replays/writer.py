@@ -62,7 +62,7 @@ def fields_of(key: str, fields: Sequence[str]) -> Op[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayTask:
-    """What a Spark task needs to publish: the server, the replay, and its options.
+    """The parameters of a Spark task that publishes: the server, the replay, and its options.
 
     `settings` may hold a password: it travels inside the pickled writer, and nowhere else.
     """
@@ -77,7 +77,7 @@ class ReplayTask:
 
 @dataclass
 class ReplayCommit(WriterCommitMessage):
-    """What a Spark task reports at its end."""
+    """The report of a Spark task at its end."""
 
     rows: int
 
@@ -185,7 +185,7 @@ class Pace:
         now = self._monotonic()
         if self._due > now:
             self._sleep(self._due - now)
-        # What was not sent in time is not made up for in one go.
+        # Make up for a delay by at most one second's rows at once.
         self._due = max(self._due, now - 1.0) + rows / rate
 
 

@@ -1,6 +1,6 @@
-"""What reports start from: small aggregates, each of which Spark makes in one pass over the rows.
+"""The input of reports: small aggregates, each of which Spark makes in one pass over the rows.
 
-All that is small is reckoned from them in plain Python: to plan a table takes Spark longer than that.
+Reports compute their tables from them in plain Python: to plan a table takes Spark longer than that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Row: TypeAlias = "dict[str, Any]"
-# What fills in the names in braces of a query, by the columns that the rows have, and their span.
+# A function that returns the values of a query's names in braces, for the rows' columns and their span.
 Given: TypeAlias = "Callable[[Collection[str], Span], Mapping[str, object]]"
 _ROWS = "{rows}"
 

@@ -24,16 +24,16 @@ from agentbus.pipeline.reports.entries import (
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.work import WORK, by_slot
 
-# What, name and figure → hour → number.
+# (queue or topic, its name, figure) → hour → number.
 Hourly: TypeAlias = "Mapping[tuple[str, str, str], dict[int, int]]"
 
 # The fewest and the most earlier days by which an hour is judged.
 LEAST_DAYS, MOST_DAYS = 3, 28
-# How many deviations from the median are odd.
+# A score above this number of deviations from the median is an anomaly.
 ODD = 3.5
 # A median distance times this is the standard deviation of what is spread normally.
 _NORMAL = 1.4826
-# How many queues and topics are examined: those with the most entries.
+# Queues and topics that are examined, at most: those with the most entries.
 MOST = 500
 _KEYS = ("what", "name", "figure")
 _COLUMNS = (*_KEYS, "time", "number", "direction", "expected", "low", "high", "score", "days")

@@ -11,7 +11,7 @@ from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import TYPED, expression
 
-# How many attempts are shown, and how many workers and errors.
+# Attempts that are shown at most, and workers and errors.
 MOST = 20
 _MANY = 1000
 _OUTCOMES = ("done", "retried", "buried", "snoozed", "cancelled", "expired", "cut_off")

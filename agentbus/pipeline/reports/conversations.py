@@ -16,12 +16,12 @@ from agentbus.pipeline.rows.typed_columns import expression
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What is said later than this is a new conversation, no answer.
+# A message that comes later than this begins a new conversation and is not an answer.
 ANSWER_WITHIN_MS = 600_000
 _HOUR_MS = 3_600_000
 # Enough to fill the chart.
 _PAIRS = 600
-# Where `ask` is answered: streams of one process, which no archive holds.
+# The prefix of streams in which `ask` is answered: each is one process's, and no archive holds it.
 _PRIVATE = "~replies."
 _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9}
 _TIMES = tuple(_SHARES)

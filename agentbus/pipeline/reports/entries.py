@@ -17,7 +17,7 @@ from agentbus.pipeline.rows.typed_columns import STREAM_QUEUE, expression
 Arrived: TypeAlias = "dict[str, dict[int, int]]"
 
 HOUR = 3600
-# How many seconds the slots of work have, by how finely the report cuts time.
+# Seconds of a slot of work, by the bucket of the report.
 _SLOTS = {"second": 1, "minute": 60, "hour": 300, "day": 900}
 # The columns that are added up.
 COUNTS = ("messages", "events", "tasks", "bytes")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # An agent that takes a flag so soon after its release has very likely waited for it.
 HANDED_OVER_MS = 1000
-# How a hold ended.
+# Ends of a hold.
 SATISFIED, FAILED, RELEASED = "satisfied", "failed", "released"
 TAKEN, EXPIRED, OPEN = "taken", "expired", "open"
 _ENDS = (SATISFIED, FAILED, RELEASED)

@@ -1,7 +1,7 @@
-"""What happens now: a report that goes on, of who writes how much in each window of time.
+"""The live report: it goes on, and shows who writes how much in each window of time.
 
-Windows are kept in memory until the watermark has passed them: that far behind the newest entry's time
-an entry may come and still be counted. So memory is bounded by what names there are in a few windows,
+Windows are kept in memory until the watermark has passed them: an entry may come that far behind the
+newest entry's time and still be counted. So memory is bounded by the number of names in a few windows,
 however long it runs.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
 
 WINDOW, WATERMARK, EVERY = "1 minute", "2 minutes", "2 seconds"
-# How far back it begins by default.
+# The default age of the entries at which it begins.
 SINCE = "5m"
-# How often it is looked whether the query has ended, in seconds.
+# Seconds between two looks whether the query has ended.
 _GLANCE = 0.2
 _KEYS = ("kind", "stream", "queue", "topic", "agent")
 _EVENTS = ("processed", "failed", "dead")

@@ -1,8 +1,7 @@
-"""What a report is: what it asks of Spark, and the few small tables that it makes of the answers.
+"""Reports: the aggregates that each asks of Spark, and the few small tables that it makes of them.
 
-Columns speak for themselves by how they end, so that the page and the terminal can write them for
-people: `_ms` is a duration in milliseconds, `bytes` a size, `_share` a part of one, `_rate` so many
-a second; a timestamp is a moment in UTC.
+The end of a column's name says how the page and the terminal format it: `_ms` is a duration in
+milliseconds, `bytes` a size, `_share` a fraction, `_rate` a number per second; a timestamp is in UTC.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Any, Literal
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures
 from agentbus.pipeline.reports.span import Bucket
 
-# How many rows of a table are shown and kept, if it does not say: the rest is counted.
+# Rows of a table that are shown and kept, unless it says otherwise: the rest is counted.
 TOP = 100
 Kind = Literal["bar", "line", "heat", "stacked"]
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """How a table is drawn.
+    """The drawing of a table.
 
     `x` names the column of the categories or moments. `y` names the column of figures, or several:
     each is a separate series; all have one unit. `series` names a column, or several, that split the rows

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _UNKNOWN = Span()
 # Spark plans one in a thread while it runs another.
 _AT_ONCE = 2
-# How many of the streams that lost entries are named.
+# Streams with lost entries that are named, at most.
 _LOSERS = 20
 
 
@@ -52,7 +52,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a report came to. `empty` is a sentence if no table has a row, else None."""
+    """The result of a report. `empty` is a sentence if no table has a row, else None."""
 
     name: str
     title: str
@@ -72,7 +72,7 @@ class LostEntries:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the rows are: how many of each kind, from how many streams, when, and what is missing."""
+    """A summary of the rows: their number by kind, their streams, their span, and lost entries."""
 
     rows: Mapping[str, int]
     streams: int
@@ -82,7 +82,7 @@ class Summary:
 
     @property
     def total(self) -> int:
-        """How many entries there are; gaps are none."""
+        """The number of entries, without gaps."""
         return sum(n for kind, n in self.rows.items() if kind != schema.GAP)
 
 
@@ -97,7 +97,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ReportStep:
-    """How far a run is: how many of its passes over the rows are done; `doing` is the current step."""
+    """The progress of a run: the number of its passes over the rows; `doing` is the current step."""
 
     doing: str
     done: int
@@ -207,7 +207,7 @@ def _figures(
             found[asked[answer].name] = answer.result()
             say(ReportStep(asked[answer].name, len(found) + 1, len(asked) + 1))
     finally:
-        # What still runs after an error ends with Spark.
+        # Queries that still run after an error end with Spark.
         pool.shutdown(wait=False, cancel_futures=True)
     return summary, Figures(summary.span, found)
 

@@ -20,7 +20,7 @@ from agentbus.pipeline.reports.work import (
     percentiles,
 )
 
-# How many of each are shown: the first by one of the figures.
+# Rows of each kind that are shown: the first by each of the figures.
 MOST = 20
 _SLOW = {"by_mean": "mean_ms", "by_p99": "p99_ms", "by_busy": "busy_ms"}
 _NOISY = {"by_entries": "entries", "by_bytes": "bytes"}

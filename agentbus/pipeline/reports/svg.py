@@ -22,15 +22,15 @@ from agentbus.pipeline.reports.templates import template
 
 # In units that are shown as about a pixel each: charts over time are as wide as the page, others half.
 BROAD, NARROW = 1080, 500
-# How much of a chart one can take in: names with bars, bars in all, series; of heat maps lines and columns.
+# Limits of a readable chart: names with bars, bars in all, series; lines and columns of heat maps.
 NAMES, BARS, SERIES, LINES, CELLS = 15, 45, 6, 20, 60
 _LABEL, _THICK, _LETTER = 150, 15, 7.2
-# Of so few bars or cells each says its figure when it is pointed at.
+# With at most this many bars or cells, each shows its figure when it is pointed at.
 _TITLED = 200
 _LEVELS = 5
 # The widest bar of a moment.
 _WIDEST = 48.0
-# Where on the x axis -> how much.
+# Position on the x axis -> figure.
 _Points = dict[Any, float]
 
 
@@ -117,7 +117,7 @@ def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
         {at: points[name] for at, points in enumerate(series.values()) if name in points}
         for name in names
     ]
-    # Where each name has one figure, bars side by side would only leave room for what is not there.
+    # Stack bars if each name has one figure: side by side they would leave room for missing ones.
     stacked = chart.kind == "stacked" or max(map(len, values)) <= 1
     most = max(sum(v.values()) if stacked else max(v.values(), default=0) for v in values)
     written = axes.scale(most, chart.unit)

@@ -27,7 +27,7 @@ from agentbus.pipeline.reports.work import (
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import expression
 
-# How many causes of a queue are shown.
+# Causes of a queue that are shown, at most.
 _CAUSES = 10
 _COUNTS = ("published", "received", "processed", "failed", "retried", "dead")
 _OUTCOME = (
@@ -76,7 +76,7 @@ def timings(figures: Figures) -> list[Row]:
     sums = done(figures, GROUP)
     kinds = {"running": ("ran", "busy_ms"), "waiting": ("waited", "waited_ms")}
     took = {what: durations(figures, GROUP, counted) for what, (counted, _) in kinds.items()}
-    # What waited was delivered for the first time; what ran may have run before.
+    # A wait counts a task's first delivery, a run any attempt.
     number = {what: {k: sum(one.buckets) for k, one in took[what].items()} for what in kinds}
     found = [
         {

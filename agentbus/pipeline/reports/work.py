@@ -1,4 +1,4 @@
-"""What workers did, by their own metrics: by worker with how long tasks took, and by slot of time."""
+"""Reports of work by the workers' metrics: by worker with the duration of tasks, and by time slot."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ WORK = Aggregate(
     spanned=True,
     kinds=(schema.METRICS,),
 )
-# How many tasks `ran` or `waited` (`what`) by worker, in each bucket `n` that has any. Not in 48 columns of
-# one row: Java needs as long to compile their sums as Spark to make them of a million rows.
+# Numbers of tasks that `ran` or `waited` (`what`) by worker, in each bucket `n` that has any. They are not
+# 48 columns of one row: to compile their sums takes Java as long as Spark takes for a million rows.
 DURATIONS = Aggregate(
     "durations",
     """

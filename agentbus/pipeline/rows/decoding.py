@@ -60,7 +60,7 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
     if "queue" not in columns and kind != CHANNEL:
         columns["queue"] = _each(groups, streams.queue)
     elif kind == DEAD_LETTER and columns["queue"].null_count:
-        # Where a letter does not say its queue, the stream's name does.
+        # The stream's name gives the queue of a letter that does not.
         columns["queue"] = pc.coalesce(columns["queue"], _each(groups, streams.queue))
     if kind == EVENT:
         columns["topic"] = _each(groups, streams.topic)
@@ -141,7 +141,7 @@ def _ids(ids: Sequence[bytes], ends: Sequence[bytes]) -> tuple[pa.Array, pa.Arra
     found = pa.array(ids, pa.binary())
     widths = {one.find(b"-") for one in ends}
     if len(widths) == 1 and 0 < (width := widths.pop()) <= _MS_DIGITS:
-        # As of all in between: they are in order.
+        # The ids in between have the same width: they are in order.
         try:
             moments, numbers = (
                 pc.binary_slice(found, start, stop).cast(pa.string()).cast(pa.int64())

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 VERSION = 1
 
-# What a stream is: the value of `kind`, and an archive's first partition. A `gap` stands for entries
-# that were gone before they were read.
+# Kinds of streams: the values of `kind`, an archive's first partition. A `gap` stands for entries that
+# were gone before they were read.
 CHANNEL, QUEUE, DEAD_LETTER, METRICS, GAP = "channel", "queue", "dead_letter", "metrics", "gap"
 EVENT, INBOX = "event", "inbox"
 # The one kind of which an entry has several rows.

@@ -1,4 +1,4 @@
-"""Typed columns made from the fields of entries: compaction writes them, reports read them.
+"""Make typed columns from the fields of entries: compaction writes them, reports read them.
 
 A value that is missing or malformed is null: nothing here raises, whatever the rows hold. Every
 expression reads only columns of the schema, and is deterministic.
@@ -64,7 +64,7 @@ def _count(field: str) -> str:
 def _milliseconds(field: str) -> str:
     """A duration: a decimal first, since casts to double take NaN and infinity."""
     number = f"try_cast(fields['{field}'] as decimal(20,3))"
-    # What a condition has twice, as both ends of a range, Spark makes once for all its places.
+    # Spark evaluates `number` once, although the condition and the result repeat it.
     return f"if({number} between 0 and {10**17 - 1}, cast({number} as double), null)"
 
 
@@ -100,7 +100,7 @@ def _buckets(field: str) -> str:
     )
 
 
-# What of an error names its cause: an exception's class, or what is said up to a colon.
+# The kind of an error: the first line up to a colon, such as an exception's class.
 _CAUSE = r"nullif(left(trim(substring_index(substring_index(fields['error'], '\n', 1), ':', 1)), 80), '')"
 _BYTES = "cast(octet_length(payload) as bigint)"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBER = (*_WHOLE, FloatType, DoubleType, DecimalType)
-# What of a payload JSON has, but for what is made of these.
+# Types that JSON has, besides arrays and objects.
 _JSON = (StringType, BooleanType, NullType, *_WHOLE, FloatType, DoubleType)
 
 
@@ -77,7 +77,7 @@ PAYLOAD = ColumnType(
 HEADERS = ColumnType("a map from strings to strings", _is_text_by_text)
 TAGS = ColumnType("an array of strings", _is_list_of_text)
 
-# For each kind of target its columns; the first ones must be there.
+# The columns of each kind of target; the first ones are required.
 TASK = {
     "payload": PAYLOAD,
     **dict.fromkeys(("key", "priority", "ordering_key", "correlation_id", "causation_id"), TEXT),

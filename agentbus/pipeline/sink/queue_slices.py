@@ -34,7 +34,7 @@ _PART = 4
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Which part of a write a Spark task does: of which run, batch and partition.
+    """The part of a write that a Spark task does: its run, batch and partition.
 
     The server keeps the record of the last batches for `kept` seconds.
     """
@@ -108,7 +108,7 @@ class QueueSlices:
             "fix_slice_size", (self._record,), (spot.batch, spot.kept, fits, BATCH), writes=True
         )
         before = int((yield asked))
-        # What is larger than the whole queue would wait without end.
+        # A slice that is larger than the whole queue would wait forever.
         return before if before <= bound else fits
 
     def cut(self, tasks: Iterable[RowTask], most: int) -> Iterator[QueueSlice]:

@@ -37,7 +37,7 @@ TIMEOUT = 60
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What a Spark task needs to write rows: the server, the target, and the options.
+    """The parameters of a Spark task that writes rows: the server, the target, and the options.
 
     `settings` may hold a password: it travels inside the pickled writer, and nowhere else. `run` is
     unique to this writer. `bound` and `window` are those of the queue.

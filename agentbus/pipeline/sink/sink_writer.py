@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# What Spark tells each task of a query: which query, also after a restart, and which batch.
+# Properties of each task of a query: the query's id, which a restart keeps, and the batch.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-# How long the server knows what a query wrote last, and what a save wrote, in seconds.
+# Seconds for which the server keeps a record of what a query, and what a save, wrote last.
 QUERY_KEPT, SAVE_KEPT = 7 * 86_400, 3 * 3600
 
 
 @dataclass
 class SinkCommit(WriterCommitMessage):
-    """What a Spark task reports at its end."""
+    """The report of a Spark task at its end."""
 
     rows: int
 

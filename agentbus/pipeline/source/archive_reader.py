@@ -96,7 +96,7 @@ class ArchiveReader(DataSourceReader):
         """Yield the shares of a file with how many rows each has, if any row is wanted."""
         names = tuple(name for name in file.streams if name in self._options.selection)
         if names:
-            # Which row groups these are, a task finds when it opens the file: the log does not know them.
+            # A task finds its row groups when it opens the file: the log does not know them.
             shares = -(-file.rows // self._options.partition_rows)
             for share in range(shares):
                 part = ArchivePart(

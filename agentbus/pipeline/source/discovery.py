@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Scanning all keys of a large server takes a while: the streams of registered queues are found at once,
-# others (dead letters, events, queues of other programs) after at most this many seconds.
+# Seconds between two scans of all keys, which take a while on a large server. The streams of registered
+# queues are found at once, others (dead letters, events, queues of other programs) by a scan.
 SCAN_EVERY = 60.0
 
 _WORDS = {

@@ -31,7 +31,7 @@ _NEVER_PROMOTED = b"0" * 40
 
 
 class Epoch(enum.Enum):
-    """What became of a stream since a position.
+    """The state of a stream compared with a position that was read before.
 
     Of one that is `UNSURE`, nothing up to the position is left, and what is there does not fit: it was
     created again and trimmed since, or went back and was trimmed beyond the position.

@@ -125,7 +125,7 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, reader: RangeReader, begin: dict[str, ReadPosition], most: int | None
     ) -> Op[dict[str, ReadPosition]]:
         heads = yield from self._look(reader, begin)
-        # What is new is counted when it is read.
+        # Do not count the new entries here: they are counted when they are read.
         starts, _ = yield from epochs.continued(
             reader.scope, heads, begin, counts=lambda _name: False
         )

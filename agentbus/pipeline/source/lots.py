@@ -60,7 +60,7 @@ def parts_of(
 ) -> Op[tuple[list[Range], int]]:
     """Cut the entries between two positions into ranges; return these, and how many entries are gone."""
     added = until.added - begin.added
-    # Where the entries before are not trimmed, these are not.
+    # If the entries before are not trimmed, neither are these.
     lost = 0 if epochs.holds(head, begin) else planning.gone(begin, until, head)
     if added - lost <= size:
         return [Range(name, begin.id, until.id, added - lost, added if begin.added else None)], lost

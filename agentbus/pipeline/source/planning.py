@@ -33,7 +33,7 @@ _PLACES, _ENTRIES = 64, 16
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the server reports of a stream: how many entries were ever added, and how many exist.
+    """The server's figures of a stream: how many entries were ever added, and how many exist.
 
     `last` is the highest id that it ever had. `first` and `final` are the ids of its ends, which an empty
     stream does not have; `deleted` is the highest id that was deleted by itself, rather than trimmed.
@@ -57,7 +57,7 @@ class Head:
 
     @property
     def removed(self) -> int:
-        """How many entries are gone."""
+        """The number of entries that are gone."""
         return max(0, self.added - self.length)
 
     @property
@@ -124,7 +124,7 @@ def gap(
     """Return the gap of `lost` entries between two positions."""
     at = min(head.trimmed, end.id, key=position)
     if not older(start.id, at) or (lost is not None and lost > gone(start, end, head)):
-        # Deleted from the middle, or trimmed since the server was asked: where is unknown.
+        # They were deleted from the middle, or trimmed since the server was asked: their ids are unknown.
         return StreamGap(name, lost, end.id, start.id, None)
     return StreamGap(name, lost, at, start.id, head.first if older(at, end.id) else None)
 

@@ -1,4 +1,4 @@
-"""How far a query of Spark's is behind the server, by the query's own progress."""
+"""The lag of a Spark query behind the server, by the query's progress."""
 
 from __future__ import annotations
 

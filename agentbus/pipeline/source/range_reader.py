@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PAGE = 10_000
 _PAGE_BYTES = 8_000_000
 _FIRST_PAGE, _LOOKED_AT = 200, 8
-# How many ranges of different streams are read in one exchange.
+# Ranges of different streams that are read in one exchange, at most.
 _AT_ONCE = 20
 
 

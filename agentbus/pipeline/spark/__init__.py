@@ -1,1 +1,1 @@
-"""Starting Spark, and stating its errors in one sentence."""
+"""Start Spark, and state its errors in one sentence."""

@@ -26,7 +26,7 @@ _OURS = {
     for name, found in vars(errors).items()
     if isinstance(found, type) and issubclass(found, AgentBusError)
 }
-# As Python ends a traceback, whether or not it knows the class by its module.
+# The last line of a Python traceback, with or without the module of the class.
 _RAISED = re.compile(
     rf"^\W*(?:agentbus\.(?:core\.)?errors\.)?({'|'.join(_OURS)}): (.+)$", re.MULTILINE
 )
@@ -171,7 +171,7 @@ def _root_cause(lines: list[str]) -> str:
     causes = [
         line
         for line in told_lines
-        # What is missing is said better above.
+        # An earlier line of the report names what is missing better.
         if line.startswith("Caused by: ") and ": " in line[11:] and "ClassNotFound" not in line
     ]
     return causes[-1] if causes else (told_lines or [""])[0]

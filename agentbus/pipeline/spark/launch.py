@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The name by which Spark's own function starts a process.
 _POPEN = "Popen"
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
-# How bash stumbles over an empty answer of the first JVM, in any language.
+# The error of bash, in any language, after an empty answer of the first JVM.
 _EMPTY_ANSWER = re.compile(rb".*/spark-class: \D+\d+: CMD: .*")
 
 

@@ -41,7 +41,7 @@ def prepare(found: java.Java) -> pathlib.Path:
         )
     file = classes.path(found)
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=file.parent) as beside:
-        # Renamed when it is whole, so that a JVM that starts meanwhile sees all of it or nothing.
+        # Rename the file once it is whole, so that a JVM that starts meanwhile sees all of it or nothing.
         made = pathlib.Path(beside, "made.jsa")
         written = " ".join([_QUICK, *classes.writing(found, made)])
         spark = session(conf={"spark.driver.extraJavaOptions": written})

@@ -20,7 +20,7 @@ def warnings(
     warnings for this machine, or a cluster on loopback.
     """
     if remote is not None:
-        # What follows a semicolon may be a token.
+        # The part after a semicolon may hold a token.
         where = remote.partition(";")[0]
         near = urllib.parse.urlsplit(remote).hostname in _THIS_MACHINE
     else:

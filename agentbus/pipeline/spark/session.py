@@ -52,8 +52,8 @@ _LOCALLY = {
     # Percentiles by a few hundred names need not be sorted first.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2000",
 }
-# For a session that works on few rows on this machine: most of its time would go into compiling, of plans
-# to Java and of Java to machine code.
+# Options for a session that works on few rows on this machine: it would spend most of its time on compiling
+# plans to Java and Java to machine code.
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -61,9 +61,9 @@ FEW_ROWS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-# What suits a JVM that lives for a minute. HotSpot's own figures are those of servers: of a run of all
-# reports more than a third of the CPU's time went into compiling. And code of more than 8,000 bytes, which
-# Spark generates for wide rows, it does not compile at all.
+# Options for a JVM that lives for a minute. HotSpot's defaults are for servers: with them, a run of all
+# reports spends more than a third of the CPU's time on compiling. And they leave code of more than 8,000
+# bytes, which Spark generates for wide rows, uncompiled.
 _SHORT_LIVED = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:-DontCompileHugeMethods",
@@ -126,7 +126,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
         raise UsageError(
             f"{remote!a} is not a Spark Connect server", hint="its URL is sc://HOST:PORT"
         )
-    # Looked for first, since PySpark ends the process where it misses one in a program of `python -c`.
+    # Check for the packages first: PySpark ends a program of `python -c` that misses one.
     missing = [each for each in _CONNECT_NEEDS if importlib.util.find_spec(each) is None]
     hint = f"pip install 'pyspark[connect]=={home.version()}'"
     if missing:

@@ -41,7 +41,7 @@ PAGES: tuple[WebPage, ...] = (
     health.PAGE,
     archive.PAGE,
 )
-# What is too long for a page.
+# Texts that are too long for a page.
 TEXTS: tuple[TextFile, ...] = (
     talk.TEXT,
     notes.TEXT,

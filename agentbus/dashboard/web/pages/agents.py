@@ -31,14 +31,14 @@ async def load(view: PageView) -> dict[str, Any]:
 async def load_one(view: PageView) -> dict[str, Any]:
     """Return the agent `name`."""
     name = _name(view)
-    # What it speaks while the page is on its way follows by the stream.
+    # Messages that it speaks while the page is loaded follow by the stream.
     since = await view.dashboard.talk_end()
     one = await view.reader.agent(name)
     return {"title": f"Agent {word(name)}", "one": one, "since": since}
 
 
 def hears(view: PageView, message: Message) -> bool:
-    """What the agent itself speaks belongs on its page."""
+    """Tell whether a message belongs on the page: the agent itself spoke it."""
     return message.agent_id == view.param("name")
 
 

@@ -54,7 +54,7 @@ async def load_error(view: PageView) -> dict[str, Any]:
         "complete": report.complete,
         "of": of,
         "where": _where(of),
-        # What the person types to purge them.
+        # The person types this name to purge them.
         "name": queue or view.project,
     }
 

@@ -1,4 +1,4 @@
-"""What a search has found: tasks by id, key, correlation id, or words of an error."""
+"""The page of a search's hits: tasks by id, key, correlation id, or words of an error."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def load(view: PageView) -> dict[str, Any]:
 
 
 def hears(view: PageView, message: Message) -> bool:
-    """What the filter lets through belongs on the newest page."""
+    """Tell whether a message belongs on the page: it is the newest one, and the filter accepts it."""
     topic, agent = view.param("topic"), view.param("agent")
     return (
         not view.param("before")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from agentbus.dashboard.task_chain import ChainTask, TaskReport
     from agentbus.queues.task_state import TaskState
 
-# For how long the tasks that one has caused rest, whose reading takes the server longest, and the task
-# itself, whose reading mostly waits for others: see `PageView.shared`.
+# Seconds for which `PageView.shared` keeps the tasks that one has caused, whose reading takes the server
+# longest, and the task itself, whose reading mostly waits for others.
 _REST, _TASK_REST = 40.0, 1.0
 # States in which a task can be cancelled.
 _OPEN = ("waiting", "delayed", "dependent", "pending", "retrying")
