@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered as Registered
     from agentbus.workers.worker import Worker as Worker
 
-# Loaded on first use, so that a shell command does not import what it does not need.
+# These are loaded on first use: a shell command does not import what it does not need.
 _HOMES = {
     # The bus
     **dict.fromkeys(("connect", "Bus"), "client.bus"),

@@ -20,3 +20,13 @@ BANNED = {
     r"\bfor ever\b": "forever",
     r"\bof (?:its|their|our) own\b": "its own …, a separate …",
 }
+
+# A docstring or comment begins with the subject of its main clause, or with an imperative. These words
+# begin a clause without one, and so do participles; the others only look like participles.
+OPENINGS = r"(?:What|Whatever|Whether|Which|Whichever|Who|Whose|Those|[A-Z][a-z]+(?:ing|ed))\b"
+NO_PARTICIPLES = (
+    *("Nothing", "Everything", "Something", "Anything", "During", "String", "Ping", "Logging"),
+    *("Need", "Feed", "Embed", "Seed", "Proceed", "Exceed", "Indeed", "Red", "Routing"),
+    # Before a noun they are adjectives.
+    *("Buried", "Missed", "Redelivered"),
+)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.language import BANNED
+from tests.language import BANNED, NO_PARTICIPLES, OPENINGS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 _PHRASE = re.compile("|".join(f"(?:{phrase})" for phrase in BANNED))
@@ -49,6 +49,21 @@ def test_no_text_uses_a_banned_phrase():
     assert [found for path in read_by_users() for found in offenders(path)] == []
 
 
+_OPENING = re.compile(rf'(?:"""|# |-- )(?!(?:{"|".join(NO_PARTICIPLES)})\b)(?P<word>{OPENINGS})')
+
+
+def openings(text: str) -> list[str]:
+    """Return the first words of docstrings and comments that have no main clause."""
+    lines = text.splitlines()
+    comments = [line.lstrip().startswith(("# ", "-- ")) for line in lines]
+    return [
+        f"{number + 1}: {match['word']}"
+        for number, line in enumerate(lines)
+        if (match := _OPENING.match(line.lstrip()))
+        and not (comments[number] and number and comments[number - 1])
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -62,3 +77,28 @@ def test_a_phrase_is_found_across_lines(text, found):
     sentences = _BREAK.sub(lambda match: " " * len(match[0]), text)
 
     assert len(list(_PHRASE.finditer(sentences))) == found
+
+
+def test_docstrings_and_comments_begin_with_a_subject_or_an_imperative():
+    places = [path for path in read_by_users() if path.suffix in (".py", ".lua")]
+
+    assert [
+        f"{path.relative_to(ROOT)}:{place}"
+        for path in places
+        if "docs" not in path.relative_to(ROOT).parts
+        for place in openings(path.read_text())
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('"""What a queue holds."""', ["1: What"]),
+        ("# The queue, and\n# what it holds.\n", []),
+        ("x = 1\n# Called by the worker.", ["2: Called"]),
+        ("-- Whether it is held\n", ["1: Whether"]),
+        ("# Nothing is lost.\n# Waiting tasks are counted.", []),
+    ],
+)
+def test_an_opening_without_a_main_clause_is_reported(text, places):
+    assert openings(text) == places

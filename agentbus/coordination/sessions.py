@@ -1,4 +1,4 @@
-"""Which agent each session of a coding agent's client is: known from either, for a project."""
+"""Maps the sessions of coding agents' clients to agents, and agents to sessions, within a project."""
 
 from __future__ import annotations
 

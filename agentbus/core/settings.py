@@ -98,7 +98,7 @@ class Settings:
         self.max_body = max_body
         self.exchange_limit = exchange_limit
         self.sources = sources
-        # Used by the verbs of events alone. It may hold a password.
+        # The verbs of events alone use it. It may hold a password.
         self.database = database
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret

@@ -152,7 +152,7 @@ def confirmed(
 
 def check_payloads(payloads: Iterable[object]) -> Iterable[object]:
     """Return the payloads of several tasks. Raises `UsageError` for a single one."""
-    # Iterating over these would publish each character or key as its own task.
+    # A loop over these would publish each character or key as its own task.
     if isinstance(payloads, (str, bytes, dict)) or not hasattr(payloads, "__iter__"):
         raise UsageError(
             f"the payloads are one {type(payloads).__name__}",

@@ -50,7 +50,7 @@ def forget(name: str) -> None:
 
 
 class MemoryLink:
-    """Blocking connections to an in-process server; a blocked read blocks its own thread only."""
+    """An in-process server's blocking connections; a blocked read blocks its own thread only."""
 
     def __init__(self, name: str) -> None:
         self.name = f"memory://{name}"

@@ -90,7 +90,7 @@ class Scope:
         self.webhooks = webhooks
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
-        # Which subagent of the agent acts, '' for none.
+        # The subagent that acts, '' for none.
         self.sub = sub
         # When the use of the name was last recorded, by the monotonic clock.
         self.attended = float("-inf")
