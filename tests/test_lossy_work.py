@@ -94,7 +94,7 @@ def test_what_becomes_of_a_task_is_told_truly_though_its_answer_was_lost(
 @pytest.mark.parametrize(
     ("script", "outcome", "state"),
     [
-        ("take", "done", "done"),
+        ("set_visibility", "done", "done"),
         ("finish", "done", "done"),
         ("retry", "retry", "retrying"),
         ("bury", "bury", "buried"),
