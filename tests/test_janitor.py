@@ -301,7 +301,7 @@ def test_one_worker_of_many_tidies_and_no_other_for_a_minute(bus: agentbus.Bus) 
     done(bus)
     first, second = janitor.Janitor(bus.scope), janitor.Janitor(bus.scope)
 
-    assert "trim" in steps(bus, first)
+    assert "trim_stream" in steps(bus, first)
     assert steps(bus, second) == ["SET"]
     assert steps(bus, first) == steps(bus, second) == []
 
