@@ -122,8 +122,35 @@ class AnyWorker:
             *(self._consumer, self._reclaimer, self.tally), attempts=attempts, tail=at_tail(start)
         )
         self._renewal = Renewal(self._consumer, self._do, self._held, visibility)
-        self._gate = Gate(
-            WorkerRegistration(scope, self.name, scope.agent, queue, group, concurrency),
+        self._gate = self._make_gate(concurrency)
+        self._consumer.progress.held = self._held
+        self._loop = self._make_loop(
+            handler,
+            loop,
+            arun,
+            batch=batch,
+            whole=prefetch is not None,
+            timed=policy.record_attempts > 0,
+            concurrency=concurrency,
+            # With a single attempt, fetched tasks that still wait would be buried if this worker died.
+            most=concurrency if attempts == 1 else prefetch or _MOST,
+            limit=count,
+        )
+        self.chores: list[Chore] = [
+            *(Chore(self.tally.flush), Chore(self._consumer.record_positions, idle="worked")),
+            Chore(partial(dependents.resolve, scope, dependents.CHORE), idle="outcomes"),
+            Chore(Janitor(scope, runner.policies).op),
+        ]
+
+    def _make_gate(self, concurrency: int) -> Gate:
+        """Register this worker; return the gate that stops it from fetching while it is paused."""
+        scope = self._runner.scope
+        registration = WorkerRegistration(
+            *(scope, self.name, scope.agent, self.queue, self.group, concurrency)
+        )
+        registration.consumer = self._consumer
+        return Gate(
+            registration,
             self._do,
             stop=self.stop,
             stopping=self._stopping.is_set,
@@ -131,43 +158,38 @@ class AnyWorker:
             cancel=self._cancel,
             halt=self._halt,
         )
-        self._gate.registration.consumer = self._consumer
-        self._consumer.progress.held = self._held
+
+    def _make_loop(
+        self,
+        handler: Callable[..., Any],
+        loop: asyncio.AbstractEventLoop | None,
+        arun: Callable[[Op[Any]], Any] | None,
+        *,
+        batch: bool,
+        whole: bool,
+        timed: bool,
+        **limits: Any,
+    ) -> Serial | Concurrent:
+        """Return the execution loop of the handler: serial, serial with batches, or concurrent."""
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
             wrap = partial(AsyncDelivery, self._consumer, arun or self._runner.arun)
-        # With a single attempt, fetched tasks that still wait would be buried if this worker died.
-        most = concurrency if attempts == 1 else prefetch or _MOST
         parts = (self._do, self._fetcher, self._acker, self._gate, wrap, self._renewal)
-        limits: Any = {"concurrency": concurrency, "most": most, "limit": count}
-        cancelled = self._consumer.stopping
-        alone = executor(
-            handler,
-            loop=loop,
-            stopping=self._halt,
-            cancelled=cancelled,
-            timed=policy.record_attempts > 0,
-        )
+        cancelled, concurrency = self._consumer.stopping, limits["concurrency"]
+        alone = executor(handler, loop=loop, stopping=self._halt, cancelled=cancelled, timed=timed)
         self._interrupt = alone.cancel
-        self._loop: Serial | Concurrent
         if batch:
-            kind = Batches if self._consumer.log is None else TimedBatches
+            kind = TimedBatches if timed else Batches
             several = kind(handler, Finish(loop, keep=True), cancelled=cancelled)
-            self._loop = Serial(several, *parts, whole=prefetch is not None, **limits)
-        elif concurrency > 1:
-            in_flight = InFlight(concurrency, most, self._acker)
-            self._interrupt = in_flight.cancel
-            in_flight.pool = Pool(
-                alone, concurrency, wrap, self._halt, in_flight.report, self._renewal, loop
-            )
-            self._loop = Concurrent(in_flight, *parts, **limits)
-        else:
-            self._loop = Serial(alone, *parts, **limits)
-        self.chores: list[Chore] = [
-            *(Chore(self.tally.flush), Chore(self._consumer.record_positions, idle="worked")),
-            Chore(partial(dependents.resolve, scope, dependents.CHORE), idle="outcomes"),
-            Chore(Janitor(scope, runner.policies).op),
-        ]
+            return Serial(several, *parts, whole=whole, **limits)
+        if concurrency == 1:
+            return Serial(alone, *parts, **limits)
+        in_flight = InFlight(concurrency, limits["most"], self._acker)
+        self._interrupt = in_flight.cancel
+        in_flight.pool = Pool(
+            alone, concurrency, wrap, self._halt, in_flight.report, self._renewal, loop
+        )
+        return Concurrent(in_flight, *parts, **limits)
 
     @property
     def lingers(self) -> bool:
