@@ -30,7 +30,9 @@ from agentbus.pipeline.replays.writer import PATIENCE, ReplayTask
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from agentbus.pipeline.replays.survey import ArchiveSurvey
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,9 @@ def replay(
             channel,
         )
         selection.check(wanted)
-        log, state = _archive(path, wanted, version)
+        rows = _ArchivedRows(spark, path, wanted, version)
         asked = {
-            "archive": state.archive,
+            "archive": rows.state.archive,
             "version": version,
             # Use the bounds as they were written: `30m` means the same replay when it is started again.
             "start": start,
@@ -123,41 +125,29 @@ def replay(
             "keep_replies": keep_replies,
         }
         name = replay_id or _id(asked)
-        opened = _opening(spark)
         begun = record.look(name, asked)
-        there = None
         if begun is None:
-            there = survey(log, state, wanted)
-            if there is not None:
-                found = there.sources(wanted)
-            else:
-                found = jobs.count(jobs.rows_of(opened(), log.place, wanted, version), wanted)
+            sources = rows.sources()
             # Without rows there is nothing to resume, and no record.
-            if dry_run or not found:
-                rows = sum(each.rows for each in found)
-                return ReplayResult(name, rows, 0, 0, found, time.monotonic() - began, dry_run)
-            begun = record.begin(name, asked, wanted, found, state.version)
-        # The bounds of the first run.
-        wanted = replace(wanted, start=begun.start, end=begun.end)
-        rows = sum(each.rows for each in begun.streams)
+            if dry_run or not sources:
+                number = sum(source.rows for source in sources)
+                return ReplayResult(name, number, 0, 0, sources, time.monotonic() - began, dry_run)
+            begun = record.begin(name, asked, wanted, sources, rows.state.version)
+        number = sum(source.rows for source in begun.streams)
         published = 0
         if not dry_run and begun.finished is None:
             if watch is not None:
-                watch(name, rows)
+                watch(name, number)
             task = ReplayTask(settings, name, record.token, (), keep_replies, patience)
-            work = jobs.Work(begun.streams, task, rate, record)
-            there = there or survey(log, state, wanted)
-            if there is not None:
-                jobs.publish_files(opened(), there, work)
-            else:
-                rows_found = jobs.rows_of(opened(), log.place, wanted, version)
-                jobs.publish_rows(opened(), rows_found, where, work)
+            # The bounds of the first run.
+            rows.within(begun.start, begun.end)
+            rows.publish(jobs.Work(begun.streams, task, rate, record))
             published = record.close(name, begun.streams)
         return ReplayResult(
             name,
-            rows,
+            number,
             published,
-            begun.published if dry_run else rows - published,
+            begun.published if dry_run else number - published,
             begun.streams,
             time.monotonic() - began,
             dry_run,
@@ -167,10 +157,42 @@ def replay(
         record.server.close()
 
 
-def _opening(spark: SparkSession | Callable[[], SparkSession]) -> Callable[[], SparkSession]:
-    """Return a function that opens Spark once, or returns the session."""
-    found = spark if callable(spark) else lambda: spark
-    return functools.cache(found)
+class _ArchivedRows:
+    """The rows of an archive that a replay publishes: its files have them, or Spark selects them."""
+
+    def __init__(
+        self,
+        spark: SparkSession | Callable[[], SparkSession],
+        path: str,
+        wanted: Wanted,
+        version: int | None,
+    ) -> None:
+        self._log, self.state = _archive(path, wanted, version)
+        self._wanted, self._version = wanted, version
+        self._open_spark = functools.cache(spark if callable(spark) else lambda: spark)
+        self._survey: ArchiveSurvey | None = None
+
+    def within(self, start: tuple[int, int] | None, end: tuple[int, int] | None) -> None:
+        """Set other bounds."""
+        self._wanted = replace(self._wanted, start=start, end=end)
+
+    def sources(self) -> tuple[Source, ...]:
+        """Return the streams of the rows, with their numbers."""
+        self._survey = survey(self._log, self.state, self._wanted)
+        if self._survey is not None:
+            return self._survey.sources(self._wanted)
+        return jobs.count(self._selected(), self._wanted)
+
+    def publish(self, work: jobs.Work) -> None:
+        """Publish them."""
+        there = self._survey or survey(self._log, self.state, self._wanted)
+        if there is not None:
+            jobs.publish_files(self._open_spark(), there, work)
+        else:
+            jobs.publish_rows(self._open_spark(), self._selected(), self._wanted.where, work)
+
+    def _selected(self) -> DataFrame:
+        return jobs.rows_of(self._open_spark(), self._log.place, self._wanted, self._version)
 
 
 # -- the archive --------------------------------------------------------------------------------
