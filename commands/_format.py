@@ -106,7 +106,7 @@ def _draw(
     indent: int,
 ) -> None:
     """Draw a table on a terminal; what does not fit is folded, and figures beyond that are left out."""
-    # As in `screen`.
+    # Import rich late, as in `screen`.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -189,7 +189,7 @@ def _width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # as in `screen`
+    from rich.cells import cell_len  # import it late, as in `screen`
 
     return cell_len(text)
 
