@@ -10,12 +10,13 @@ import contextlib
 import functools
 import gc
 import importlib
-import json
+import marshal
 import os
 import pathlib
 import pkgutil
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,14 +26,14 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import sqlalchemy
 
 import agentbus
 from tests.profiles import NIGHTLY
-from tests.servers import ROOT, Shell
+from tests.servers import ROOT, Shell, program
 
 
 def new_shell(home: pathlib.Path, environment: dict[str, str]) -> Shell:
@@ -42,6 +43,13 @@ def new_shell(home: pathlib.Path, environment: dict[str, str]) -> Shell:
 
 # A Python reads these as it starts.
 _AT_START = ("PYTHON", "LANG", "LC_")
+
+
+def _starts_otherwise(environment: dict[str, str]) -> bool:
+    """Tell whether a Python would start otherwise in an environment than in that of this process."""
+    # The checkout is where a fork finds its modules, too.
+    changed = (environment.items() ^ os.environ.items()) - {("PYTHONPATH", str(ROOT))}
+    return any(name.startswith(_AT_START) for name, _ in changed)
 
 
 class Forked(Shell):
@@ -62,9 +70,7 @@ class Forked(Shell):
     ) -> subprocess.CompletedProcess[str]:
         """Run one command line to its end."""
         environment = {**self.environment, **(env or {})}
-        # The checkout is where a fork finds its modules, too.
-        changed = (environment.items() ^ os.environ.items()) - {("PYTHONPATH", str(ROOT))}
-        if any(name.startswith(_AT_START) for name, _ in changed):
+        if _starts_otherwise(environment):
             return super().run(*args, stdin=stdin, env=env, cwd=cwd, timeout=timeout)
         words = [os.fsdecode(word) for word in args]
         job = {"words": words, "environment": environment, "cwd": str(cwd or self.home)}
@@ -82,7 +88,6 @@ def _run(
     job: dict[str, Any], stdin: str | bytes | None, timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Have a fork do a job, and return what it printed and how it ended."""
-    asking = f"{json.dumps(job)}\n".encode()
     with (
         tempfile.TemporaryFile() if stdin is not None else open(os.devnull, "rb") as given,
         tempfile.TemporaryFile() as out,
@@ -95,7 +100,7 @@ def _run(
         asked.settimeout(timeout)
         asked.connect(_forks())
         socket.send_fds(asked, [b"0"], [given.fileno(), out.fileno(), err.fileno()])
-        asked.sendall(asking)
+        asked.sendall(marshal.dumps(job))
         try:
             code = int(asked.recv(16))
         except TimeoutError:
@@ -120,7 +125,14 @@ def _forks() -> str:
 @functools.cache
 def _started() -> tuple[str, object]:
     """Start the process that forks: it ends with its stdin, which ends with this process."""
-    place = pathlib.Path(tempfile.mkdtemp(prefix="forks-"), "socket")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="forks-"))
+    place = folder / "0"
+    (folder / "bin").mkdir()
+    for script in (folder / "session", folder / "bin/agentbus"):
+        script.write_text(
+            _TYPED.format(python=os.path.realpath(sys.executable), folder=folder, program=program())
+        )
+        script.chmod(0o755)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.forking", str(place)],
         stdin=subprocess.PIPE,
@@ -130,6 +142,59 @@ def _started() -> tuple[str, object]:
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return str(place), process
+
+
+# -- what is typed --
+
+
+def forking_session(words: Iterable[object]) -> list[str]:
+    """Return words that start a program in a session of its own, where each `agentbus` is a fork.
+
+    An agent is named after its session, and only what descends from a process can be in its session: so
+    each has a process of its own that forks. In the nightly tier they are the program's own words.
+    """
+    begun = [] if NIGHTLY else [f"{os.path.dirname(_forks())}/session"]
+    return [*begun, *map(str, words)]
+
+
+# As `session` it has a program run in a new session; as `agentbus` a command line, in the session and the
+# process group in which it is itself. Then it leaves the group, whose signals reach the command line alone,
+# and hands on those that it gets itself. Each command starts it: so it imports next to nothing.
+_TYPED = """#!{python} -ISE
+import _signal, _socket, marshal, posix, sys
+signals = [getattr(_signal, "SIG" + name) for name in "HUP INT QUIT TERM USR1 USR2".split()]
+ignored = [number for number in signals if _signal.getsignal(number) == _signal.SIG_IGN]
+session = posix.getsid(0) if sys.argv[0].endswith("/agentbus") else 0
+asked = _socket.socket(_socket.AF_UNIX)
+try:
+    asked.connect("{folder}/%d" % session)
+    job = dict(words=sys.argv[1:], environment=posix.environ, cwd=posix.getcwd(), ignored=ignored)
+    job["group"] = session and posix.getpgrp()
+    files = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
+    asked.sendmsg([b"0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+except OSError:
+    # A program in the session has begun another one.
+    posix.execv("{program}", ["{program}", *sys.argv[1:]])
+asked.sendall(marshal.dumps(job))
+def hand_on(number, _):
+    try:
+        asked.send(bytes([number]))
+    except OSError:
+        pass
+asked.recv(1)
+if session:
+    posix.setpgid(0, session)
+for number in signals:
+    if number not in ignored:
+        _signal.signal(number, hand_on)
+posix.closerange(0, 3)
+code = int(asked.recv(16) or 99)
+if code < 0:
+    if code != -_signal.SIGKILL:
+        _signal.signal(-code, _signal.SIG_DFL)
+    posix.kill(posix.getpid(), -code)
+posix._exit(code)
+"""
 
 
 # -- the process --
@@ -153,9 +218,9 @@ class _Forks:
         for file in (self._listening, self._ended, 0):
             self._selector.register(file, selectors.EVENT_READ)
 
-    def serve(self) -> None:
-        """Fork until stdin ends."""
-        while True:
+    def serve(self, *, lasting: bool) -> None:
+        """Fork until stdin ends, or until nothing runs any more where that is not lasting."""
+        while lasting or self._running:
             for key, _ in self._selector.select():
                 if key.fileobj == 0:
                     return
@@ -165,54 +230,129 @@ class _Forks:
                     self._ended.recv(4096)
                     self._reap()
                 elif key.data in self._running:
-                    os.kill(key.data, signal.SIGKILL)
-                    self._selector.unregister(key.fileobj)
+                    self._hand_on(key.fileobj, key.data)
 
     def close(self) -> None:
         """End all that runs."""
         for pid in self._running:
-            os.kill(pid, signal.SIGKILL)
+            _send(pid, signal.SIGKILL)
         os.unlink(self._place)
-        os.rmdir(os.path.dirname(self._place))
+
+    def watch(self, pid: int, asked: socket.socket) -> None:
+        """Say on a connection how a child has ended, and do to the child what is said there."""
+        self._running[pid] = asked
+        self._selector.register(asked, selectors.EVENT_READ, pid)
 
     def _fork(self, asked: socket.socket) -> None:
         _, files, _, _ = socket.recv_fds(asked, 1, 3)
-        with asked.makefile() as lines:
-            job = json.loads(lines.readline())
-        if pid := os.fork():
-            for file in files:
-                os.close(file)
-            self._running[pid] = asked
-            self._selector.register(asked, selectors.EVENT_READ, pid)
+        try:
+            with asked.makefile("rb") as sent:
+                job = marshal.load(sent)
+        except (OSError, EOFError, ValueError, TypeError):
+            # Who asked has been killed.
+            asked.close()
         else:
-            _become(job, files)
+            group = job.get("group")
+            if not (pid := os.fork()):
+                (_host if group == 0 else _become)(job, files, asked)
+            if group == 0:
+                # The first process of a session answers for itself.
+                asked.close()
+            else:
+                self.watch(pid, asked)
+        for file in files:
+            os.close(file)
+
+    def _hand_on(self, asked: socket.socket, pid: int) -> None:
+        try:
+            numbers = asked.recv(16)
+        except OSError:
+            numbers = b""
+        for number in numbers or [signal.SIGKILL]:
+            _send(pid, number)
+        if not numbers:
+            self._selector.unregister(asked)
 
     def _reap(self) -> None:
-        while self._running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            with self._running.pop(pid) as asked:
-                # Of a child that was killed, nobody waits.
-                with contextlib.suppress(KeyError):
-                    self._selector.unregister(asked)
-                with contextlib.suppress(OSError):
-                    asked.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+        # Of the first process of a session, or when no child is left, nobody is to be told.
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] in self._running:
+                    self._tell(*ended)
+
+    def _tell(self, pid: int, status: int) -> None:
+        with self._running.pop(pid) as asked:
+            # Of a child that was killed, nobody waits.
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(asked)
+            with contextlib.suppress(OSError):
+                asked.sendall(b"%d" % os.waitstatus_to_exitcode(status))
 
 
-def _become(job: dict[str, Any], files: Sequence[int]) -> NoReturn:
+def _send(pid: int, number: int) -> None:
+    """Send a signal to a command line, or to the group of a program, which leads it."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        os.kill(pid, number)
+
+
+def _host(job: dict[str, Any], files: Sequence[int], asked: socket.socket) -> NoReturn:
+    """Be the first process of a session: run a program in it, and fork for what is typed there."""
+    try:
+        os.setsid()
+        folder = os.path.dirname(sys.argv[1])
+        here = _Forks(f"{folder}/{os.getpid()}")
+        _heed(job)
+        environment = _environment(job)
+        environment["PATH"] = f"{folder}/bin:{environment['PATH']}"
+        standard = dict(zip(("stdin", "stdout", "stderr"), files, strict=True))
+        program = subprocess.Popen(
+            job["words"], env=environment, cwd=job["cwd"], process_group=0, **standard
+        )
+        for file in files:
+            os.close(file)
+        here.watch(program.pid, asked)
+        asked.sendall(b"+")
+        here.serve(lasting=False)
+        here.close()
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(0)
+
+
+def _environment(job: dict[str, Any]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in job["environment"].items()}
+
+
+def _heed(job: dict[str, Any]) -> None:
+    """Ignore the signals that are ignored where a job was typed, and heed interrupts otherwise."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in job.get("ignored", ()):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _become(job: dict[str, Any], files: Sequence[int], asked: socket.socket) -> NoReturn:
     """Be a command line."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _heed(job)
+        if "group" in job:
+            os.setpgid(0, job["group"])
+            asked.sendall(b"+")
         for number, file in enumerate(files):
             os.dup2(file, number)
         os.closerange(3, 256)
-        os.environ.clear()
-        os.environ.update(job["environment"])
-        time.tzset()
         os.chdir(job["cwd"])
+        environment = _environment(job)
+        if "group" in job and _starts_otherwise(environment):
+            os.execve(program(), [program(), *job["words"]], environment)
+        os.environ.clear()
+        os.environ.update(environment)
+        time.tzset()
         if "file" in job:
             _run_file(job["file"], job["words"])
         sys.argv = ["agentbus", *job["words"]]
@@ -265,6 +405,7 @@ if __name__ == "__main__":
     here = _Forks(sys.argv[1])
     os.write(1, b"ready\n")
     try:
-        here.serve()
+        here.serve(lasting=True)
     finally:
         here.close()
+        shutil.rmtree(os.path.dirname(sys.argv[1]), ignore_errors=True)

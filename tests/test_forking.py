@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 import subprocess
+from typing import Any
 
 import pytest
 
-from tests.forking import Forked
-from tests.servers import Shell
+from tests.forking import Forked, forking_session
+from tests.profiles import NIGHTLY
+from tests.servers import Shell, closed, program
 
 
 @pytest.fixture
@@ -77,3 +81,73 @@ def test_a_program_prints_and_ends_alike(both, tmp_path, program, code):
     assert (found.returncode, found.stdout) == (wanted.returncode, wanted.stdout)
     assert found.stderr[-20:] == wanted.stderr[-20:]
     assert found.returncode == code
+
+
+@pytest.fixture
+def typed(tmp_path: pathlib.Path, real_url: str) -> dict[str, Any]:
+    """How a script runs: with all programs, in a session of its own, in a fresh folder."""
+    path = f"{pathlib.Path(program()).parent}:{os.environ['PATH']}"
+    environment = {"AGENTBUS_URL": real_url, "LOGNAME": "you", "PATH": path}
+    return {
+        "env": Shell(tmp_path / "home", environment).environment,
+        "cwd": tmp_path,
+        "start_new_session": True,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
+
+
+HELD = "mkfifo up; agentbus hold building -- sh -c 'echo >up; exec sleep 600' & read -r _ <up;"
+SENDS = "sh -c 'echo >up; read -r _ <go; echo sent'"
+WORKS = f"""
+mkfifo up go; agentbus publish mail x >id; agentbus work mail -- {SENDS} >log & read -r _ <up;"""
+
+
+@pytest.mark.parametrize("begun", [list, forking_session], ids=["started", "forked"])
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        ("echo make | agentbus jot how - >log && agentbus recall how", "make"),
+        ("cd /; agentbus hold building -- pwd; agentbus recall none; echo $?", "/\n5\n"),
+        ("LC_ALL=C agentbus recall none; echo $?", "5\n"),
+        ("agentbus hold building -- sh -c 'kill -9 $PPID'; echo $?", "137\n"),
+        (f"{HELD} kill $!; wait $!; echo $?", "143\n"),
+        # The pipe is closed when all have ended.
+        (f"{{ {HELD} kill -9 $!; wait $!; echo $?; }} | cat", "137\n"),
+        (f"trap '' HUP; {HELD} kill -HUP $!; kill $!; wait $!; echo $?", "143\n"),
+        (f"set -m; {HELD} kill -HUP -- -$!; wait $!; echo $?", "129\n"),
+        (f"{WORKS} kill $!; echo >go; wait $!; echo $?; agentbus result $(cat id)", "0\nsent\n"),
+    ],
+)
+def test_a_script_does_in_a_session_of_forks_as_in_another(typed, project, begun, script, printed):
+    typed["env"]["AGENTBUS_PROJECT"] = project
+
+    done = subprocess.run(begun(("bash", "-c", script)), **typed, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (0, printed)
+
+
+def test_all_commands_of_a_session_are_forks_and_have_its_name(typed):
+    script = """
+agentbus whoami | head -n 1
+python -c 'import os; print(os.getsid(0))'
+agentbus hold building -- sh -c 'tr "\\0" " " </proc/$PPID/cmdline; agentbus whoami | head -n 1'
+"""
+    words = forking_session(("bash", "-c", script))
+
+    done = subprocess.run(words, **typed, timeout=60, check=False)
+
+    outside, number, inside = done.stdout.splitlines()
+    assert f"~{number} " in outside
+    assert inside.endswith(outside)
+    assert ("-m tests.forking" in inside) is not NIGHTLY
+
+
+def test_a_session_that_is_killed_ends_all_that_was_typed_in_it(typed):
+    script = f"{HELD} echo held; wait"
+    with subprocess.Popen(forking_session(("bash", "-c", script)), **typed) as session:
+        assert session.stdout.readline() == "held\n"
+
+        os.killpg(session.pid, signal.SIGKILL)
+
+        assert closed(session.stdout)
