@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 
 from tests.servers import ROOT, Shell
 
@@ -75,9 +76,14 @@ def blocks(path: pathlib.Path) -> list[Block]:
 class Terminal:
     """A shell that is typed into, one command after the other."""
 
-    def __init__(self, environment: dict[str, str], place: pathlib.Path) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        place: pathlib.Path,
+        begin: Callable[[Iterable[str]], list[str]],
+    ) -> None:
         self._process = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"],
+            begin(["bash", "--noprofile", "--norc"]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

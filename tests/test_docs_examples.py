@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.forking import new_shell
+from tests.forking import forking_session, new_shell
 from tests.pages import NOT_RUN, PAGES, REDIS_CLI, ROOT, RUNNER, Terminal, blocks, named, run_python
 from tests.servers import Shell, program
 from tests.tiers import nightly
@@ -40,6 +40,8 @@ def runnable(path: pathlib.Path) -> bool:
 
 # Each takes as long as ten others; the shop has tests of its own.
 LONG = ("docs/tutorial/shop.md",)
+# Each change starts a Python for each command line on these, as readers do.
+STARTED = ("README.md", "docs/tutorial/first-ten-minutes.md")
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,7 @@ def test_the_examples_of_the_page_do_what_they_say(path, session, tmp_path):
     if "cp -r docs/examples" in path.read_text():
         # As a reader does in a checkout.
         (place / "docs").symlink_to(ROOT / "docs")
+    begin = list if named(path) in STARTED else forking_session
     terminals: dict[str, Terminal] = {}
     try:
         for block in blocks(path):
@@ -64,7 +67,7 @@ def test_the_examples_of_the_page_do_what_they_say(path, session, tmp_path):
             if block.language == "console":
                 which = next((mark for mark in block.marks if mark[:9] == "terminal="), "")
                 if which not in terminals:
-                    terminals[which] = Terminal(session.environment, place)
+                    terminals[which] = Terminal(session.environment, place, begin)
                 terminals[which].type(block.commands())
                 if "waits" not in block.marks:
                     terminals[which].settle()
