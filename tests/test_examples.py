@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.forking import forking_session
+from tests.profiles import NIGHTLY
 from tests.servers import Server, Shell, program, scrubbed
 from tests.tiers import nightly
 
@@ -55,7 +57,7 @@ def run(tmp_path: pathlib.Path, real_url: str, project: str) -> Script:
         home = tmp_path / "home"
         home.mkdir(exist_ok=True)
         return subprocess.run(
-            [str(word) for word in words],
+            forking_session(words),
             env=environment(home, **settings),
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
@@ -338,7 +340,12 @@ def tree(tmp_path: pathlib.Path, checkout: pathlib.Path) -> pathlib.Path:
     shutil.copy(checkout / "scripts/demo", root / "scripts/demo")
     (root / "scripts/setup").write_text('#!/bin/sh\n[ "$*" = none ]\n')
     (root / "scripts/setup").chmod(0o755)
-    (root / ".venv").symlink_to(pathlib.Path(program()).parent.parent)
+    (root / ".venv/bin").mkdir(parents=True)
+    ours = pathlib.Path(program()).parent.parent
+    for path in (ours / "pyvenv.cfg", ours / "lib", *(ours / "bin").iterdir()):
+        # The demo puts these before all others, also before an `agentbus` that forks.
+        if NIGHTLY or path.name != "agentbus":
+            (root / ".venv" / path.relative_to(ours)).symlink_to(path)
     shutil.copytree(checkout / "docs/examples", root / "docs/examples")
     return root
 
@@ -355,7 +362,7 @@ def start(tree: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[Start]:
         home = tmp_path / "user"
         home.mkdir(exist_ok=True)
         process = subprocess.Popen(
-            [tree / "scripts/demo"],
+            forking_session([tree / "scripts/demo"]),
             env={**scrubbed(dict(os.environ)), "HOME": str(home), **more},
             cwd="/",
             stdin=subprocess.DEVNULL,

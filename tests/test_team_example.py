@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.forking import forking_session
 from tests.servers import Server, Shell
 from tests.test_examples import environment, processes_that_know
 
@@ -25,7 +26,7 @@ def start(home: pathlib.Path, checkout: pathlib.Path, server: Server, **more: st
     """Start the team as a process group of its own, from another directory."""
     (home / "tmp").mkdir(parents=True)
     return subprocess.Popen(
-        ["sh", checkout / "docs/examples/team/run.sh"],
+        forking_session(["sh", checkout / "docs/examples/team/run.sh"]),
         env=environment(home, AGENTBUS_URL=server.url, TMPDIR=str(home / "tmp"), **more),
         cwd="/",
         stdin=subprocess.DEVNULL,
