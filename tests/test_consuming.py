@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import agentbus
@@ -290,3 +291,82 @@ def test_a_task_that_may_have_killed_its_worker_runs_alone_also_after_it_waited_
     assert (second.payload, alone) == (2, True)
     assert do(bus, heir.start_ordered([second])) == [1]
     assert do(bus, heir.begin(second)) == 2
+
+
+# -- the visibility of the holder --
+
+
+def holder(bus: agentbus.Bus, name: str, visibility: float) -> QueueConsumer:
+    made = QueueConsumer(bus.scope, "mail", "default", name, visibility=visibility)
+    bus._run("work", made.prepare())
+    return made
+
+
+def test_a_task_is_held_for_the_visibility_of_its_holder_not_for_that_of_others(
+    bus: agentbus.Bus,
+) -> None:
+    slow, quick = holder(bus, "slow", 60.0), holder(bus, "quick", 0.001)
+    taken(bus, slow, 1)
+
+    assert do(bus, quick.reclaim("normal", 0.0, "-", 10)) == ("", 0, 0)
+
+
+def test_a_task_is_reclaimed_after_a_short_visibility_by_those_with_a_longer_one(
+    bus: agentbus.Bus,
+) -> None:
+    slow, quick = holder(bus, "slow", 60.0), holder(bus, "quick", 0.001)
+    taken(bus, quick, 1)
+
+    while do(bus, slow.reclaim("normal", 60.0, "-", 10)) != ("", 1, 0):
+        pass
+
+
+def test_pages_of_tasks_that_are_held_for_long_hide_no_lost_task(bus: agentbus.Bus) -> None:
+    slow, quick = holder(bus, "slow", 60.0), holder(bus, "quick", 0.001)
+    taken(bus, slow, 4)
+    taken(bus, quick, 1)
+    start, number = "-", 0
+
+    while not number:
+        start, number, _ = do(bus, slow.reclaim("normal", 60.0, start or "-", 2))
+
+    assert number == 1
+
+
+def test_a_fetched_task_is_held_for_the_longest_visibility_that_was_asked_for(
+    bus: agentbus.Bus,
+) -> None:
+    queue, quick = bus.queue("mail"), holder(bus, "quick", 0.001)
+    queue.publish_many(range(2))
+    queue.fetch(visibility=60.0)
+    queue.fetch(visibility=0.001)
+
+    assert do(bus, quick.reclaim("normal", 0.0, "-", 10)) == ("", 0, 0)
+
+
+def test_a_worker_leaves_the_tasks_of_one_with_a_longer_visibility_to_it(bus: agentbus.Bus) -> None:
+    queue, release, runs = bus.queue("mail"), threading.Event(), []
+    queue.publish("slow")
+    began = threading.Event()
+
+    def slowly(_: agentbus.Delivery) -> None:
+        runs.append("slow")
+        began.set()
+        release.wait(60)
+
+    patient = bus.subscribe("mail", slowly, visibility=60.0, count=1)
+    thread = threading.Thread(target=patient.run)
+    thread.start()
+    began.wait(60)
+
+    # By the end of the drain the other worker has looked for lost tasks many times.
+    def quickly(delivery: agentbus.Delivery) -> None:
+        runs.append(delivery.payload)
+        if delivery.payload == 19:
+            release.set()
+
+    queue.publish_many(range(20))
+    bus.subscribe("mail", quickly, visibility=0.01, drain=True).run()
+    thread.join()
+
+    assert runs == ["slow", *range(20)]

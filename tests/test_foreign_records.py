@@ -28,6 +28,7 @@ RECORDS = [
     *("queues", "metrics", "stats:mail:default", "quarantined", "triggers", "tidied:results"),
     *("stats:mail", "attempts:mail:cancelled"),
     *("after", "after:mail", "after:mail:of", "positions:mail", "readers:mail"),
+    "positions:mail:default",
 ]
 VALUES = {
     "string": ("SET", "x"),
@@ -43,6 +44,7 @@ HASHES = {
     "quarantined",
     "after",
     "positions:mail",
+    "positions:mail:default",
     "readers:mail",
     "sessions",
 }

@@ -229,6 +229,19 @@ def test_notes_on_what_is_gone_are_forgotten(bus: agentbus.Bus) -> None:
     assert tidy(bus).leftovers == 0
 
 
+def test_the_visibility_of_a_consumer_is_forgotten_with_it(bus: agentbus.Bus) -> None:
+    key = bus.scope.keys.visibilities("mail", "default")
+    bus.queue("mail").publish(1)
+    bus.queue("mail").fetch(visibility=60)
+    (present,) = ask(bus, "HKEYS", key)
+    ask(bus, "HSET", key, "gone", "60000")
+
+    assert tidy(bus, dry_run=True).leftovers == 1
+    tidy(bus)
+
+    assert ask(bus, "HGETALL", key) == [present, b"60000"]
+
+
 def test_a_queue_that_is_gone_is_forgotten(bus: agentbus.Bus, project: str) -> None:
     bus.queue("mail").publish(1)
     bus.queue("gone").publish(1)

@@ -138,6 +138,7 @@ def _all_of(scope: Scope, queue: str) -> Op[tuple[list[str], list[Key]]]:
 def _all_of_group(scope: Scope, queue: str, group: str) -> list[Key]:
     keys = scope.keys
     owned: list[Key] = [keys.worked(queue, group), *keys.limits(queue, group)]
+    owned.append(keys.visibilities(queue, group))
     for priority in STREAMS:
         owned += (keys.attempts(queue, group, priority), keys.retries(queue, group, priority))
     return owned

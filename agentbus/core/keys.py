@@ -245,6 +245,10 @@ class Keys:
         """`<P>:positions:<queue>`, hash: group and priority → id up to which the group is done."""
         return f"{self.project}:positions:{escape(queue)}"
 
+    def visibilities(self, queue: str, group: str) -> str:
+        """`<P>:positions:<queue>:<group>`, hash: consumer → ms without a heartbeat until it loses tasks."""
+        return f"{self.positions(queue)}:{escape(group)}"
+
     def seen(self, queue: str, key: str) -> str:
         """`<P>:seen:<queue>:<key>`, string: the id of the task published with this dedup key."""
         return f"{self.project}:seen:{escape(queue)}:{escape(key)}"

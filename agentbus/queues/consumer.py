@@ -40,11 +40,16 @@ class QueueConsumer(Turns):
     def prepare(self, *, tail: bool = False) -> Op[None]:
         """Create the group where it is missing, at its last recorded position or at the oldest task.
 
-        With `tail`, a new group starts after the newest tasks.
+        With `tail`, a new group starts after the newest tasks. Also records this consumer's visibility, by
+        which others judge whether it has lost its tasks.
         """
         keys, fields = self._positions()
+        visible = "" if self.visibility is None else round(self.visibility * 1000)
         yield Script(
-            "create_groups", keys, (self.group, "tail" if tail else "", *fields), writes=tail
+            "create_groups",
+            (*keys, self._visibilities),
+            (self.group, "tail" if tail else "", self.consumer, visible, *fields),
+            writes=tail,
         )
 
     def record_positions(self) -> Op[None]:
@@ -56,6 +61,10 @@ class QueueConsumer(Turns):
         streams = (self.streams[priority] for priority in PRIORITIES)
         keys = (self.scope.keys.positions(self.queue), *streams)
         return keys, tuple(f"{names.escape(self.group)}:{priority}" for priority in PRIORITIES)
+
+    @property
+    def _visibilities(self) -> str:
+        return self.scope.keys.visibilities(self.queue, self.group)
 
     def finish_many(self, priority: str, done: Sequence[FinishedRun]) -> Op[int]:
         """Acknowledge tasks of a priority with their results, entries ascending, all redelivered or none.
@@ -174,15 +183,16 @@ class QueueConsumer(Turns):
     def reclaim(
         self, priority: str, idle: float, start: str, count: int, *, own: bool = False
     ) -> Op[tuple[str, int, int]]:
-        """Put aside tasks without a heartbeat for `idle` seconds; this consumer's own only with `own`.
+        """Put aside tasks without a heartbeat for the visibility of the consumer that holds them.
 
-        They are due at once, as suspects, for any worker. Returns the id to continue from ('' at the end),
-        how many were put aside, and how many had been trimmed.
+        Where that is not recorded, `idle` seconds count. This consumer's own tasks are included only with
+        `own`. They are due at once, as suspects, for any worker. Returns the id to continue from ('' at the
+        end), how many were put aside, and how many had been trimmed.
         """
         keys = (
             *(self.streams[priority], self.letters, self.stats, self.attempts(priority)),
             *(self.awaited, self.scope.keys.settled, self.retries(priority)),
-            *(self.scope.keys.bell(self.queue), *self._log_key),
+            *(self.scope.keys.bell(self.queue), self._visibilities, *self._log_key),
         )
         spared = ASIDE if own else self.consumer
         step = self._script(

@@ -27,7 +27,7 @@ from agentbus.queues.limiting import release_rest
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.retry_stream import move_aside
 from agentbus.store.failures import WrongType, or_empty
-from agentbus.store.scan import members, queues
+from agentbus.store.scan import hash_fields, members, queues
 from agentbus.store.steps import Batch, Command, Script, one_step
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 DEAD_AFTER = 3600.0
 _EVERY, _LEFTOVERS_EVERY = 60.0, 3600.0
 # Limits of one script.
-_TRIMMED, _LOOKED_AT, _SWEPT = 10_000, 200, 100
+_TRIMMED, _LOOKED_AT, _SWEPT, _RECORDED = 10_000, 200, 100, 10_000
 # The limit of one call of the chore, so that it does not delay others.
 _STEPS = 50
 
@@ -245,6 +245,8 @@ class _Tidying:
         if self._leftovers:
             forgotten += yield from self._delete_cancel_marks(queue)
             forgotten += yield from self._delete_moves(queue)
+            for group in sorted(group_names(streams)):
+                forgotten += yield from self._delete_visibilities(queue, group)
         for name, group in sorted(boxes - self._boxes):
             forgotten += yield from self._letters(name, group)
         self._boxes |= boxes
@@ -278,6 +280,28 @@ class _Tidying:
             cursor = text(onwards)
             if cursor == "0":
                 return total
+
+    def _delete_visibilities(self, queue: str, group: str) -> Number:
+        """Delete the recorded visibilities of consumers that are neither in the group nor registered."""
+        keys = self._scope.keys
+        key = keys.visibilities(queue, group)
+        recorded = sorted((yield from or_empty(hash_fields(key, _RECORDED), {})))
+        if not recorded:
+            return 0
+        streams = [keys.queue(queue, priority) for priority in STREAMS]
+        consumers = yield Batch([("XINFO", "CONSUMERS", stream, group) for stream in streams])
+        present = {
+            consumer[1] for reply in consumers if isinstance(reply, list) for consumer in reply
+        }
+        beats = yield Batch([("ZSCORE", keys.beats, consumer) for consumer in recorded])
+        gone = [
+            consumer
+            for consumer, beat in zip(recorded, beats, strict=True)
+            if beat is None and consumer not in present
+        ]
+        if gone and not self._dry_run:
+            yield Command("HDEL", key, *gone)
+        return len(gone)
 
     def _unpin(self, queue: str, group: str, priority: str) -> Op[None]:
         """Move tasks put aside that keep many others, for those that publish without the right to do it."""

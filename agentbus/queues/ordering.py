@@ -40,11 +40,14 @@ class Ordering:
         kept: float = RESULT_KEPT,
         letters_of: str | None = None,
         recorded: int = 0,
+        visibility: float | None = None,
     ) -> None:
         self.scope = scope
         self.queue = names.name("queue", queue)
         self.group = names.name("group", group)
         self.consumer = consumer
+        # After this many seconds without a heartbeat of this consumer, others may reclaim its tasks.
+        self.visibility = visibility
         # True if the group is missing, and must be created again.
         self.missing = False
         # True if an answer with tasks may have been lost, so that it holds some without knowing.

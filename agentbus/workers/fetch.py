@@ -66,6 +66,8 @@ class Here:
         # With one name for a bus and process, calls do not leave consumers behind.
         self.name = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
         self.due_at: dict[tuple[str, str], float] = {}
+        # The longest visibility of a fetch, by queue and group.
+        self.visible: dict[tuple[str, str], float] = {}
         self.tallies: dict[tuple[str, str], FetchTally] = {}
 
     def tally(self, scope: Scope, queue: str, group: str) -> FetchTally:
@@ -114,7 +116,9 @@ def fetch(
         "letters_of": policy.dead_letters,
         "recorded": policy.record_attempts,
     }
-    consumer = QueueConsumer(scope, queue, group, known.name, **of)
+    # Tasks that an earlier call took may be held for longer.
+    held = known.visible[queue, group] = max(visible, known.visible.get((queue, group), 0.0))
+    consumer = QueueConsumer(scope, queue, group, known.name, visibility=held, **of)
     tally = known.tally(scope, queue, group)
     # A group that this process has used is not new, even if the server has lost it.
     tail = tail and (queue, group) not in known.due_at

@@ -108,6 +108,7 @@ class AnyWorker:
             kept=policy.results,
             letters_of=policy.dead_letters,
             recorded=policy.record_attempts,
+            visibility=visibility,
         )
         self.tally = Tally(scope, queue, group, self.name)
         self._acker = Acker(

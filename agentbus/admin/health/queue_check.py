@@ -9,7 +9,7 @@ from agentbus.admin import letter_counts
 from agentbus.admin.health.findings import HealthFinding, above, span, things
 from agentbus.admin.survey import HEARD, live
 from agentbus.core.shell_command import command, typed
-from agentbus.core.stream import position, text
+from agentbus.core.stream import fields, is_number, position, text
 from agentbus.queues.ids import ASIDE, PRIORITIES, taker
 from agentbus.queues.state import due_at
 
@@ -52,6 +52,7 @@ class QueueCheck:
         self._letters: dict[str, list[int]] = {}
         self._retries: dict[str, list[int]] = {}
         self._idle: dict[str, list[int]] = {}
+        self._visible: dict[str, int] = {}
         self._first: dict[str, list[int]] = {}
 
     def ask_letters(self, requests: Requests, where: str, boxes: Iterable[str]) -> None:
@@ -76,6 +77,8 @@ class QueueCheck:
                     for priority in self._survey.groups[group.group]
                 ]
             if self._may_be_idle(group):
+                visibilities = keys.visibilities(self.queue, group.group)
+                self._visible[group.group] = requests.put("HGETALL", visibilities)
                 self._idle[group.group] = list(self._request_idle(group))
         for priority in PRIORITIES:
             if self._survey.lengths[priority] >= self._policy.bound:
@@ -272,12 +275,18 @@ class QueueCheck:
             )
 
     def _idle_tasks(self, group: Group) -> Iterator[HealthFinding]:
+        if group.group not in self._visible:
+            return
+        recorded = fields(self._requests.rows(self._visible[group.group]))
+        visible = {name: int(ms) for name, ms in recorded.items() if is_number(ms)}
         held = [
             (int(row[2]) / 1000, text(row[1]))
-            for at in self._idle.get(group.group, ())
+            for at in self._idle[group.group]
             for row in self._requests.rows(at)
             # One that is held by hand sends no heartbeats, and is due when its visibility ends.
-            if text(row[1]) != ASIDE and taker(text(row[1])) is None
+            if text(row[1]) != ASIDE
+            and taker(text(row[1])) is None
+            and int(row[2]) > visible.get(text(row[1]), 0)
         ]
         if not held:
             return

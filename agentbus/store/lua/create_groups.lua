@@ -1,13 +1,16 @@
 #!lua flags=allow-oom
 -- Creates a group where it is missing: where it was, or a new one at the oldest or, with 'tail', after the newest entry.
--- KEYS: positions, then the streams
--- ARGV: group, 'tail' or '', then for each stream its field among the positions
+-- Records the visibility of a consumer of the group.
+-- KEYS: positions, then the streams, then the visibilities of the group's consumers
+-- ARGV: group, 'tail' or '', consumer, its visibility in ms ('': none is recorded), then for each stream its field
+--       among the positions
 -- Returns: how many groups were created
 --@include ids
 --@include replace
 local made, known, new = 0, {}, ARGV[2] == 'tail'
 local missing, last = {}, {}
-for i = 2, #KEYS do
+if ARGV[4] ~= '' then replace(KEYS[#KEYS], 'HSET', ARGV[3], ARGV[4]) end
+for i = 2, #KEYS - 1 do
   local stream, there = KEYS[i], false
   last[i] = '0-0'
   if redis.call('EXISTS', stream) == 1 then
@@ -20,18 +23,18 @@ for i = 2, #KEYS do
     end
   end
   missing[i] = not there
-  known[i] = replace(KEYS[1], 'HGET', ARGV[i + 1])
+  known[i] = replace(KEYS[1], 'HGET', ARGV[i + 3])
   -- A group that is in any of the streams, or was, is not a new one.
   new = new and not (there or known[i])
 end
-for i = 2, #KEYS do
+for i = 2, #KEYS - 1 do
   if missing[i] then
     local from = known[i]
     -- After a server went back in time, these ids are of other entries; another program may have written anything.
     if not from or not is_id(from) or newer(from, last[i]) then from = '0' end
     if new then
       from = last[i]
-      redis.call('HSET', KEYS[1], ARGV[i + 1], from)
+      redis.call('HSET', KEYS[1], ARGV[i + 3], from)
     end
     redis.call('XGROUP', 'CREATE', KEYS[i], ARGV[1], from, 'MKSTREAM')
     made = made + 1
