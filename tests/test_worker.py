@@ -468,3 +468,36 @@ def test_everything_accepted_from_a_fast_publisher_is_done(
     # Those that the first worker gave back unbegun may come after some that it never took.
     assert sorted(got) == accepted
     assert len(accepted) + refused == 2000
+
+
+@on_one_store
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_worker_in_a_running_event_loop_runs_coroutines(bus: agentbus.Bus, batch: bool) -> None:
+    bus.queue("mail").publish_many(range(3))
+    ran: list[Any] = []
+
+    async def handler(delivery: Any) -> None:
+        await asyncio.sleep(0)
+        ran.extend(delivery if batch else [delivery])
+
+    async def cell() -> int:
+        return drain(bus, handler, batch=batch)
+
+    assert asyncio.run(cell()) == 3
+    assert len(ran) == 3
+
+
+@on_one_store
+def test_a_function_that_returns_a_coroutine_runs_in_a_running_event_loop(
+    bus: agentbus.Bus,
+) -> None:
+    bus.queue("mail").publish_many(range(3))
+
+    async def answer() -> str:
+        return "done"
+
+    async def cell() -> int:
+        return drain(bus, lambda _: answer(), attempts=1)
+
+    assert asyncio.run(cell()) == 3
+    assert list(bus.queue("mail").dead_letters()) == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable, Container, Coroutine
 from functools import partial
@@ -324,17 +325,27 @@ class Batches(_Executor):
 
 
 class Finish:
-    """Runs an awaitable from a synchronous thread, in its own event loop or in a running one."""
+    """Runs an awaitable from a synchronous thread, in its own event loop or in a running one.
+
+    If a loop runs in that very thread, as in a notebook, its own one runs in another thread.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, *, keep: bool) -> None:
         self.shared = loop
         self._keep = keep
         self._own: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def __call__(
         self, awaitable: Awaitable[Any], interrupted: Callable[[BaseException], None] | None = None
     ) -> Any:
         """Return the awaitable's result; an interrupt cancels it and is passed to `interrupted`."""
+        if self.shared is None and asyncio._get_running_loop() is not None:
+            self.shared = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self.shared.run_forever, name="agentbus-handlers", daemon=True
+            )
+            self._thread.start()
         if self.shared is not None:
             return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.shared).result()
         if not self._keep:
@@ -354,6 +365,12 @@ class Finish:
 
     def close(self) -> None:
         """Close its own event loop, if it has one."""
+        if self._thread is not None and self.shared is not None:
+            asyncio.run_coroutine_threadsafe(self.shared.shutdown_asyncgens(), self.shared).result()
+            self.shared.call_soon_threadsafe(self.shared.stop)
+            self._thread.join()
+            self.shared.close()
+            self.shared = self._thread = None
         if self._own is not None and not self._own.is_closed():
             self._own.run_until_complete(self._own.shutdown_asyncgens())
             self._own.close()
