@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -500,4 +501,32 @@ def test_a_function_that_returns_a_coroutine_runs_in_a_running_event_loop(
         return drain(bus, lambda _: answer(), attempts=1)
 
     assert asyncio.run(cell()) == 3
+    assert list(bus.queue("mail").dead_letters()) == []
+
+
+@on_one_store
+@pytest.mark.parametrize(
+    ("ending", "code"), [("raise SystemExit(0)", 0), ("raise ValueError", 1), ("pass", 0)], ids=str
+)
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_child_that_a_handler_forks_settles_no_task(
+    bus: agentbus.Bus, ending: str, code: int, concurrency: int
+) -> None:
+    # given a handler whose child comes back from it, beside tasks that wait in the same batch
+    tasks = bus.queue("mail").publish_many(range(4))
+    ended: list[int] = []
+
+    def handler(delivery: Delivery) -> int:
+        if delivery.payload == 1:
+            child = os.fork()
+            if child == 0:
+                exec(ending)
+                return 0
+            ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return int(delivery.payload)
+
+    assert drain(bus, handler, attempts=1, concurrency=concurrency) == 4
+
+    assert ended == [code]
+    assert [bus.result(task) for task in tasks] == [0, 1, 2, 3]
     assert list(bus.queue("mail").dead_letters()) == []

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -37,15 +40,44 @@ _READ_AT_ONCE = 1000
 
 
 class Halt:
-    """Flags that let no task start: the worker stops, or is paused. Read before each task."""
+    """Flags that let no task start: the worker stops, or is paused. Read before each task.
 
-    __slots__ = ("paused", "stopped")
+    If a handler forks its process, the child's flags stop it: only the parent is the worker.
+    """
+
+    __slots__ = ("forked", "paused", "stopped")
 
     def __init__(self) -> None:
-        self.stopped = self.paused = False
+        self.stopped = self.paused = self.forked = False
 
     def __call__(self) -> bool:
         return self.stopped or self.paused
+
+    def leave_child(self, error: object) -> None:
+        """End this process if it is a child that a handler forked, as Python ends after its code."""
+        if not self.forked:
+            return
+        code = 0 if error is None else 1
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif isinstance(error, BaseException):
+            traceback.print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+# The flags of the workers that run in this process.
+RUNNING: set[Halt] = set()
+
+
+def _stop_in_child() -> None:
+    for halt in RUNNING:
+        halt.stopped = halt.forked = True
+
+
+os.register_at_fork(after_in_child=_stop_in_child)
 
 
 class Gate:
@@ -78,7 +110,7 @@ class Gate:
         self._figures = figures
         self._cancel = cancel
         self._beating = threading.Lock()
-        self._halt = halt or Halt()
+        self.halt = halt or Halt()
         self._taking = False
         self._said = ""
         # A signal handler may call `put` during `get` in the same thread, which this class allows.
@@ -87,7 +119,7 @@ class Gate:
     @property
     def held(self) -> bool:
         """True if the worker is paused."""
-        return self._halt.paused
+        return self.halt.paused
 
     @property
     def state(self) -> str:
@@ -108,7 +140,7 @@ class Gate:
             self._said = state
             self.reason = orders.reason
             freed = self.held and not orders.paused
-            self._halt.paused = orders.paused
+            self.halt.paused = orders.paused
         if orders.cancelled:
             self._cancel(orders.cancelled)
         if orders.stop and not self.stopping():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.workers.executors import Wrap
     from agentbus.workers.heartbeat import Renewal
+    from agentbus.workers.pause import Halt
 
 
 class Pool:
@@ -33,7 +34,7 @@ class Pool:
         executor: Inline | Coroutines,
         concurrency: int,
         wrap: Wrap,
-        stopping: Callable[[], bool],
+        stopping: Halt,
         report: Callable[[TaskOutcome | Taken, float], None],
         renewal: Renewal,
         loop: asyncio.AbstractEventLoop | None,
@@ -118,6 +119,8 @@ class Pool:
                     self._report(TaskOutcome(task, begun=False), 0.0)
                     continue
                 outcome = executor.run_one(task, self._wrap, began)
+                if self._stopping.forked:
+                    self._stopping.leave_child(getattr(outcome, "error", None))
                 self._report(outcome, clock() - began)
 
     def _caught_up(self, now: float) -> bool:
@@ -164,6 +167,7 @@ class Pool:
                     sure or await asyncio.to_thread(self._caught_up, began)
                 ):
                     outcome = await self._executor.run_one(task, self._wrap, began)
+            self._stopping.leave_child(getattr(outcome, "error", None))
             self._report(outcome, time.monotonic() - began)
             if not self._threads and self._executor.interrupted is not None:
                 # An interrupt in the caller's loop is raised there.

@@ -239,7 +239,7 @@ class Serial(Loop):
         batch = self._running = TaskBatch(tasks, self._look, self._look_every, order)
         try:
             self._renewal.catch_up(batch.began)
-            self.executor(batch, self._wrap)
+            self._execute(batch)
         finally:
             with self._settling:
                 self._running, self._ran = None, batch
@@ -252,6 +252,12 @@ class Serial(Loop):
             self._resize(len(tasks), mean, now - batch.began)
         # Some are left if the worker was stopped.
         return _RanBatch(batch, now - batch.counted, batch.whole())
+
+    def _execute(self, batch: TaskBatch) -> None:
+        self.executor(batch, self._wrap)
+        if self._gate.halt.forked:
+            last = batch.outcomes[-1] if batch.outcomes else None
+            self._gate.halt.leave_child(getattr(last, "error", None))
 
     def _resize(self, number: int, mean: float, took: float) -> None:
         """Choose the size of the next batch, after one of `number` tasks."""
@@ -377,7 +383,7 @@ class Serial(Loop):
             began = self._alone_since = time.monotonic()
             batch = TaskBatch([task], self._look, float("inf"))
             try:
-                self.executor(batch, self._wrap)
+                self._execute(batch)
             finally:
                 with self._settling:
                     self._alone_since = None

@@ -35,7 +35,7 @@ from agentbus.workers.heartbeat import Chore, Heartbeat, Renewal
 from agentbus.workers.loop import Drain
 from agentbus.workers.metrics import Tally
 from agentbus.workers.middleware import around
-from agentbus.workers.pause import Gate, Halt, Idle, Leave
+from agentbus.workers.pause import RUNNING, Gate, Halt, Idle, Leave
 from agentbus.workers.pool import Pool
 from agentbus.workers.reclaim import Reclaimer, seconds
 from agentbus.workers.registry import WorkerRegistration
@@ -257,6 +257,7 @@ class AnyWorker:
         self._loop.idle = self._idle
         self._do(self._fetcher.prepare())
         heartbeat.start()
+        RUNNING.add(self._halt)
         try:
             if self._drain is not None:
                 self._drain.start(self._do)
@@ -277,6 +278,7 @@ class AnyWorker:
             self._consumer.doubtful = True
             raise
         finally:
+            RUNNING.discard(self._halt)
             self.stop()
             self._end(heartbeat)
             if self._drain is not None:
@@ -318,7 +320,11 @@ class AnyWorker:
             return 0
         self._do(self._consumer.promote())
         self._fetcher.look_again()
-        return self._loop.turn(wait) + self._loop.settle()
+        RUNNING.add(self._halt)
+        try:
+            return self._loop.turn(wait) + self._loop.settle()
+        finally:
+            RUNNING.discard(self._halt)
 
     def _close(self) -> None:
         self.stop()
