@@ -57,6 +57,8 @@ def main() -> NoReturn:
     """Run the command line of this process and end it."""
     sys.unraisablehook = _interrupt_again
     _fill_descriptors()
+    if sys.getfilesystemencoding() != "utf-8":
+        sys.argv = list(map(_as_utf8, sys.argv))
     if sys.argv[1:2] == ["hook"]:
         # At every turn and tool of an agent: without what other verbs need.
         from agentbus.agents import hook
@@ -78,6 +80,14 @@ def main() -> NoReturn:
     if scratch := sys.modules.get("agentbus.pipeline.spark.scratch"):
         scratch.clear()
     os._exit(code)
+
+
+def _as_utf8(word: str) -> str:
+    """Return an argument that is UTF-8, though the locale has another encoding, as that text."""
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeDecodeError:
+        return word
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:

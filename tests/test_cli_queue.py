@@ -72,6 +72,23 @@ def test_what_is_json_is_sent_as_json_and_the_rest_as_text(shell, queue, typed, 
     assert payloads(queue) == [sent]
 
 
+def test_an_argument_in_utf_8_is_taken_where_the_locale_has_another_encoding(shell, queue):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+    assert shell.run("publish", "mail", "grüße", env=ascii_only).returncode == 0
+
+    assert payloads(queue) == ["grüße"]
+
+
+def test_an_argument_that_is_not_utf_8_is_refused_as_such(shell):
+    refused = shell.run("publish", "mail", "gr\udcfc")
+
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "agentbus: the payload holds text that is not UTF-8\nhint: encode it as UTF-8\n"
+    )
+
+
 @pytest.mark.parametrize("typed", ["{bad", "NaN", "1e400", "12345678901234567890123"])
 def test_a_payload_that_only_begins_like_json_has_to_be_called_text(shell, queue, typed):
     refused = shell.run("publish", "mail", typed)

@@ -96,6 +96,10 @@ def encode(payload: object, limit: int) -> bytes:
         # Dataclasses and subclasses of str could hide a NUL or a NaN from the checks below.
         data = orjson.dumps(payload, None, _PLAIN)
     except TypeError as error:
+        if "UTF-8" in str(error):
+            raise InvalidPayload(
+                "the payload holds text that is not UTF-8", hint="encode it as UTF-8"
+            ) from None
         raise InvalidPayload(
             f"the payload cannot be sent as JSON ({error})",
             hint="send plain data: dicts with text keys, lists, text, numbers, true, false, null",
