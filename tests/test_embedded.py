@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import stat
+import tempfile
 import uuid
 from collections.abc import Iterator
 
@@ -255,3 +256,17 @@ def test_a_home_with_a_long_path_has_its_socket_elsewhere(far_shell):
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert pathlib.Path(str(found["directory"])).is_relative_to(far_shell.home)
     assert embedded.heard(far_shell) == ["hi"]
+
+
+@pytest.mark.parametrize("first", ["long", "short"])
+def test_a_home_has_one_server_by_all_its_names(far_shell, first):
+    # given a home whose path is too long for a socket, and a link to it, which is not
+    with tempfile.TemporaryDirectory(prefix="ab-") as folder:
+        link = pathlib.Path(folder, "home")
+        link.symlink_to(far_shell.home)
+        names = {"long": {}, "short": {"HOME": str(link)}}
+        second = "short" if first == "long" else "long"
+
+        far_shell.ok("speak", "hi", env=names[first])
+
+        assert "hi" in far_shell.ok("overhear", env=names[second])

@@ -350,8 +350,8 @@ def cache_directory() -> str:
 
 
 def server_directory() -> str:
-    """Return the embedded server's directory, which need not exist yet."""
-    return os.path.join(state_directory(), "server")
+    """Return the embedded server's directory, which need not exist yet, by its one name without links."""
+    return os.path.realpath(os.path.join(state_directory(), "server"))
 
 
 def socket_path() -> str:
