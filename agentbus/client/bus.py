@@ -17,6 +17,7 @@ from agentbus.client.subscriptions import Subscriptions
 from agentbus.client.worker_verbs import WorkerVerbs
 from agentbus.coordination import flags, notes, overhear, speak, wait, waiters
 from agentbus.coordination.hold import Holding
+from agentbus.core import greenlets
 from agentbus.core.settings import Settings, resolve
 from agentbus.queues.runner import Runner
 from agentbus.store import scan
@@ -340,11 +341,17 @@ class Bus(Subscriptions, Verbs, Blocking):
 
     def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
         if isinstance(op, Patient):
+            self._check_wait(name, op)
             return self.runner.run(op.op, verb=name, patience=op.seconds)
         return self.runner.run(op, verb=name)
 
     def _iterate(self, name: str, op: Patient[Any]) -> Iterator[Any]:
+        self._check_wait(name, op)
         return self.runner.iterate(op.op, op.seconds)
+
+    def _check_wait(self, name: str, op: Patient[Any]) -> None:
+        if op.seconds:
+            greenlets.check(f"to wait in '{name.strip('_')}'")
 
 
 def connect(

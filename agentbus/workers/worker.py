@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentbus.core import names
+from agentbus.core import greenlets, names
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.core.stream import text
@@ -238,6 +238,7 @@ class AnyWorker:
             self._heartbeat.interrupt()
 
     def _work(self) -> int:
+        greenlets.check("a worker")
         heartbeat = self._heartbeat = Heartbeat(
             self._consumer,
             self._runner,
