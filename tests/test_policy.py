@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import ConfigError, InvalidName, NotFound, QueueFull, TaskBuried
-from agentbus.queues.policy import Policies, Policy, read
+from agentbus.queues.policy import _CHECKS, Policies, Policy, read
 from agentbus.retry import Backoff, Bury
 from agentbus.workers.registry import ALIVE
 from tests.conftest import Connect
@@ -327,7 +327,8 @@ def test_the_nearest_file_with_queues_counts_whole(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home" / ".config" / "agentbus").mkdir(parents=True)
-    make_repository(tmp_path / "repo")
+    git = make_repository(tmp_path / "repo")
+    (git / "config").write_text("[agentbus]\n\ttrust = true\n")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "repo")
     pathlib.Path(tmp_path / "home/.config/agentbus/config.yaml").write_text(
@@ -740,23 +741,37 @@ def test_clear_removes_dead_letters_of_any_name(shared: agentbus.Bus) -> None:
     assert shared.queue("failed").dead_letters() == []
 
 
-# -- a repository's own file --
+# -- the file of a repository that is not trusted --
+
+VALUES = {
+    "tier": "low",
+    "attempts": 7,
+    "backoff": {"first": 1, "longest": 60},
+    "visibility": "1h",
+    "bound": 5,
+    "on_full": "refuse",
+    "key_field": "type",
+    "window": "2d",
+    "results": 0,
+    "retention": 0,
+    "dead_letters": "elsewhere",
+    "record_attempts": 0,
+    "durable": "replica",
+    "min_replicas": 3,
+}
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"on_full": "trim"}, "'on_full' of the queue 'mail' is 'trim'"),
-        ({"attempts": 1001}, "'attempts' of the queue 'mail' is above 1,000"),
         ({"bound": 1_000_001}, "'bound' of the queue 'mail' is above 1,000,000"),
         ({"visibility": "25h"}, "'visibility' of the queue 'mail' is above 86,400"),
-        ({"window": "31d"}, "'window' of the queue 'mail' is above"),
-        ({"results": "31d"}, "'results' of the queue 'mail' is above"),
-        ({"retention": "31d"}, "'retention' of the queue 'mail' is above"),
+        ({"visibility": 1}, "'visibility' of the queue 'mail' is below 10"),
         ({"backoff": {"longest": "25h"}}, "'backoff.longest' of the queue 'mail' is above"),
     ],
 )
-def test_a_repositorys_file_has_no_tasks_dropped_and_keeps_within_bounds(
+def test_a_repository_that_is_not_trusted_keeps_within_bounds(
     settings: dict[str, Any], said: str
 ) -> None:
     assert Policies({"mail": settings}, "mine.yaml").policy_of("mail")
@@ -765,15 +780,19 @@ def test_a_repositorys_file_has_no_tasks_dropped_and_keeps_within_bounds(
         Policies({"mail": settings}, "theirs.yaml", nearby=True)
 
     assert said in str(refused.value)
-    assert "your own config file" in str(refused.value)
+    assert "git config agentbus.trust true" in str(refused.value)
 
 
-def test_a_repositorys_file_sets_what_is_within_bounds() -> None:
-    given = {"mail": {"on_full": "refuse", "attempts": 7, "visibility": "1h", "bound": 1_000_000}}
+@pytest.mark.parametrize("setting", _CHECKS)
+def test_a_repository_that_is_not_trusted_sets_only_what_loses_nothing(setting: str) -> None:
+    given = {"mail": {setting: VALUES[setting]}}
+    assert Policies(given, "mine.yaml").policy_of("mail")
 
-    found = Policies(given, "theirs.yaml", nearby=True).policy_of("mail")
-
-    assert (found.attempts, found.visibility, found.bound) == (7, 3600, 1_000_000)
+    if setting in {"tier", "backoff", "visibility", "bound", "on_full"}:
+        Policies(given, "theirs.yaml", nearby=True)
+    else:
+        with pytest.raises(ConfigError, match="is not trusted"):
+            Policies(given, "theirs.yaml", nearby=True)
 
 
 # -- the command line --
@@ -784,7 +803,9 @@ def policies(real_shell: Any) -> Callable[[dict[str, Any]], Any]:
     """Return a function that gives the shell a config file with these policies."""
 
     def _policies(queues: dict[str, Any]) -> Any:
-        (real_shell.home / ".agentbus.yaml").write_text(yaml.safe_dump({"queues": queues}))
+        own = real_shell.home / ".config/agentbus/config.yaml"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(yaml.safe_dump({"queues": queues}))
         return real_shell
 
     return _policies
@@ -807,12 +828,11 @@ def test_publish_follows_the_policy(policies: Any) -> None:
 
 def test_lines_are_trimmed_where_the_policy_says_so(policies: Any) -> None:
     shell = policies({"mail": {"bound": 2, "on_full": "trim"}})
-    own = {"AGENTBUS_CONFIG": str(shell.home / ".agentbus.yaml")}
 
-    ids = shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n4\n5\n", env=own).split()
+    ids = shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n4\n5\n").split()
 
     assert len(set(ids)) == 5
-    done = shell.ok("work", "mail", "--drain", "--json", "--", "true", env=own).splitlines()
+    done = shell.ok("work", "mail", "--drain", "--json", "--", "true").splitlines()
     assert [json.loads(line)["task_id"] for line in done] == ids[-2:]
 
 
@@ -849,7 +869,7 @@ def test_a_mistake_in_a_policy_is_two_lines(policies: Any, words: list[str]) -> 
     done = shell.run(*words)
 
     assert done.returncode == 2
-    place = f"{shell.home}/.agentbus.yaml:3"
+    place = f"{shell.home}/.config/agentbus/config.yaml:3"
     assert done.stderr.splitlines() == [
         f"agentbus: {place}: the key 'attemps' of the queue 'other' is unknown",
         "hint: did you mean 'attempts'?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ from agentbus.core import settings
 from agentbus.core.config_file import load
 from agentbus.core.names import repository_project
 from agentbus.errors import ConfigError, UsageError
+from agentbus.queues import policy
 from tests import profiles  # noqa: F401 (loads the profile)
 from tests.repositories import SOMEBODY, give_away, make_repository
 
@@ -163,9 +165,9 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[pathlib.Path], None]:
 
 
 @pytest.mark.parametrize("part", ["file", "link", "directory"])
-def test_a_file_of_another_users_is_refused(part, repository, tmp_path, stranger):
+def test_a_file_of_another_users_is_refused(part, repository, stranger):
     file = repository / ".agentbus.yaml"
-    theirs = {"file": file, "link": tmp_path / "theirs.yaml", "directory": repository}[part]
+    theirs = {"file": file, "link": repository / "theirs.yaml", "directory": repository}[part]
     if part == "link":
         file.symlink_to(theirs)
     file.write_text("project: theirs\n")
@@ -193,6 +195,15 @@ def test_a_repository_chooses_no_names_deadlines_logs_nor_where_anything_goes(te
         settings.resolve()
 
 
+@pytest.mark.parametrize("setting", [*settings.VARIABLES])
+def test_a_setting_counts_in_a_repositorys_file_only_if_it_is_listed(setting, repository):
+    (repository / ".agentbus.yaml").write_text(f"{setting}: x\n")
+
+    with contextlib.suppress(ConfigError):
+        load(str(repository / ".agentbus.yaml"), settings.IN_FILES, (), root=str(repository))
+        assert setting in {"project", "json", "queues", "health", "url", "lease.scope"}
+
+
 @pytest.mark.parametrize("said", [None, "false", "", "true", "on"])
 def test_a_repository_chooses_the_server_only_of_a_clone_that_is_trusted(said, repository):
     (repository / ".agentbus.yaml").write_text("url: redis://theirs\n")
@@ -206,6 +217,101 @@ def test_a_repository_chooses_the_server_only_of_a_clone_that_is_trusted(said, r
             settings.resolve()
         assert "git config agentbus.trust true" in str(refused.value)
         assert settings.resolve({"url": "redis://mine"}).url == "redis://mine"
+
+
+def test_the_user_may_trust_every_clone(repository):
+    (repository / ".agentbus.yaml").write_text("url: redis://theirs\n")
+    own = pathlib.Path(os.environ["HOME"], ".gitconfig")
+    own.write_text("[agentbus]\n\ttrust = true\n")
+
+    assert settings.resolve().url == "redis://theirs"
+
+    (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = false\n")
+    with pytest.raises(ConfigError, match="is not trusted"):
+        settings.resolve()
+
+
+@pytest.fixture
+def committed(repository, monkeypatch):
+    """A bare repository of committed files within a clone, whose config trusts it, with a config file."""
+    bare = repository / "docs" / "build"
+    for part in ("objects", "refs"):
+        (bare / part).mkdir(parents=True)
+    (bare / "HEAD").write_text("ref: refs/heads/main\n")
+    (bare / "config").write_text("[agentbus]\n\ttrust = true\n\tproject = payroll\n")
+    (bare / ".agentbus.yaml").write_text("url: redis://theirs\n")
+    monkeypatch.chdir(bare)
+    return bare
+
+
+@pytest.mark.parametrize("below", ["", "refs", "deeper"])
+def test_a_bare_repository_inside_a_clone_is_none(below, committed, repository, monkeypatch):
+    (committed / below).mkdir(exist_ok=True)
+    monkeypatch.chdir(committed / below)
+
+    assert settings.repository() == (str(repository), str(repository / ".git"))
+    with pytest.raises(ConfigError, match="is not trusted"):
+        settings.resolve()
+    (committed / ".agentbus.yaml").unlink()
+    assert settings.resolve().project == repository_project(str(repository))
+
+
+def test_the_trust_of_the_clone_covers_what_lies_inside_it(committed, repository):
+    (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
+
+    assert settings.resolve().url == "redis://theirs"
+
+
+def test_a_bare_repository_outside_of_work_trees_is_one(tmp_path, monkeypatch):
+    bare = tmp_path / "shop.git"
+    for part in ("objects", "refs", "hooks"):
+        (bare / part).mkdir(parents=True)
+    (bare / "HEAD").write_text("ref: refs/heads/main\n")
+    monkeypatch.chdir(bare / "hooks")
+
+    assert settings.repository() == (str(bare), str(bare))
+
+
+@pytest.mark.parametrize("target", ["../secret", ".git/config", "/etc/passwd"])
+def test_a_config_file_that_is_a_link_out_of_the_repository_is_not_read(target, repository):
+    (repository.parent / "secret").write_text("password: hunter2\n")
+    (repository / ".git" / "config").write_text("password: hunter2\n")
+    (repository / ".agentbus.yaml").symlink_to(target)
+
+    with pytest.raises(ConfigError, match="is a link to a file that does not belong") as refused:
+        settings.resolve()
+
+    assert "hunter2" not in str(refused.value)
+    assert "root:" not in str(refused.value)
+
+
+def test_a_config_file_may_be_a_link_within_the_repository(repository):
+    (repository / "shared.yaml").write_text("project: linked\n")
+    (repository / ".agentbus.yaml").symlink_to("shared.yaml")
+
+    assert settings.resolve().project == "linked"
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_the_users_own_policies_come_before_those_of_a_clone_that_is_not_trusted(
+    trusted, repository, user_file
+):
+    (repository / ".agentbus.yaml").write_text("queues: {mail: {bound: 1}}\n")
+    user_file.write_text("queues: {mail: {durable: replica}}\n")
+    if trusted:
+        (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
+
+    found = settings.resolve()
+
+    assert dict(found.queues) == {"mail": {"bound": 1} if trusted else {"durable": "replica"}}
+    assert found.nearby == []
+
+
+def test_a_trusted_clone_sets_any_policy(repository):
+    (repository / ".agentbus.yaml").write_text("queues: {mail: {key_field: id, on_full: trim}}\n")
+    (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
+
+    assert policy.read(settings.resolve()).policy_of("mail").key_field == "id"
 
 
 def test_outside_a_repository_no_file_nearby_chooses_the_server(tmp_path, monkeypatch):

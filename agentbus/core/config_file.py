@@ -15,18 +15,25 @@ MAX_BYTES = 64 * 1024
 
 
 def contents(
-    path: str, kind: str = "config file", *, hint: str, most: int = MAX_BYTES, ours: bool = False
+    path: str,
+    kind: str = "config file",
+    *,
+    hint: str,
+    most: int = MAX_BYTES,
+    root: str | None = None,
 ) -> bytes:
     """Return what is in a file of at most `most` bytes. Raises `ConfigError` where it cannot be read.
 
-    With `ours`, another user's file is refused, and a file in another user's directory.
+    With the `root` of its repository, another user's file is refused, a file in another user's directory,
+    and a link to a file that does not belong to the repository.
     """
     try:
         # A FIFO would keep us waiting for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            if ours:
+            if root is not None:
                 _check_owners(path, descriptor)
+                _check_link(path, root)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is not a file")
             data = file.read(most + 1)
@@ -38,19 +45,22 @@ def contents(
     return data
 
 
-def load(path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: bool = False) -> Map:
+def load(
+    path: str, anywhere: Sequence[str], in_own: Sequence[str], *, root: str | None = None
+) -> Map:
     """Return the settings in a config file; an empty file sets nothing.
 
-    Any file may set what `anywhere` lists. A file that was found `nearby` may not set what `in_own` lists,
-    and must belong to this user or to root, as must its directory.
+    Any file may set what `anywhere` lists. A file that was found nearby, in the repository at `root`, may
+    not set what `in_own` lists, and must belong to this user or to root, as must its directory.
     """
+    nearby = root is not None
     problems = Problems(path)
     hint = "correct its permissions, or name another config file"
-    data = contents(path, hint=hint, ours=nearby)
+    data = contents(path, hint=hint, root=root)
     known = anywhere if nearby else (*anywhere, *in_own)
-    root = yaml_reader.read(data, problems, typed=True)
-    if root is not None:
-        for key, _ in root.entries("'setting: value' lines"):
+    top = yaml_reader.read(data, problems, typed=True)
+    if top is not None:
+        for key, _ in top.entries("'setting: value' lines"):
             if key.value in in_own and key.value not in known:
                 key.add(
                     f"the key {shown(key.value)} is not allowed in a project's file",
@@ -58,9 +68,21 @@ def load(path: str, anywhere: Sequence[str], in_own: Sequence[str], *, nearby: b
                 )
             elif key.value not in known:
                 key.add(f"the key {shown(key.value)} is unknown", nearest(key.value, known))
-    if root is None or problems:
+    if top is None or problems:
         raise problems.error()
-    return root.value if isinstance(root.value, Map) else Map()
+    return top.value if isinstance(top.value, Map) else Map()
+
+
+def _check_link(path: str, root: str) -> None:
+    # An error quotes lines of the file, and a clone may hold a link to any file of the user's.
+    if not os.path.islink(path):
+        return
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+    if {"..", ".git"} & set(inside.split("/")):
+        raise ConfigError(
+            f"the config file {path!a} is a link to a file that does not belong to {root!a}",
+            hint="remove the link, or name a config file in AGENTBUS_CONFIG",
+        )
 
 
 def _check_owners(path: str, descriptor: int) -> None:

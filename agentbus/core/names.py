@@ -186,12 +186,15 @@ def repository_address(url: str) -> str:
         # For a remote helper, such as `ext::`: only that knows what it means.
         return url
     if is_url:
-        host, _, path = rest.partition("/")
+        # As for the programs that connect to it, a host ends at any of these, and a user before it, too.
+        host = rest.partition("/")[0].partition("?")[0].partition("#")[0]
+        path = rest[len(host) :].removeprefix("/")
         if "%" in path:
             from urllib.parse import unquote
 
             path = unquote(path, errors="surrogateescape")
-        if scheme.lower() == "file" and host in ("", "localhost"):
+        if scheme.lower() == "file":
+            # git takes no notice of the host.
             return _tidy(f"/{path}")
     elif "[" in first and "]:" in url:
         host, _, path = url.partition("]:")

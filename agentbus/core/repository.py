@@ -1,6 +1,7 @@
 """Finds the project of a git repository: by its configuration, the URL of `origin`, or its path.
 
-Git is not run. Of git's configuration only the repository's own file is read, without what it includes.
+Git is not run. Of git's configuration the repository's own file is read, without what it includes, and for
+`agentbus.trust` the user's own files, too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import stat
 
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import repository_address, repository_place, repository_project
+from agentbus.core.settings import git_config_files
 from agentbus.core.settings_check import ON, checked
 
 # As git sees it.
@@ -58,10 +60,20 @@ def branch(root: str) -> str | None:
     return named.removeprefix("refs/heads/") or None if named != head else head[:8] or None
 
 
+def is_trusted(common: str | None) -> bool:
+    """Return whether the user trusts the config file of a clone, by its git config or the user's own."""
+    if not common:
+        return False
+    for file in (f"{common}/config", *git_config_files()):
+        said = values(_config(file), "agentbus", "trust")
+        if said:
+            return said[-1].lower() in ON
+    return False
+
+
 def check_trust(path: str, common: str | None) -> None:
     """Raise `ConfigError` unless the user of a clone trusts its config file with the choice of a server."""
-    said = values(_config(f"{common}/config"), "agentbus", "trust") if common else []
-    if said and said[-1].lower() in ON:
+    if is_trusted(common):
         return
     raise ConfigError(
         f"the config file {path!a} chooses a server, and this clone is not trusted with that",

@@ -37,8 +37,7 @@ VARIABLES = {
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
     **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope", "hook.text"), ()),
 }
-# Any config file may set these; in a repository's own, `url` counts only for a clone that its user trusts.
-# No file chooses the log's path or the server's program.
+# Any config file may set these. No file chooses the log's path or the server's program.
 IN_FILES = ("project", "json", "queues", "health", "url", "lease.scope")
 # Only the user's own file, or one chosen by --config, may set these too: a repository must not choose
 # names, deadlines, logs, files to write to, nor what is sent to the network.
@@ -46,6 +45,9 @@ IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
     *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
 )
+# In the file of a repository that its user does not trust, the first is refused; the second counts within
+# bounds, and where the user's own file has none.
+_IF_TRUSTED = ("url", "queues")
 _NAMING = frozenset(("agent", "project"))
 # The variables of all other settings that a config file may have.
 _OTHERS = frozenset(
@@ -112,7 +114,7 @@ class Settings:
         self.lease_scope = lease_scope
         # Hooks say `counts` alone, or `quote` the newest message.
         self.hook_text = hook_text
-        # The settings that come from a repository's own file, which may not set them to everything.
+        # The settings that come from the file of a repository that is not trusted.
         self.nearby = nearby
 
 
@@ -136,13 +138,16 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
                 return value, 0
         for path, nearby, values in files:
             if setting in values:
-                sources[setting] = path
-                if nearby:
-                    near.append(setting)
-                    if setting == "url":
-                        from agentbus.core.repository import check_trust
+                if nearby and setting in _IF_TRUSTED:
+                    from agentbus.core.repository import check_trust, is_trusted
 
+                    if setting == "url":
                         check_trust(path, common)
+                    elif not is_trusted(common):
+                        if any(setting in own for _, near_it, own in files if not near_it):
+                            continue
+                        near.append(setting)
+                sources[setting] = path
                 return values[setting], values.lines[setting]
         return default, 0
 
@@ -170,12 +175,12 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     return Settings(sources=sources, peers=peers, nearby=near, **named)
 
 
-def _loaded(paths: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Map]]:
-    """Return the config files with what they set."""
+def _loaded(paths: Sequence[tuple[str, str | None]]) -> list[tuple[str, bool, Map]]:
+    """Return the config files, whether each was found nearby, and what they set."""
     from agentbus.core.config_file import load
 
     own = (*IN_OWN_FILE, "agent.reserved")
-    return [(path, nearby, load(path, IN_FILES, own, nearby=nearby)) for path, nearby in paths]
+    return [(path, root is not None, load(path, IN_FILES, own, root=root)) for path, root in paths]
 
 
 def _others(value: Callable[[str, object, Sequence[str]], Any]) -> dict[str, Any]:
@@ -235,8 +240,10 @@ def repository() -> tuple[str | None, str | None]:
     """Return the root of the git repository around the current directory, and its common directory.
 
     All work trees of a repository share the second. It is None where another user owns the repository.
-    What git would not take for a repository is none.
+    What git would not take for a repository is none. A bare one counts only outside of every work tree:
+    inside, it may be made of files that came with a clone.
     """
+    bare = None
     try:
         here = os.getcwd()
     except OSError:
@@ -251,14 +258,14 @@ def repository() -> tuple[str | None, str | None]:
             common = _common_directory(git, status)
             if common is not None:
                 return here, common or None
-        if os.path.lexists(os.path.join(here, "HEAD")):
+        if bare is None and os.path.lexists(os.path.join(here, "HEAD")):
             from agentbus.core.repository import is_bare
 
             if is_bare(here):
-                return names.repository_place(here), here
+                bare = here
         above = os.path.dirname(here)
         if above == here:
-            return None, None
+            return (None, None) if bare is None else (names.repository_place(bare), bare)
         here = above
 
 
@@ -376,24 +383,35 @@ def user_config_path() -> str:
     return os.path.join(_place("XDG_CONFIG_HOME", ".config"), "agentbus", "config.yaml")
 
 
-def _config_files(chosen: object, root: str | None, common: str | None) -> list[tuple[str, bool]]:
-    """Return the config files that apply, nearest first, and whether each was found nearby."""
+def git_config_files() -> list[str]:
+    """Return the paths of the user's own git config, the one that wins first."""
+    return [
+        f"{home()}/.gitconfig",
+        os.path.join(_place("XDG_CONFIG_HOME", ".config"), "git/config"),
+    ]
+
+
+def _config_files(
+    chosen: object, root: str | None, common: str | None
+) -> list[tuple[str, str | None]]:
+    """Return the config files that apply, nearest first; with the directory that one found nearby is of."""
     explicit = os.environ.get("AGENTBUS_CONFIG") or None if chosen is None else chosen
     if explicit is not None:
         from agentbus.core.settings_check import existing_file
 
-        return [(existing_file(str(explicit)), False)]
-    paths: list[tuple[str, bool]] = []
+        return [(existing_file(str(explicit)), None)]
+    paths: list[tuple[str, str | None]] = []
     try:
         here = os.getcwd()
     except OSError:
         here = ""
     while here:
-        paths.append((f"{here}/.agentbus.yaml", True))
+        paths.append((f"{here}/.agentbus.yaml", root or here))
         if root is None or here == root:
             break
         here = os.path.dirname(here)
     if common is not None and not f"{common}/".startswith(f"{root}/"):
-        paths.append((f"{names.repository_place(common)}/.agentbus.yaml", True))
-    paths.append((user_config_path(), False))
-    return [(path, nearby) for path, nearby in paths if os.path.lexists(path)]
+        place = names.repository_place(common)
+        paths.append((f"{place}/.agentbus.yaml", place))
+    paths.append((user_config_path(), None))
+    return [(path, within) for path, within in paths if os.path.lexists(path)]

@@ -88,7 +88,7 @@ class Policy:
 class Policies:
     """The policies of one config. Raises `ConfigError`, which lists every mistake in it.
 
-    `nearby` is for a repository's own file, which may neither have tasks dropped nor exceed some bounds.
+    `nearby` is for the file of a repository that is not trusted: it may set little, and within bounds.
     """
 
     def __init__(
@@ -237,15 +237,16 @@ def queue_prefix(given: Located) -> str | None:
 
 def _settings(given: Located, *, nearby: bool) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    checks = _CHECKS | _NEARBY if nearby else _CHECKS
     for setting, value in given.fields(_CHECKS).items():
         if setting == "backoff":
             for part, each in value.fields(("first", "longest")).items():
                 settings[f"backoff.{part}"] = (_short if nearby else _pause)(each)
             if value.value is None:
                 value.wrong("a mapping of 'first' and 'longest'")
+        elif nearby and setting not in _UNTRUSTED:
+            _only_own(value, "given")
         else:
-            settings[setting] = checks[setting](value)
+            settings[setting] = (_UNTRUSTED if nearby else _CHECKS)[setting](value)
     return {setting: value for setting, value in settings.items() if value is not None}
 
 
@@ -298,29 +299,35 @@ def _at_most(most: float, check: Callable[[Located], Any]) -> Callable[[Located]
     return bounded
 
 
-def _kept(given: Located) -> str | None:
-    choice: str | None = _CHECKS["on_full"](given)
-    return (
-        _only_own(given, "'trim', which drops tasks that are not done")
-        if choice == "trim"
-        else choice
-    )
-
-
 def _only_own(given: Located, said: str) -> None:
     given.add(
-        f"{given.what} is {said}, and this is a repository's file",
-        "set it in your own config file, or name this file by --config",
+        f"{given.what} is {said}, and the repository of this file is not trusted",
+        "read it, then: git config agentbus.trust true; or set it in your own config file",
     )
 
 
 _DAY = 86_400
 _short = _at_most(_DAY, _pause)
-# A repository's own file may set these only within bounds; all else as anywhere.
-_NEARBY: dict[str, Callable[[Located], Any]] = {
-    "on_full": _kept,
-    "attempts": _at_most(1_000, _CHECKS["attempts"]),
+
+
+def _refuse_only(given: Located) -> str | None:
+    choice: str | None = _CHECKS["on_full"](given)
+    dropping = "'trim', which drops tasks that are not done"
+    return _only_own(given, dropping) if choice == "trim" else choice
+
+
+def _long(given: Located) -> float | None:
+    # With less, a worker that is only slow loses its tasks to others.
+    seconds = given.seconds(0.01)
+    return _only_own(given, "below 10") if seconds is not None and seconds < 10 else seconds
+
+
+# The file of a repository that is not trusted may set these, within bounds, and nothing else: the other
+# settings can lose tasks, results or records, refuse work, or hide dead letters.
+_UNTRUSTED: dict[str, Callable[[Located], Any]] = {
+    "tier": _CHECKS["tier"],
+    "backoff": _CHECKS["backoff"],
+    "visibility": _at_most(_DAY, _long),
     "bound": _at_most(1_000_000, _CHECKS["bound"]),
-    "visibility": _at_most(_DAY, _CHECKS["visibility"]),
-    **{each: _at_most(30 * _DAY, _CHECKS[each]) for each in ("window", "results", "retention")},
+    "on_full": _refuse_only,
 }
