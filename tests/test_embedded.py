@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import socket
 import stat
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests import embedded
-from tests.servers import Shell, all_exit
+from tests.servers import Shell, all_exit, program
 
 
 @pytest.fixture
@@ -232,6 +234,29 @@ def test_a_home_that_cannot_be_written_is_told_in_a_sentence(tmp_path):
     assert done.returncode == 2
     assert "XDG_STATE_HOME" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# -- limits of the first caller --
+
+
+def limited(shell: Shell, limit: str) -> subprocess.CompletedProcess[str]:
+    line = f"ulimit {limit} && exec {shlex.quote(program())} speak hi"
+    return subprocess.run(
+        ["bash", "-c", line], env=shell.environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(("limit", "said"), [("-n 48", "open files"), ("-f 64", "ulimit -f")])
+def test_the_limits_of_the_first_caller_do_not_become_those_of_all(shell, limit, said):
+    refused = limited(shell, limit)
+
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "agentbus server start" in refused.stderr
+    assert embedded.status(shell)["running"] is False
+
+    shell.ok("server", "start")
+    assert limited(shell, limit).returncode == 0
 
 
 # -- long paths --

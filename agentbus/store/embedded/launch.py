@@ -11,6 +11,7 @@ import _socket
 import fcntl
 import logging
 import os
+import resource
 import subprocess
 import time
 
@@ -30,6 +31,8 @@ from agentbus.store.embedded import binary, disk
 from agentbus.store.embedded.watch import Watch
 
 _TRIES = 3
+# Each client takes an open file, and the server some 32 for itself.
+_FILES = 256
 _GLANCE, _LONGEST_GLANCE = 0.003, 0.05
 
 
@@ -154,12 +157,29 @@ def _started(place: str, until: float) -> bool:
         with Lock(os.path.join(place, "alive.lock")) as alive:
             spawned = alive.try_take()
             if spawned:
+                _check_limits()
                 disk.check()
                 _spawn(place, alive, watch.held)
         answers = _await_accepting(place, until)
         if answers and spawned:
             watch.begin(place)
         return answers
+
+
+def _check_limits() -> None:
+    """Raise `ConfigError` if limits of this process, which the server inherits, are too low for all."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    length = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if files != resource.RLIM_INFINITY and files < _FILES:
+        limit, low = f"at most {files} open files (ulimit -n)", f"at least {_FILES}"
+    elif length != resource.RLIM_INFINITY:
+        limit, low = f"files of at most {length} bytes (ulimit -f)", "files of any length"
+    else:
+        return
+    raise ConfigError(
+        f"the embedded server was not started: this shell allows {limit}, and a server for all needs {low}",
+        hint="start it from a shell without that limit: agentbus server start",
+    )
 
 
 def _spawn(place: str, alive: Lock, held: int) -> None:
