@@ -409,7 +409,7 @@ def test_a_task_whose_worker_died_is_not_run_again(bus: agentbus.Bus, connect: C
     queue = bus.queue("mail")
     task = queue.publish(1)
     second = queue.publish(2, after=task)
-    connect("bob").queue("mail").fetch()
+    connect("bob").queue("mail").fetch(visibility=0.05)
     assert bus.cancel(task).state == "stopping"
     assert bus.task(task).state == "pending"
 

@@ -257,7 +257,7 @@ def test_a_worker_that_is_killed_loses_nothing(shell, fifo):
     script = (
         f'read n; [ "$n$AGENTBUS_ATTEMPT" = 31 ] || exec echo done; echo $$ > {fifo}; sleep 1000'
     )
-    first = started(shell, script)
+    first = started(shell, script, "--visibility", "0.5")
     fifo.read_text()
 
     first.kill()

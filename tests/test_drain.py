@@ -49,7 +49,7 @@ def test_a_drain_waits_for_a_task_that_another_worker_holds(
 
 def test_a_drain_takes_over_the_task_of_a_dead_worker(bus: agentbus.Bus, connect: Connect) -> None:
     bus.queue("mail").publish("held")
-    connect("bob").queue("mail").fetch()
+    connect("bob").queue("mail").fetch(visibility=0.1)
     attempts = []
 
     bus.subscribe(

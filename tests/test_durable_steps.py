@@ -213,7 +213,7 @@ def test_names_of_steps_are_names(bus: agentbus.Bus) -> None:
 
 def test_one_that_lost_its_task_records_nothing(bus: agentbus.Bus, connect: Connect) -> None:
     task = bus.queue("mail").publish(1)
-    (lost,) = bus.queue("mail").fetch()
+    (lost,) = bus.queue("mail").fetch(visibility=0.0001)
     eve = connect("eve").queue("mail")
     (mine,) = eve.fetch(visibility=0.0001)
     mine.step("one", lambda: "mine")

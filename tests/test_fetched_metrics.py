@@ -76,7 +76,7 @@ def test_what_a_program_settles_is_counted_as_a_workers_is(bus: agentbus.Bus) ->
 def test_a_task_that_was_lost_to_another_is_counted_as_stale(connect: Connect) -> None:
     ada, bob = connect("ada"), connect("bob")
     ada.queue("mail").publish(1)
-    (mine,) = ada.queue("mail").fetch()
+    (mine,) = ada.queue("mail").fetch(visibility=0.0001)
     (theirs,) = bob.queue("mail").fetch(visibility=0.0001)
 
     assert not mine.ack()

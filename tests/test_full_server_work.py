@@ -132,7 +132,10 @@ def test_a_router_that_a_full_server_refuses_leaves_its_tasks_to_the_next(
     rules.write_text("agents: [alice]\ndefault: alice\n")
     bus.queue("incoming").publish_many(range(3))
     own_server.starve()
-    with Router(bus, load(rules), drain=True) as router, pytest.raises(BackendUnavailable):
+    with (
+        Router(bus, load(rules), drain=True, visibility=0.1) as router,
+        pytest.raises(BackendUnavailable),
+    ):
         router.run()
 
     own_server.feed()

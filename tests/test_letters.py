@@ -115,7 +115,7 @@ def test_entries_trimmed_away_under_the_group_become_tombstones(
     # given two tasks that someone holds, one of them put aside, and another program that trims
     queue, keys = bus.queue("mail"), Keys(project)
     queue.publish_many([1, 2])
-    _, aside = queue.fetch()
+    _, aside = queue.fetch(visibility=0.001)
     aside.retry()
     ask(bus, "XTRIM", keys.queue("mail"), "MAXLEN", 0)
 
@@ -239,7 +239,7 @@ def test_replay_keeps_every_field_of_another_programs_entry(
 def test_a_tombstone_cannot_be_replayed(bus: agentbus.Bus, project: str) -> None:
     queue = bus.queue("mail")
     queue.publish(1)
-    queue.fetch()
+    queue.fetch(visibility=0.001)
     ask(bus, "XTRIM", Keys(project).queue("mail"), "MAXLEN", 0)
     bus.subscribe("mail", print, visibility=0.001).run_once()
     (letter,) = queue.dead_letters()

@@ -197,7 +197,7 @@ def test_the_slot_of_a_dead_process_is_free_once_its_task_is_reclaimed(own_serve
         dies = (
             "import os, signal, sys, agentbus\n"
             "bus = agentbus.connect(sys.argv[1], project='app')\n"
-            "bus.queue('mail').fetch(count=1)\n"
+            "bus.queue('mail').fetch(count=1, visibility=0.2)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
         )
         died = subprocess.run([sys.executable, "-c", dies, own_server.url], cwd=ROOT, check=False)
@@ -228,7 +228,8 @@ def test_a_task_that_may_have_killed_its_worker_keeps_its_attempts_while_a_limit
     queue.publish("other")
     bus.subscribe("mail", print, count=1).run()
 
-    # when another worker takes it, and has to wait for a token
+    # when its visibility ends, and another worker takes it and has to wait for a token
+    ask(bus, "HSET", bus.scope.keys.visibilities("mail", "default"), dead.name, 1)
     attempts: list[int] = []
     bus.subscribe(
         "mail", lambda delivery: attempts.append(delivery.attempt), visibility=0.001, count=1

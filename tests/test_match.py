@@ -165,7 +165,7 @@ def test_a_failed_task_is_buried_with_its_queue_and_the_order_of_a_key_holds(
 def test_it_takes_over_what_a_dead_program_held(connect: Connect) -> None:
     bus, eve, heard = connect(), connect("eve"), Heard()
     bus.queue("mail.a").publish("x")
-    eve.queue("mail.a").fetch()
+    eve.queue("mail.a").fetch(visibility=0.2)
     with started(bus.subscribe_many("mail*", heard, visibility=0.2)):
         assert heard.next() == [("mail.a", "x")]
 

@@ -99,7 +99,7 @@ def handler(delivery):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with agentbus.connect(sys.argv[1], project=sys.argv[2], agent="eve") as bus:
-    bus.subscribe("mail", handler, visibility=60, prefetch=50).run()
+    bus.subscribe("mail", handler, visibility=0.05, prefetch=50).run()
 """
 
 

@@ -80,7 +80,7 @@ def test_each_group_announces_the_end_of_its_own(bus: agentbus.Bus) -> None:
 def test_whoever_lost_a_task_announces_nothing(connect: Connect) -> None:
     ada, bob = connect("ada"), connect("bob")
     ada.queue("mail").publish("x", notify=True)
-    (mine,) = ada.queue("mail").fetch()
+    (mine,) = ada.queue("mail").fetch(visibility=0.001)
     (theirs,) = bob.queue("mail").fetch(visibility=0.001)
 
     assert not mine.ack()

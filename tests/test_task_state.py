@@ -119,7 +119,7 @@ def test_an_attempt_that_succeeds_after_others_is_recorded(bus: agentbus.Bus) ->
 
 def test_the_lost_attempt_of_a_dead_worker_names_it(bus: agentbus.Bus, connect: Connect) -> None:
     task = bus.queue("mail").publish(1)
-    connect("bob").queue("mail").fetch()
+    connect("bob").queue("mail").fetch(visibility=0.05)
     holder = bus.task(task).worker
 
     bus.subscribe("mail", lambda _: None, drain=True, visibility=0.05).run()

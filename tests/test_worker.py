@@ -236,7 +236,7 @@ def test_a_stale_owner_is_refused_and_told(bus: agentbus.Bus, connect: Connect) 
     # given a task whose holder gives no sign of life for longer than the visibility
     queue, runs = bus.queue("mail"), []
     task = queue.publish(1)
-    (stale,) = queue.fetch()
+    (stale,) = queue.fetch(visibility=0.05)
 
     def handler(delivery: Delivery) -> str:
         runs.append(delivery.attempt)

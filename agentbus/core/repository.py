@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 
 from agentbus.core.errors import ConfigError
 from agentbus.core.names import repository_address, repository_place, repository_project
-from agentbus.core.settings import git_config_files
 from agentbus.core.settings_check import ON, checked
 
 # As git sees it.
@@ -60,20 +60,23 @@ def branch(root: str) -> str | None:
     return named.removeprefix("refs/heads/") or None if named != head else head[:8] or None
 
 
-def is_trusted(common: str | None) -> bool:
-    """Return whether the user trusts the config file of a clone, by its git config or the user's own."""
+def is_trusted(common: str | None, own: Sequence[str]) -> bool:
+    """Return whether the user trusts the config file of a clone.
+
+    The clone's git config says so, or one of the user's `own` files, the first of which wins.
+    """
     if not common:
         return False
-    for file in (f"{common}/config", *git_config_files()):
+    for file in (f"{common}/config", *own):
         said = values(_config(file), "agentbus", "trust")
         if said:
             return said[-1].lower() in ON
     return False
 
 
-def check_trust(path: str, common: str | None) -> None:
+def check_trust(path: str, common: str | None, own: Sequence[str]) -> None:
     """Raise `ConfigError` unless the user of a clone trusts its config file with the choice of a server."""
-    if is_trusted(common):
+    if is_trusted(common, own):
         return
     raise ConfigError(
         f"the config file {path!a} chooses a server, and this clone is not trusted with that",

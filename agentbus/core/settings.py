@@ -142,8 +142,8 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
                     from agentbus.core.repository import check_trust, is_trusted
 
                     if setting == "url":
-                        check_trust(path, common)
-                    elif not is_trusted(common):
+                        check_trust(path, common, git_config_files())
+                    elif not is_trusted(common, git_config_files()):
                         if any(setting in own for _, near_it, own in files if not near_it):
                             continue
                         near.append(setting)

@@ -62,9 +62,8 @@ class Halt:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
         elif isinstance(error, BaseException):
             traceback.print_exception(error)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
         os._exit(code)
 
 

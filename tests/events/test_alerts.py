@@ -232,7 +232,7 @@ class Faults:
         bus.queue("failing").publish(1)
         bus.subscribe("failing", self._fail, attempts=1, drain=True).run()
         bus.queue("frozen").publish(1)
-        frozen = bus.queue("frozen").fetch()[0]
+        frozen = bus.queue("frozen").fetch(visibility=0.5)[0]
         entry = frozen.id.partition("@")[0]
         ask(bus, "XCLAIM", bus.scope.keys.queue("frozen"), "default", "another", 0, entry)
         assert frozen.ack() is False
