@@ -34,7 +34,7 @@ def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = N
     """Print an entry; a gap or a skip is a warning on stderr unless the output is JSON."""
     event, said = named.get("event"), named.get("message", "")
     if event == "gap" and not out.json:
-        gone = "that is" if named.get("missed") == "1" else "they are"
+        gone = {"": "if so, they are", "1": "that is"}.get(named.get("missed", ""), "they are")
         out.warn(f"{said}; {gone} gone for good")
         return
     if event == "skipped" and not out.json:
@@ -71,7 +71,8 @@ def fields(entry_id: str, named: dict[str, str], project: str | None = None) -> 
     for key, value in named.items():
         if key not in _OWN and key not in record:
             number = key in _NUMBERS and is_number(value)
-            record[key] = int(value) if number else value
+            unknown = event == "gap" and not value
+            record[key] = int(value) if number else None if unknown else value
     return record
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
 
 import agentbus
+import agentbus.aio
+from agentbus.agents import prime
+from agentbus.commands._tool_call import Links, ToolCall
+from agentbus.commands._tools import PERFORM
+from tests import inprocess
 from tests.pausing import Blocked, awaiting
 from tests.servers import Server
 
+OUTCOMES = ("done", "failed")
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
@@ -41,6 +50,11 @@ class Program:
     def announce(self, flag: str, *expiry: str) -> bool:
         value = f"{self.agent} @ 2024-01-20T15:30:00Z"
         return self.server.ask("SET", self.key("flag", flag), value, "NX", *expiry) == b"OK"
+
+    def announce_now(self, flag: str) -> None:
+        # The clock of its host is ahead, as if some seconds had passed.
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5))
+        self.server.ask("SET", self.key("flag", flag), f"{self.agent} @ {at}")
 
     def satisfy(self, flag: str) -> bool:
         return self.server.ask("DEL", self.key("flag", flag)) == 1
@@ -157,6 +171,100 @@ def test_a_cursor_of_the_program_without_a_second_part_is_understood(bus, progra
     assert [m.text for m in bus.overhear()] == ["one"]
 
 
+def numbered(program: Program, count: int) -> list[str]:
+    return [program.speak(f"{number}") for number in range(count)]
+
+
+def trim(program: Program, oldest: str) -> None:
+    program.server.ask("XTRIM", program.key("ch", "main"), "MINID", oldest)
+
+
+def move(program: Program, cursor: str) -> None:
+    program.server.ask("SET", program.key("last", "ada"), cursor)
+
+
+def unheard(bus: agentbus.Bus) -> int | None:
+    return next(seen.unheard for seen in bus.agents() if seen.agent_id == "ada")
+
+
+def heard(bus: agentbus.Bus) -> list[str]:
+    return [(message.event or message.text) for message in bus.overhear()]
+
+
+def test_messages_that_may_be_lost_after_a_cursor_of_the_program_are_reported(bus, program):
+    ids = numbered(program, 6)
+    move(program, ids[1])
+    trim(program, ids[4])
+
+    gap, *rest = bus.overhear()
+
+    assert (gap.event, gap.details) == ("gap", {"missed": ""})
+    assert [message.text for message in rest] == ["4", "5"]
+    assert heard(bus) == []
+    program.speak("6")
+    trim(program, program.speak("7"))
+    assert [message.details for message in bus.overhear() if message.event] == [{"missed": "1"}]
+
+
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_the_number_of_lost_messages_is_null_where_nobody_counted(bus, program):
+    ids = numbered(program, 3)
+    words = ["overhear", f"--url={bus.settings.url}", f"--project={bus.project}", "--agent=ada"]
+    move(program, ids[0])
+    trim(program, ids[2])
+
+    gap, _ = inprocess.run(*words, "--json").out.splitlines()
+
+    assert (json.loads(gap)["event"], json.loads(gap)["missed"]) == ("gap", None)
+    move(program, ids[0])
+    assert inprocess.run(*words).err == (
+        b"agentbus: messages may have been trimmed before ada read them; if so, they are gone for good\n"
+    )
+
+
+@pytest.mark.parametrize(("cursor", "left"), [(1, ["2", "3"]), (2, ["3"]), (3, [])])
+def test_nothing_is_lost_after_a_cursor_of_the_program_among_the_messages(
+    bus, program, cursor, left
+):
+    bus.jot("known", "ada is listed")
+    ids = numbered(program, 4)
+    move(program, ids[cursor])
+    trim(program, ids[1])
+
+    assert unheard(bus) == len(left)
+    assert heard(bus) == left
+
+
+def test_the_program_that_begins_at_zero_has_missed_nothing(bus, program):
+    ids = numbered(program, 3)
+    move(program, "0")
+    trim(program, ids[1])
+
+    assert heard(bus) == ["1", "2"]
+
+
+def test_unheard_messages_are_unknown_where_some_may_be_lost(bus, program):
+    bus.jot("known", "ada is listed")
+    ids = numbered(program, 3)
+    move(program, ids[0])
+    trim(program, ids[2])
+
+    assert unheard(bus) is None
+
+
+def test_messages_are_not_taken_for_heard_if_the_program_replaces_the_channel(bus, program):
+    numbered(program, 4)
+    assert len(heard(bus)) == 4
+    program.server.ask("DEL", program.key("ch", "main"))
+    numbered(program, 2)
+
+    assert unheard(bus) is None
+    assert heard(bus) == ["gap", "0", "1"]
+    assert unheard(bus) == 0
+
+
 # -- notes --
 
 
@@ -210,6 +318,51 @@ def test_we_forget_the_programs_note(bus, program):
 
     assert program.server.ask("EXISTS", program.key("jot", "gradle")) == 0
     assert program.server.ask("EXISTS", program.key("jots_by_tag", "build")) == 0
+
+
+def test_a_note_is_not_listed_under_a_tag_that_the_program_removed(bus, program):
+    for number in range(3):
+        bus.jot(f"kept-{number}", "v", tags=["docker", "x"])
+    bus.jot("moved", "v", tags=["docker", "x"])
+    program.jot("moved", "v", "x", at=4102444800)
+
+    assert [note.key for note in bus.notes(["docker"], latest=2)] == ["kept-2", "kept-1"]
+    assert [note.key for note in bus.notes(["docker", "x"], all=True, latest=2)] == [
+        *("kept-2", "kept-1"),
+    ]
+    assert [note.key for note in bus.list_(tag=["docker"], latest=9)] == [
+        *("kept-2", "kept-1", "kept-0"),
+    ]
+    assert bus.notes(["x"], latest=1)[0].key == "moved"
+
+
+def test_the_programs_note_is_found_by_a_tag_behind_a_blank(bus, program):
+    program.jot("gradle", "gradle build", "build", "java")
+    program.server.ask("HSET", program.key("jot", "gradle"), "tags", "build, java")
+
+    assert [note.key for note in bus.notes(["build", "java"], all=True)] == ["gradle"]
+
+
+def test_a_decision_that_the_program_revoked_is_not_on_the_first_page(bus, program):
+    for title in ("deleted", "revoked", "db-engine"):
+        bus.jot(title, "v", tags=["decision"])
+    program.jot("revoked", "v", "x")
+    program.server.ask("DEL", program.key("jot", "deleted"))
+
+    page = prime.page(bus.scope, bus.runner.run(prime.read(bus.scope)))
+
+    assert "Decisions (1 newest): db-engine" in page
+    assert "revoked" not in page
+    assert "deleted" not in page
+
+
+def test_notes_that_the_program_deleted_take_no_place_in_a_list(bus, program):
+    for number in range(4):
+        bus.jot(f"{number}", "v", tags=["docker"])
+    program.server.ask("DEL", program.key("jot", "3"), program.key("jot", "2"))
+
+    assert [note.key for note in bus.list_(latest=2)] == ["1", "0"]
+    assert [note.key for note in bus.notes(["docker"], latest=2)] == ["1", "0"]
 
 
 # -- flags --
@@ -318,6 +471,120 @@ def test_our_completion_does_not_outlive_the_programs_next_announce(bus, program
 
     with pytest.raises(agentbus.TimedOut, match="held by gopher"):
         bus.await_("building", timeout=0.1)
+
+
+@pytest.mark.parametrize("outcome", ["satisfy", "fail"])
+def test_an_old_outcome_is_not_that_of_a_hold_of_the_program_that_expires(bus, program, outcome):
+    getattr(bus, outcome)("building")
+    program.announce("building", "PX", "60")
+
+    with pytest.raises(agentbus.TimedOut):
+        awaiting(bus, "building", timeout=0.3).finish()
+
+
+@pytest.mark.parametrize("outcome", ["satisfy", "fail"])
+def test_an_old_outcome_does_not_hide_that_the_program_deletes_its_flag(bus, program, outcome):
+    getattr(bus, outcome)("building")
+    old = {kind: program.server.ask("GET", program.key(kind, "building")) for kind in OUTCOMES}
+    program.announce("building")
+    waiting = awaiting(bus, "building", timeout=30)
+    # A wait that may not write remembers the outcome itself.
+    for kind, value in old.items():
+        if value is not None:
+            program.server.ask("SET", program.key(kind, "building"), value)
+
+    program.satisfy("building")
+    program.speak("satisfied building", "coordination")
+
+    assert [(met.state, met.by) for met in waiting.finish()] == [("satisfied", "gopher")]
+
+
+def awaited(bus: agentbus.Bus) -> None:
+    with pytest.raises(agentbus.TimedOut):
+        bus.await_("building", timeout=0.05)
+
+
+def awaited_by_command(bus: agentbus.Bus) -> None:
+    url, words = str(bus.settings.url), ["await", "building", "--timeout", "0.05"]
+    assert inprocess.run(*words, f"--url={url}", f"--project={bus.project}").code == 3
+
+
+def awaited_asynchronously(bus: agentbus.Bus) -> None:
+    async def wait() -> None:
+        async with agentbus.aio.connect(bus.settings.url, project=bus.project, agent="ada") as abus:
+            await abus.await_("building", timeout=0.05)
+
+    with pytest.raises(agentbus.TimedOut):
+        asyncio.run(wait())
+
+
+def awaited_by_tool(bus: agentbus.Bus) -> None:
+    given = {"name": "building", "do": "wait", "wait": 0.05}
+    with pytest.raises(agentbus.TimedOut):
+        PERFORM["flag"](ToolCall(Links(bus.settings), given, wanted=lambda: True))
+
+
+def refused(bus: agentbus.Bus) -> None:
+    with pytest.raises(agentbus.FlagHeld):
+        bus.announce("building")
+
+
+def not_ended(bus: agentbus.Bus) -> None:
+    with pytest.raises(agentbus.NotHolder):
+        bus.satisfy("building")
+
+
+def released_by_force(bus: agentbus.Bus) -> None:
+    bus.release("building", force=True)
+
+
+# Run inside this process, a verb leaves its connection to the collector.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+@pytest.mark.parametrize("outcome", ["satisfy", "fail"])
+@pytest.mark.parametrize(
+    "meet",
+    [
+        *(awaited, awaited_by_command, awaited_asynchronously, awaited_by_tool),
+        *(refused, not_ended, released_by_force),
+    ],
+)
+def test_whoever_meets_a_hold_of_the_program_ends_the_outcome_before_it(
+    bus, program, outcome, meet
+):
+    getattr(bus, outcome)("building")
+    program.announce("building")
+
+    meet(bus)
+
+    program.satisfy("building")
+    awaited(bus)
+    assert bus.flags() == []
+
+
+def test_a_hold_of_the_program_has_no_token(bus, program):
+    hold = bus.announce("building", ttl=60)
+    program.satisfy("building")
+    program.announce_now("building")
+
+    assert [flag.token for flag in bus.flags()] == [None]
+    with pytest.raises(agentbus.NotHolder):
+        bus.announce("building", token=hold.token)
+    with pytest.raises(agentbus.NotHolder):
+        bus.satisfy("building", token=hold.token, force=True)
+    assert program.server.ask("TTL", program.key("flag", "building")) == -1
+
+
+def test_a_hold_is_not_renewed_once_the_program_took_the_flag_in_this_agents_name(bus, program):
+    hold = bus.announce("building", ttl=60)
+    program.satisfy("building")
+    program.agent = "ada"
+    program.announce_now("building")
+
+    with pytest.raises(agentbus.NotHolder):
+        hold.renew()
+    assert bus.announce("building").token > hold.token
 
 
 # -- the prefix --

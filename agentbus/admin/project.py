@@ -10,7 +10,7 @@ from agentbus.core.keys import cursor_field
 from agentbus.core.stream import score, text
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import key_bytes, scan
-from agentbus.store.steps import Batch, Command, floor, one_step
+from agentbus.store.steps import Command, Script, floor, one_step
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
@@ -59,19 +59,17 @@ def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
 
 def _activity(scope: Scope, named: list[tuple[str, float]]) -> Op[list[AgentActivity]]:
     keys = scope.keys
-    added = yield from _entries_added(scope)
     activities = []
     for at in range(0, len(named), _AT_ONCE):
         page = named[at : at + _AT_ONCE]
-        cursors = yield Command("MGET", *(keys.cursor(agent) for agent, _ in page))
-        fields = [cursor_field(agent) for agent, _ in page]
-        asked = one_step(Command("HMGET", keys.heard, *fields))
-        heard = yield from or_empty(asked, [None] * len(page))
-        for (agent, last), cursor, position in zip(page, cursors, heard, strict=True):
-            reached = text(cursor) if cursor is not None else None
-            known_id, _, ordinal = text(position or b"").partition(" ")
-            unheard = max(0, added - int(ordinal)) if reached and known_id == reached else None
-            activities.append(AgentActivity(agent, last, reached, unheard))
+        reply = yield Script(
+            "read_cursors",
+            (keys.channel, keys.heard, *(keys.cursor(agent) for agent, _ in page)),
+            [cursor_field(agent) for agent, _ in page],
+        )
+        for (agent, last), cursor, unheard in zip(page, reply[::2], reply[1::2], strict=True):
+            number = unheard if unheard >= 0 else None
+            activities.append(AgentActivity(agent, last, text(cursor) or None, number))
     return activities
 
 
@@ -119,11 +117,3 @@ def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
         for at in range(0, len(own_keys), _UNLINKED):
             yield Command("UNLINK", *map(key_bytes, own_keys[at : at + _UNLINKED]))
     return dict(sorted(counts.items()))
-
-
-def _entries_added(scope: Scope) -> Op[int]:
-    (reply,) = yield Batch([("XINFO", "STREAM", scope.keys.channel)])
-    if isinstance(reply, Exception):
-        return 0
-    named = {reply[i]: reply[i + 1] for i in range(0, len(reply), 2)}
-    return int(named.get(b"entries-added", 0))

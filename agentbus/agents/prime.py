@@ -10,8 +10,7 @@ from agentbus.core.clock import of_day
 from agentbus.core.escape import escaped
 from agentbus.core.names import is_plain, word
 from agentbus.core.stream import text
-from agentbus.store.failures import or_empty
-from agentbus.store.steps import Command, Script, one_step
+from agentbus.store.steps import Batch, Script
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 MOST = 2_400
 LEAST = 400
 _AGENTS, _LOOKED_AT, _LEASES, _DECISIONS = 6, 200, 4, 3
+# More than are shown: another program may have deleted a note, or removed its tag.
+_DECISIONS_READ = 24
 _WORD, _LETTERS = 40, 60
 _PLAIN_PATH = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-@~/*?+=")
 _COMMANDS = (
@@ -51,28 +52,32 @@ _SHARED = (
 
 
 def read(scope: Scope) -> Op[Any]:
-    """Return what the page is made of, in two steps: the agents by their last use, then all else."""
-    known = yield from or_empty(one_step(recent(scope)), [])
+    """Return what the page is made of, in two steps: names of agents and notes, then all else."""
+    known = yield recent(scope)
     reply = yield reading(scope, known)
     return reply
 
 
-def recent(scope: Scope) -> Command:
-    """Return the step that reads the agents that were seen last."""
-    return Command("ZREVRANGE", scope.keys.agents, 0, _LOOKED_AT - 1)
+def recent(scope: Scope) -> Batch:
+    """Return the step that reads the agents that were seen last, and the newest decisions."""
+    keys = scope.keys
+    decisions = "ZREVRANGE", keys.tag("decision"), 0, _DECISIONS_READ - 1
+    return Batch([("ZREVRANGE", keys.agents, 0, _LOOKED_AT - 1), decisions])
 
 
-def reading(scope: Scope, known: Sequence[bytes]) -> Script:
+def reading(scope: Scope, known: Sequence[Any]) -> Script:
     """Return the step that reads what the page says, of these agents among others."""
     keys, agent = scope.keys, scope.agent
-    agents = list(dict.fromkeys([agent, *map(text, known)]))
+    # Another program may have stored other types.
+    recent, decided = ([*map(text, names)] if isinstance(names, list) else [] for names in known)
+    agents = list(dict.fromkeys([agent, *recent]))
     return Script(
         "prime",
         (
             *(keys.agents, keys.leases, keys.inbox(agent), keys.inbox_at(agent)),
-            *(keys.tag("decision"), *map(keys.who, agents)),
+            *(*map(keys.jot, decided), *map(keys.who, agents)),
         ),
-        (agent, _AGENTS, _LEASES, _DECISIONS, *agents),
+        (agent, _AGENTS, _LEASES, _DECISIONS, len(decided), *decided, *agents),
     )
 
 

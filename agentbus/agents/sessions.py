@@ -63,11 +63,7 @@ def begin(event: Event) -> object:
     pid = client_session.client_process()
     branch = ("" if root is None else repository.branch(root)) or ""
     place = ("branch", branch, "pid", "" if pid is None else str(pid))
-    try:
-        known = event.execute(prime.recent(scope))
-    except ServerReply:
-        # Another program has stored something else in the place of the agents.
-        known = []
+    known = event.execute(prime.recent(scope))
     # The news that the page counts need no notice afterwards.
     steps = [
         event.read_notifications(place, every=0),

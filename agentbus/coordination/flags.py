@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Once, Op
     from agentbus.store.verb import Awaiting, PerBus
 
-# Flags that one script reads.
 # The flags that one script reads: others wait for it.
 _PAGE = 100
 
@@ -167,6 +166,9 @@ def _state(flag: str, reply: list[bytes | None], at: int) -> FlagState:
     number = int(token) if is_number(token[-15:]) and is_number(token[:-15] or "0") else None
     if value:
         agent, since = holds.split(value)
+        if number is not None and (since is None or number // 1000 + 1 < since):
+            # Another program announced the flag, and gives no token: the stored one is of a hold before.
+            number = None
         return FlagState(flag, "held", agent, since, holds.seconds_left(left), number)
     if done or failed:
         agent, since, _event, note = holds.completion(done or failed)

@@ -107,28 +107,38 @@ def notes(
     """Return the newest notes with any (or every) of the tags, or of all notes without tags."""
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 0:
         raise UsageError(f"latest is {latest!r}", hint="give a number of notes")
-    labels = _labels(tags)
-    if labels:
-        tagged = yield Script(
-            "find_tagged_notes", [scope.keys.tag(tag) for tag in labels], (int(every), latest)
-        )
-        titles = [text(title) for title in tagged[::2]]
-    else:
-        titles = yield from newest(scope, latest)
-    replies = []
-    for at in range(0, len(titles), _PAGE):
-        page = titles[at : at + _PAGE]
-        replies += yield Script("recall", [scope.keys.jot(title) for title in page])
-    # Another program may have left an index entry without a note.
-    found_notes = [
-        as_note(title, flat) for title, flat in zip(titles, replies, strict=True) if flat
-    ]
+    labels, asked = _labels(tags), latest
+    while True:
+        if labels:
+            tagged = yield Script(
+                "find_tagged_notes", [scope.keys.tag(tag) for tag in labels], (int(every), asked)
+            )
+            titles = [text(title) for title in tagged[::2]]
+        else:
+            titles = yield from newest(scope, asked)
+        stored: list[Note] = []
+        for at in range(0, len(titles), _PAGE):
+            page = titles[at : at + _PAGE]
+            replies = yield Script("recall", [scope.keys.jot(title) for title in page])
+            # Another program may have left an index entry without a note, or of a tag that it removed.
+            read = (as_note(title, flat) for title, flat in zip(page, replies, strict=True) if flat)
+            stored += (note for note in read if is_tagged(note, labels, every=every))
+        if len(stored) >= latest or len(titles) < asked:
+            break
+        asked *= 2
     if not labels:
-        found_notes.sort(key=lambda note: -note.timestamp)
-    kept = found_notes[:latest]
+        stored.sort(key=lambda note: -note.timestamp)
+    kept = stored[:latest]
     if values:
         return kept
     return [Note(note.key, None, note.author, note.timestamp, note.tags) for note in kept]
+
+
+def is_tagged(note: Note, tags: Sequence[str], *, every: bool = False) -> bool:
+    """Tell whether a note has any (or every) of the tags; with no tags, every note does."""
+    # Another program may write blanks between its tags.
+    own = {*note.tags, *map(str.strip, note.tags)}
+    return not tags or (all if every else any)(tag in own for tag in tags)
 
 
 def newest(scope: Scope, latest: int) -> Op[list[str]]:

@@ -377,6 +377,9 @@ class _Reader:
         reader = self.scope.agent
         were, them = ("message was", "it") if missed == "1" else ("messages were", "them")
         report = f"{missed} {were} trimmed before {names.word(reader)} read {them}"
+        if not missed:
+            # Nobody counted those up to a cursor that another program moved.
+            report = f"messages may have been trimmed before {names.word(reader)} read them"
         return self.make(
             entry_id, {"agent_id": reader, "message": report, "event": "gap", "missed": missed}
         )

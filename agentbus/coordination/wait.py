@@ -171,7 +171,8 @@ class _Watch:
         self.met: dict[str, Completion] = {}
         self.failed: dict[str, Completion] = {}
         self._seen: dict[str, _Look] = {}
-        self._initial: dict[str, _Look] = {}
+        # Outcomes that do not count: those seen beside a hold, and with `fresh` those before the call.
+        self._void: dict[str, tuple[str, str]] = {}
         # Only one look can show that several flags are free, or held, at the same time.
         self._together = until != "satisfied" and not any_ and len(flags) > 1
 
@@ -221,7 +222,7 @@ class _Watch:
             # The first look, or a server that has lost entries, so that earlier looks prove nothing.
             self.tail = last
             self._seen.clear()
-            self._initial.clear()
+            self._void.clear()
         while position(self.tail) < position(last):
             entries = yield Command(
                 *("XRANGE", self.scope.keys.channel, f"({self.tail}", last, "COUNT", 1000)
@@ -243,7 +244,9 @@ class _Watch:
             before = self._seen.get(flag)
             now = _Look(value, int(left), *rest)
             self._seen[flag] = now
-            self._initial.setdefault(flag, now)
+            if now.value or (self.fresh and flag not in self._void):
+                # Another program that announces the flag leaves the outcome of the hold before.
+                self._void[flag] = now.done, now.failed
             if now.left >= 0:
                 soonest = min(soonest, now.left / 1000 + _EXPIRY_SLACK)
             if self.delete or not (flag in self.met or (flag in self.failed and not self.any)):
@@ -293,7 +296,7 @@ class _Watch:
         return event in ("satisfied", "failed", "released")
 
     def _judge(self, flag: str, before: _Look | None, now: _Look) -> None:
-        value, initial = now.value, self._initial[flag]
+        value, void = now.value, self._void.get(flag, ())
         if self.until == "announced":
             if value:
                 self.met[flag] = self._completion(flag, *split(value))
@@ -304,11 +307,10 @@ class _Watch:
             return
         self.met.pop(flag, None)
         self.failed.pop(flag, None)
-        # An outcome beside a hold is old: another program has announced the flag since.
-        if now.done and not value and not (self.fresh and now.done == initial.done):
+        if now.done and now.done not in void:
             agent, at, _event, note = completion(now.done)
             self.met[flag] = self._completion(flag, agent, at, note)
-        elif now.failed and not value and not (self.fresh and now.failed == initial.failed):
+        elif now.failed and now.failed not in void:
             if self.fails:
                 agent, at, _event, note = completion(now.failed)
                 self.failed[flag] = self._completion(flag, agent, at, note)

@@ -34,6 +34,15 @@ class Waiting:
 
     def __init__(self, scope: Scope, flags: Sequence[str], until: str) -> None:
         self._scope = scope
+        keys = scope.keys
+        self._keys = [
+            keys.waiting,
+            *(
+                key
+                for flag in flags
+                for key in (keys.flag(flag), keys.done(flag), keys.failed(flag))
+            ),
+        ]
         about = f"{until}\n{scope.agent}\n{round(scope.now() * 1000)}\n{scope.token()}"
         self._records = [f"{flag}\n{about}" for flag in flags]
         self._renewed = float("-inf")
@@ -54,7 +63,7 @@ class Waiting:
             # The end of a wait is sent before its caller goes on, and not answered before.
             yield Script(
                 "record_waiters",
-                (self._scope.keys.waiting,),
+                self._keys,
                 (kept, *self._records),
                 optional=True,
                 posted=not kept,

@@ -73,9 +73,13 @@ class NoteList:
                 "read_note_previews", [scope.keys.jot(title) for title in page], (FOLDED,)
             )
             for title, (size, flat) in zip(page, reply, strict=True):
-                # It may have been deleted since the list was read.
-                if flat:
-                    rows.append(notes.as_note(title, flat))
+                # It may have been deleted since the list was read, and another program leaves old tags.
+                if not flat:
+                    continue
+                note = notes.as_note(title, flat)
+                if not notes.is_tagged(note, () if tag is None else [tag]):
+                    continue
+                rows.append(note)
                 if int(size) > FOLDED:
                     cut[title] = int(size)
         return NotePage(tuple(rows), len(titles), cut, tags)

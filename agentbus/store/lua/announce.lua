@@ -11,19 +11,22 @@
 --@include say
 --@include stream
 --@include hold
+--@include held_token
 local before = already(KEYS[8], ARGV[5])
 if before then return before end
-stored_token(KEYS[4])
 local value = redis.call('GET', KEYS[1])
+local held = held_token(KEYS[4], value)
+-- An outcome beside a hold is of an earlier one: another program announced the flag.
+if value then redis.call('DEL', KEYS[2], KEYS[3]) end
 local function outcome(what)
   return { what, redis.call('GET', KEYS[1]), redis.call('GET', KEYS[4]) or '0',
     tostring(redis.call('PTTL', KEYS[1])), stream(KEYS[5])['last-generated-id'] }
 end
 local by_token = string.find(ARGV[8], '^%d+$')
 local renews = value and ARGV[8] == 'own' and holder(value) == ARGV[1]
-if by_token then renews = value and redis.call('GET', KEYS[4]) == ARGV[8] end
+if by_token then renews = held == ARGV[8] end
 if renews then
-  if not redis.call('GET', KEYS[4]) then
+  if not held then
     -- Another program announced it, or deleted the token.
     local left = redis.call('PTTL', KEYS[1])
     fence(KEYS[4], left < 0 and '' or string.format('%d', left))

@@ -11,10 +11,13 @@
 --@include hold
 --@include ids
 --@include fence
+--@include held_token
 local before = already(KEYS[8], ARGV[8])
 if before then return before end
-local token = stored_token(KEYS[4]) or '0'
 local value = redis.call('GET', KEYS[1])
+local token = held_token(KEYS[4], value) or '0'
+-- An outcome beside a hold is of an earlier one: another program announced the flag.
+if value then redis.call('DEL', KEYS[2], KEYS[3]) end
 -- An unnamed session ends the holds of its peers, whose sessions may be over.
 local function ends(held_by)
   return held_by == ARGV[1] or (ARGV[11] ~= '' and string.sub(held_by, 1, #ARGV[11]) == ARGV[11]

@@ -5,7 +5,7 @@
 --       examine, agent to leave out ('' for none), then for each cursor: its field in `heard`, its topic
 --       ('' for all), the id that its messages come after with a start, or if the cursor does not exist
 --       ('': none is known)
--- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries,
+-- Returns: {'entries', entries, examined id ('' if there were none), 1 if there may be more, missed entries ('': some, or none),
 --          ordinal of the entry before the first examined one (-1: unknown), channel's last id, how many entries
 --          were examined up to each of those returned, and in all, for each cursor the id that its messages
 --          come after},
@@ -14,6 +14,7 @@
 --@include ids
 --@include topic_and_agent
 --@include stream
+--@include heard
 local start, limit, most, omit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local info = stream(KEYS[1])
 local last = info['last-generated-id']
@@ -37,19 +38,9 @@ for i = 3, #KEYS do
       return { 'bad', KEYS[i], at }
     end
     if newer(at, last) then return { 'ahead', KEYS[i], at, last } end
-    local position
-    if at == '0-0' then
-      -- A new reader has not missed what was trimmed before its first read.
-      position = trimmed
-    else
-      local heard = redis.pcall('HGET', KEYS[2], field)
-      local kept_id, kept_ordinal = string.match(type(heard) == 'string' and heard or '', '^(%S+) (%d+)$')
-      if kept_id == at then position = tonumber(kept_ordinal) end
-    end
-    if position and trimmed > position then
-      local lost = trimmed - position
-      if lost > tonumber(missed) then missed = tostring(lost) end
-    end
+    local position, lost = heard(info, KEYS[2], field, at)
+    if position and trimmed - position > (tonumber(missed) or 0) then missed = tostring(trimmed - position) end
+    if lost and missed == '0' then missed = '' end
     if not from or newer(from, at) then from, ordinal = at, position end
   end
   wanted[topic], positions[#positions + 1] = at, at

@@ -1,7 +1,8 @@
 #!lua flags=no-writes
 -- Reads what an agent reads first, when its session begins: who is there, what is leased, what waits for it, and decisions.
--- KEYS: agents, leases, inbox, its positions, the notes that are tagged as decisions, then the presence of each agent
--- ARGV: agent, most agents to return, most leases of others and of this agent, most decisions, then the agents to look at
+-- KEYS: agents, leases, inbox, its positions, then each note that may be a decision, then the presence of each agent
+-- ARGV: agent, most agents to return, most leases of others and of this agent, most decisions, how many notes, their keys,
+--       newest first, then the agents to look at
 -- Returns: {now in ms, number of agents present with this one, others {name, client, state, seen in ms, branch, doing},
 --          number of leases of others, those that end last as lines, number of this agent's, those, {asks, urgent
 --          messages, others, unread messages, then for each ask and urgent message its sender and the ms when it was
@@ -14,9 +15,18 @@
 --@include pressing
 local now, agent = clock(), ARGV[1]
 local present, agents = 0, {}
-for i = 5, #ARGV do
+local decisions = {}
+for i = 1, tonumber(ARGV[5]) do
+  -- Another program that replaces or deletes a note leaves it among those with the tag.
+  local tags = redis.pcall('HGET', KEYS[4 + i], 'tags')
+  if type(tags) == 'string' and string.find(',' .. tags .. ',', ',%s*decision%s*,')
+    and #decisions < tonumber(ARGV[4]) then
+    decisions[#decisions + 1] = ARGV[5 + i]
+  end
+end
+for i = 6 + tonumber(ARGV[5]), #ARGV do
   local name = ARGV[i]
-  local here = redis.pcall('HMGET', KEYS[i + 1], 'state', 'seen', 'client', 'branch', 'doing')
+  local here = redis.pcall('HMGET', KEYS[i - 1], 'state', 'seen', 'client', 'branch', 'doing')
   if here['err'] then here = {} end
   local used = redis.pcall('ZSCORE', KEYS[1], name)
   used = type(used) == 'string' and tonumber(used) or 0
@@ -43,6 +53,5 @@ local heard = redis.pcall('HGET', KEYS[4], 'heard')
 local found = waiting(KEYS[3], KEYS[4], later(heard, ''), 200, function() return true end)
 local left = { 0, 0, 0, 0 }
 if found then left = { found.asks, found.urgent, found.others, unread(KEYS[3], KEYS[4]), unpack(found.who) } end
-local decisions = redis.pcall('ZREVRANGE', KEYS[5], 0, tonumber(ARGV[4]) - 1)
 return { string.format('%d', now), present, agents, counts[1], lists[1], counts[2], lists[2], left,
-  decisions['err'] and {} or decisions }
+  decisions }

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Records that an agent waits for flags, or that it no longer does; the record expires if it is not renewed.
--- KEYS: waiting
+-- Deletes an outcome beside a hold: it is of an earlier one, because another program announced the flag.
+-- KEYS: waiting, then for each flag: flag, done, failed
 -- ARGV: ms to keep the record (0: delete it), then for each flag: flag, state, agent, unix ms, unique id; a line each
 -- Returns: how many records there are
 local time = redis.call('TIME')
@@ -11,6 +12,9 @@ for i = 2, #ARGV do
   else
     redis.call('ZADD', KEYS[1], at + tonumber(ARGV[1]), ARGV[i])
   end
+end
+for i = 2, #KEYS, 3 do
+  if redis.call('EXISTS', KEYS[i]) == 1 then redis.call('DEL', KEYS[i + 1], KEYS[i + 2]) end
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', at)
 redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -10001)

@@ -7,8 +7,9 @@
 --@include hold
 --@include ids
 --@include fence
+--@include held_token
 local value = redis.call('GET', KEYS[1])
-if value and holder(value) == ARGV[1] and redis.pcall('GET', KEYS[2]) == ARGV[2] then
+if value and holder(value) == ARGV[1] and held_token(KEYS[2], value) == ARGV[2] then
   if redis.call('PTTL', KEYS[1]) == -1 then
     say(KEYS[3], KEYS[4], KEYS[5], ARGV[4], ARGV[1], 'renewed ' .. ARGV[5], 'coordination',
       'event', 'renewed', 'flag', ARGV[5])

@@ -2,9 +2,9 @@
 local function holder(value)
   return string.match(value, '^(.*) @ ') or value
 end
+-- rfc3339(seconds): returns a unix time as RFC 3339.
 -- now(): returns the server's clock as RFC 3339, since agents on two hosts compare these.
-local function now()
-  local seconds = tonumber(redis.call('TIME')[1])
+local function rfc3339(seconds)
   local days = math.floor(seconds / 86400)
   local rest = seconds % 86400
   -- From days to a date: years start in March, so that the leap day comes last.
@@ -20,4 +20,7 @@ local function now()
   local year = yoe + era * 400 + (month <= 2 and 1 or 0)
   return string.format('%04d-%02d-%02dT%02d:%02d:%02dZ', year, month, day,
     math.floor(rest / 3600), math.floor(rest % 3600 / 60), rest % 60)
+end
+local function now()
+  return rfc3339(tonumber(redis.call('TIME')[1]))
 end
