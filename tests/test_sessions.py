@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -358,13 +359,8 @@ def test_doctor_warns_where_two_live_sessions_of_a_host_use_one_name(shell, tmp_
     assert shared(shell) is None
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("announce", "deploy"), ("announce", "deploy", "--agent", "ada")],
-    ids=["session", "ada"],
-)
-def test_a_hold_without_a_ttl_whose_session_ended_is_reported(shell, words):
-    assert session(shell, *words).returncode == 0
+def test_a_hold_without_a_ttl_whose_session_ended_is_reported(shell):
+    assert session(shell, "announce", "deploy").returncode == 0
     shell.ok("announce", "mine")
 
     told = [json.loads(line) for line in shell.run("health", "--json").stdout.splitlines()]
@@ -377,33 +373,81 @@ def test_a_hold_without_a_ttl_whose_session_ended_is_reported(shell, words):
     assert str(checked(shell, "flags")).partition("(")[0] == found["text"].partition("(")[0]
 
 
+def test_a_hold_of_a_named_agent_outlives_the_session_that_took_it(shell):
+    assert session(shell, "announce", "deploy", "--agent", "release-bot").returncode == 0
+
+    assert checked(shell, "flags") is None
+    assert b"holder_gone" not in shell.run("health", "--json").stdout.encode()
+
+
+def test_a_hold_is_kept_while_a_process_of_its_session_runs(shell):
+    # The shell of a session ends, and leaves a program that goes on.
+    words = f"{program()} announce deploy >/dev/null && {{ sleep 60 >/dev/null & echo $!; }}"
+    begun = subprocess.run(
+        ["sh", "-c", words],
+        env=shell.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    try:
+        assert checked(shell, "flags") is None
+    finally:
+        os.kill(int(begun.stdout), signal.SIGKILL)
+
+
+def gone(bus: agentbus.Bus) -> list[str]:
+    return [one.subject for one in bus.health().findings if one.check == "holder_gone"]
+
+
+@pytest.mark.parametrize(("hours", "silent"), [(0.9, False), (1.1, True)])
+def test_a_named_holder_is_gone_after_an_hour_without_a_session(bus, hours, silent):
+    keys, at = bus.scope.keys, bus.scope.now() - hours * 3600
+    bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"bot @ {rfc3339(at)}")))
+    # A number beyond those of processes.
+    record = f"bot\n{os.uname().nodename}\n{2**22 + 1}"
+    bus.runner.run(one_step(Command("ZADD", keys.sessions, int(at * 1000), record)))
+
+    assert gone(bus) == (["deploy"] if silent else [])
+
+
+def test_a_holder_that_only_writes_the_channel_is_not_gone_while_it_speaks(bus):
+    keys, at = bus.scope.keys, bus.scope.now() - 7200
+    bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"gopher @ {rfc3339(at)}")))
+    assert gone(bus) == ["deploy"]
+
+    bus.runner.run(
+        one_step(Command("XADD", keys.channel, "*", "agent_id", "gopher", "message", "half done"))
+    )
+
+    assert gone(bus) == []
+
+
 def test_a_hold_with_a_ttl_is_left_to_end_by_itself(shell):
     assert session(shell, "announce", "deploy", "--ttl", "60").returncode == 0
 
     assert checked(shell, "flags") is None
 
 
-@pytest.mark.parametrize(("hours", "gone"), [(0.9, False), (1.1, True)])
-def test_a_holder_on_another_host_is_gone_after_an_hour_of_silence(bus, hours, gone):
+@pytest.mark.parametrize(("hours", "silent"), [(0.9, False), (1.1, True)])
+def test_a_holder_on_another_host_is_gone_after_an_hour_of_silence(bus, hours, silent):
     keys, at = bus.scope.keys, bus.scope.now() - hours * 3600
     bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"you@far~7 @ {rfc3339(at)}")))
     bus.runner.run(one_step(Command("ZADD", keys.sessions, int(at * 1000), "you@far~7\nfar\n7")))
 
-    assert [one.subject for one in bus.health().findings if one.check == "holder_gone"] == (
-        ["deploy"] if gone else []
-    )
+    assert gone(bus) == (["deploy"] if silent else [])
 
 
-@pytest.mark.parametrize(("off", "gone"), [(7200, False), (-7200, True)])
-def test_whether_a_holder_is_gone_goes_by_the_servers_clock(bus, off, gone):
-    keys, at = bus.scope.keys, time.time() - (4000 if gone else 0)
+@pytest.mark.parametrize(("off", "silent"), [(7200, False), (-7200, True)])
+def test_whether_a_holder_is_gone_goes_by_the_servers_clock(bus, off, silent):
+    keys, at = bus.scope.keys, time.time() - (4000 if silent else 0)
     bus.runner.run(one_step(Command("SET", keys.flag("deploy"), f"you@far~7 @ {rfc3339(at)}")))
     bus.runner.run(one_step(Command("ZADD", keys.sessions, int(at * 1000), "you@far~7\nfar\n7")))
     bus.scope.now = lambda: time.time() + off
 
-    assert [one.subject for one in bus.health().findings if one.check == "holder_gone"] == (
-        ["deploy"] if gone else []
-    )
+    assert gone(bus) == (["deploy"] if silent else [])
 
 
 def shared(shell: Shell) -> str | None:

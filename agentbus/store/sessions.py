@@ -65,12 +65,12 @@ def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float
 
 
 def lives(host: str, number: int, silent: float, longest: float) -> bool:
-    """Tell whether a POSIX session lives: by its first process if it is of this host.
+    """Tell whether a POSIX session lives: by its processes if it is of this host.
 
     That of another host lives if it was silent for less than `longest` seconds.
     """
-    from agentbus.core.running import runs
+    from agentbus.core.running import session_runs
 
     if host != os.uname().nodename:
         return silent < longest
-    return runs(number)
+    return session_runs(number)

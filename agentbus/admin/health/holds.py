@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from agentbus.coordination import flags
 from agentbus.core.shell_command import command
 from agentbus.core.stream import text
 from agentbus.store import sessions
-from agentbus.store.steps import Batch
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Batch, Script, one_step
 
 if TYPE_CHECKING:
     from agentbus.admin.health.thresholds import Thresholds
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds of silence after which an agent is taken for gone if its session cannot be looked at from here.
+# Seconds of silence after which an agent is taken for gone, unless a session that uses its name lives.
 _SILENT = 3600.0
 _PAGE = 100
 
@@ -29,12 +31,14 @@ _PAGE = 100
 class LeftHold:
     """A hold without a TTL whose holder is gone.
 
-    `silent` is the seconds since the holder was last seen, None if it never was.
+    `silent` is the seconds since the holder was last seen, None if it never was. `ended` is true if the
+    holder was named after a session, and that is over.
     """
 
     flag: str
     agent_id: str
     silent: float | None
+    ended: bool
 
     @property
     def found(self) -> str:
@@ -48,6 +52,8 @@ class LeftHold:
     def remedy(self) -> str:
         """The advice, as a shell command."""
         release = command("agentbus release --force", self.flag)
+        if not self.ended:
+            release = f"make sure that the holder does not work any more, then: {release}"
         return f"{release}; next time use 'hold', or announce with --ttl"
 
 
@@ -65,9 +71,8 @@ def examine(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
 def left(scope: Scope) -> Op[list[LeftHold]]:
     """Return the holds without a TTL whose holder is gone, ordered by flag.
 
-    A holder is gone if no session that uses its name lives. Sessions of this host are looked up among its
-    processes. One of another host, and an agent without a record of its sessions, counts as gone after an
-    hour in which it was not seen.
+    A holder that was named after a session of this host is gone with it. Any other one is gone after an
+    hour in which it was not seen, unless a session that uses its name lives.
     """
     endless = yield from _endless(scope)
     if not endless:
@@ -77,13 +82,22 @@ def left(scope: Scope) -> Op[list[LeftHold]]:
     seen = {
         name: float(text(score))
         for name, score in zip(names, scores, strict=True)
-        if score is not None
+        if isinstance(score, bytes)
     }
     known: dict[str, list[tuple[str, int, float]]] = {}
     now, records = yield from sessions.records_now(scope)
     for agent, host, number, at in records:
         known.setdefault(agent, []).append((host, number, at))
-    return list(_left(endless, seen, known, now))
+    holds = list(_left(endless, seen, known, now))
+    if all(hold.ended for hold in holds):
+        return holds
+    # The bus does not record a program that writes the channel itself.
+    since = round(max(0.0, now - _SILENT) * 1000)
+    reply = yield from or_empty(
+        one_step(Script("read_speakers", (scope.keys.channel,), (since,))), []
+    )
+    speakers = {*map(text, reply)}
+    return [hold for hold in holds if hold.ended or hold.agent_id not in speakers]
 
 
 def _endless(scope: Scope) -> Op[list[FlagState]]:
@@ -101,16 +115,14 @@ def _left(
     known: dict[str, list[tuple[str, int, float]]],
     now: float,
 ) -> Iterator[LeftHold]:
+    here = os.uname().nodename
     for hold in endless:
         agent = str(hold.agent_id)
         records = known.get(agent, [])
         last = max((hold.timestamp or 0.0, seen.get(agent, 0.0), *(at for _, _, at in records)))
         silent = max(0.0, now - last)
-        if records:
-            gone = not any(
-                sessions.lives(host, number, now - at, _SILENT) for host, number, at in records
-            )
-        else:
-            gone = silent >= _SILENT
-        if gone:
-            yield LeftHold(hold.flag, agent, silent if last else None)
+        lives = any(sessions.lives(host, number, now - at, _SILENT) for host, number, at in records)
+        # Only such a name is that of one session; any other may be used by many, one after the other.
+        own = any(agent.endswith(f"@{here}~{number}") for _, number, _ in records)
+        if not lives and (own or silent >= _SILENT):
+            yield LeftHold(hold.flag, agent, silent if last else None, own)
