@@ -27,6 +27,10 @@ def told(
     if isinstance(error, AgentBusError):
         # Its module is loaded only where one was raised.
         unwritten = sys.modules.get("agentbus.commands._unwritten")
+        action = (values or {}).get("action")
+        if isinstance(action, str):
+            verb = f"{verb} {action}"
+        error.name_operation(verb)
         said: AgentBusError = (
             error if unwritten is None else unwritten.explained(error, verb, values or {})
         )

@@ -25,6 +25,7 @@ def check(call: Call) -> None:
     try:
         conflicts = call.run(leases.conflicts(call.enter(), paths)) if paths else []
     except AgentBusError as error:
+        error.name_operation("lease")
         call.out.warn(f"the staged paths were not checked for leases: {error.message}")
         return
     if not conflicts:

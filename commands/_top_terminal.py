@@ -105,6 +105,7 @@ class Reader:
                     self._lines(wanted),
                 )
             except AgentBusError as error:
+                error.name_operation("top")
                 frame = (None, time.time(), error.message)
             with self._changed:
                 self._frames.append(frame)

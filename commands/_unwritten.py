@@ -56,14 +56,12 @@ class Unwritten(AgentBusError):
 
 
 def explained(error: AgentBusError, verb: str, values: Mapping[str, object]) -> AgentBusError:
-    """Return an error, of stdout with what the verb had done before it printed."""
+    """Return an error, of stdout with what the verb, or its action, had done before it printed."""
     if not isinstance(error, Unwritten):
         return error
-    action = values.get("action")
-    name = f"{verb} {action}" if isinstance(action, str) else verb
     option, with_it = _DONE_WITH.get(verb, ("", ""))
-    done = _DONE.get(name) or (with_it if values.get(option) else "")
-    if name in _STEPWISE or (name == "publish" and values.get("lines")):
+    done = _DONE.get(verb) or (with_it if values.get(option) else "")
+    if verb in _STEPWISE or (verb == "publish" and values.get("lines")):
         effect, then = "; a part of it may be done", "; look before you repeat it"
     elif done:
         effect, then = f"; {done}", "; do not repeat it"

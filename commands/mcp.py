@@ -77,6 +77,7 @@ class _Tools:
             tool = _tool_call.ToolCall(self._of(meta), given, wanted)
             _tools.PERFORM[name](tool)
         except AgentBusError as error:
+            error.name_operation(name)
             return _failed(error, tool)
         except Exception as error:  # noqa: BLE001 (the server goes on)
             return _failed(unexpected(error, name), tool)

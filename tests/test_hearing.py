@@ -449,7 +449,7 @@ def test_a_reader_does_not_catch_up_from_a_cursor_that_cannot_be_one(
     valkey.ask("SET", f"{project}:last:ada", value)
 
     with pytest.raises(error, match=said):
-        list(real.runner.iterate(overhear.catch_up(real.scope)))
+        list(real.runner.iterate(overhear.catch_up(real.scope), verb="overhear"))
     with pytest.raises(error, match=said):
         real.runner.run(overhear.unheard(real.scope, ["build"]))
     valkey.ask("SET", f"{project}:last:ada:build", "0-0")

@@ -44,7 +44,7 @@ class AsyncBus(AsyncSubscriptions, Verbs, Awaiting):
         return self.runner.run(op, verb=name)
 
     def _iterate(self, name: str, op: Patient[Any]) -> AsyncIterator[Any]:
-        return self.runner.iterate(op.op, op.seconds)
+        return self.runner.iterate(op.op, op.seconds, verb=name)
 
 
 def connect(

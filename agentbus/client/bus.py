@@ -347,7 +347,7 @@ class Bus(Subscriptions, Verbs, Blocking):
 
     def _iterate(self, name: str, op: Patient[Any]) -> Iterator[Any]:
         self._check_wait(name, op)
-        return self.runner.iterate(op.op, op.seconds)
+        return self.runner.iterate(op.op, op.seconds, verb=name)
 
     def _check_wait(self, name: str, op: Patient[Any]) -> None:
         if op.seconds:

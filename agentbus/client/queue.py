@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from agentbus.admin import entries, pause, stats
 from agentbus.admin.delete import delete
@@ -38,13 +38,6 @@ class Queue(OnBus[BusT_co]):
     The queue's policy applies where an argument is left out. In annotations, `Queue` is a queue on a `Bus`
     and `Queue[AsyncBus]` one on an `AsyncBus`.
     """
-
-    _logged_as: ClassVar[dict[str, str]] = {
-        "publish_many": "publish",
-        "dead_letters": "dlq",
-        "letter": "dlq",
-        "replay_all": "replay",
-    }
 
     def __init__(self, bus: Any, name: str, *, bound: int | None = None) -> None:
         self._bus = bus

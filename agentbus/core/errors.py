@@ -11,6 +11,8 @@ class AgentBusError(Exception):
     """An operation failed; the base of every error in this package."""
 
     exit_code = 1
+    # What was asked of the server, as the message names it in quotes.
+    operation: str | None = None
 
     def __init__(
         self, message: str, *, hint: str | None = None, shell_hint: str | None = None
@@ -19,6 +21,12 @@ class AgentBusError(Exception):
         self.message = message
         self.hint = hint
         self.shell_hint = hint if shell_hint is None else shell_hint
+
+    def name_operation(self, name: str) -> None:
+        """Name the operation as its caller knows it, in place of one of its steps."""
+        if self.operation is not None:
+            self.message = self.message.replace(f"'{self.operation}'", f"'{name}'", 1)
+            self.args, self.operation = (self.message,), name
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message

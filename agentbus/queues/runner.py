@@ -16,7 +16,7 @@ from agentbus.queues import ids, policy
 from agentbus.store import async_driver, followers
 from agentbus.store.coalesce import Coalescer
 from agentbus.store.driver import at_once, iterate, run
-from agentbus.store.operation import attempt
+from agentbus.store.operation import attempt, named
 from agentbus.store.schemes import async_link
 from agentbus.store.scope import ATTENDED, enter
 from agentbus.store.sessions import attending
@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+# Names of operations in the log that are not those of their methods.
+_LOGGED_AS = {
+    "publish_many": "publish",
+    "dead_letters": "dlq",
+    "letter": "dlq",
+    "replay_all": "replay",
+}
 # Seconds for what is written before a connection is closed.
 _LAST_WORDS = 1.0
 
@@ -108,9 +115,12 @@ class _AnyRunner:
         error: BaseException | None = None,
         result: object = None,
     ) -> None:
-        """Log the outcome of a verb and the ids that it published."""
+        """Log the outcome of a verb and the ids that it published; its error names the verb."""
         if verb is None:
             return
+        if isinstance(error, AgentBusError):
+            error.name_operation(verb)
+        verb = _LOGGED_AS.get(verb, verb)
         publishes = error is None and verb == "publish"
         level = "debug" if publishes else "info" if error is None else "warning"
         if not loggers.heard(level):
@@ -167,9 +177,9 @@ class Runner(_AnyRunner):
         self.record(verb, began, result=result)
         return result
 
-    def iterate(self, op: Op[Any], patience: float | None = None) -> Iterator[Any]:
+    def iterate(self, op: Op[Any], patience: float | None = None, *, verb: str) -> Iterator[Any]:
         """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
-        tried = self.attempt(self.recorded(op, time.monotonic()), patience)
+        tried = named(self.attempt(self.recorded(op, time.monotonic()), patience), verb)
         return self._follow(tried) if patience else iterate(self.link, tried)
 
     def _follow(self, op: Op[Any]) -> Iterator[Any]:
@@ -215,7 +225,7 @@ class LastingRunner:
         """Run an operation. Raises `BackendUnavailable` if the server never answered."""
         left = self._left if patience is None else patience
         tried = self._runner.attempt(op, left, answered=self.answered)
-        result = run(self._runner.link, tried)
+        result = run(self._runner.link, named(tried, "work"))
         self.answered = True
         return result
 
@@ -281,9 +291,11 @@ class AsyncRunner(_AnyRunner):
     async def _retrying(self, op: Op[T], elapsed: float) -> T:
         return await self._drive.run(self.link, self.again(op, elapsed))
 
-    def iterate(self, op: Op[Any], patience: float | None = None) -> AsyncIterator[Any]:
+    def iterate(
+        self, op: Op[Any], patience: float | None = None, *, verb: str
+    ) -> AsyncIterator[Any]:
         """Run an operation and yield what it emits; with `patience`, it is taken for a follower."""
-        tried = self.attempt(self.recorded(op, time.monotonic()), patience)
+        tried = named(self.attempt(self.recorded(op, time.monotonic()), patience), verb)
         return self._watched(
             self._follow(tried) if patience else self._drive.iterate(self.link, tried)
         )

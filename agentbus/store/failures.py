@@ -97,7 +97,7 @@ def given_up(
         return of_cluster(where)
     if step.writes and maybe_done:
         return OutcomeUnknown(
-            f"{step.label} was sent to {where} and no answer came within {waited:g} s ({said})",
+            f"'{step.label}' was sent to {where} and no answer came within {waited:g} s ({said})",
             hint="it may have happened: check before you repeat it"
             + (f"; {advice}" if advice else ""),
         )

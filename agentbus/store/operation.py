@@ -158,17 +158,33 @@ def misread(error: Exception, step: Step | None, where: str) -> None:
     from agentbus.store.failures import unreadable
 
     failure = unreadable(error, step, where)
-    if failure is not None:
+    if failure is not None and step is not None:
+        failure.operation = step.label
         raise failure from error
 
 
-def _refused(*failed: Any) -> AgentBusError:
+def named(op: Op[T], name: str) -> Op[T]:
+    """Run an operation; its errors name it so, in place of one of its steps."""
+    from agentbus.core.errors import AgentBusError
+
+    try:
+        return (yield from op)
+    except AgentBusError as error:
+        error.name_operation(name)
+        raise
+
+
+def _refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBusError:
     from agentbus.store.failures import refused
 
-    return refused(*failed)
+    error = refused(failure, step, where)
+    error.operation = step.label
+    return error
 
 
-def _given_up(*failed: Any) -> AgentBusError:
+def _given_up(failure: LinkDown | ServerReply, step: Step, *rest: Any) -> AgentBusError:
     from agentbus.store.failures import given_up
 
-    return given_up(*failed)
+    error = given_up(failure, step, *rest)
+    error.operation = step.label
+    return error

@@ -11,7 +11,6 @@ from inspect import signature
 from typing import (
     TYPE_CHECKING,
     Any,
-    ClassVar,
     Concatenate,
     Generic,
     ParamSpec,
@@ -91,7 +90,7 @@ else:
         def bind(self, owner):
             """Return the method of `owner` that runs the operation."""
             define = self.define
-            name = owner._logged_as.get(define.__name__, define.__name__)
+            name = define.__name__
 
             def method(self, *args, **kwargs):
                 return self._run(name, define(self, *args, **kwargs))
@@ -159,8 +158,6 @@ class _Binding:
     """Binds all verbs of a class, inherited ones too, when the class is created."""
 
     __slots__ = ()
-    # Names of operations in the log that are not those of their methods.
-    _logged_as: ClassVar[dict[str, str]] = {}
     _returns = "{}"
     # Generators, so that a loop that is left early can be closed.
     _yields = "Generator[{}, None, None]"

@@ -156,6 +156,7 @@ class _Served:
             values = await page.load(view)
             name = f"{page.name}.html"
         except AgentBusError as error:
+            error.name_operation("web")
             status, name, values = _status(error), "error.html", {"error": error}
         shown = {"done": notices[_DONE], "failed": notices[_FAILED]}
         html = site.templates.render(name, {"view": view, **shown, **values})

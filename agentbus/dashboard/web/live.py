@@ -200,6 +200,7 @@ class LiveFeed:
 
     def _lose(self, error: AgentBusError) -> None:
         if self.blind is None:
+            error.name_operation("web")
             self.blind = time.time(), error.message
             self._say_blind(self._watching())
 
