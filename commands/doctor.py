@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentbus.agents.install import check, folder, installed, run as installation
-from agentbus.agents.install.place import Installation
+from agentbus.agents.install import check, engine, folder
+from agentbus.agents.install.folder import Installation
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.errors import AgentBusError, Unhealthy
@@ -46,11 +46,11 @@ def _clients() -> Iterator[tuple[str, str, str, str | None]]:
 
     That endangers no data, so it is a warning.
     """
-    if not installed.is_used():
+    if not folder.is_used():
         return
     try:
         place = Installation(folder.program())
-        clients = installation.recorded(place)
+        clients = engine.recorded(place)
     except AgentBusError as error:
         yield "record", "warning", error.message, error.shell_hint
         return

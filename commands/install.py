@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from agentbus.agents.install import check, folder, run as installation
-from agentbus.agents.install.place import Installation
+from agentbus.agents.clients import CLIENTS
+from agentbus.agents.install import check, engine, folder
+from agentbus.agents.install.engine import NAMES
+from agentbus.agents.install.folder import Installation
 from agentbus.commands import _together
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import AgentBusError, NotFound, Unhealthy
@@ -16,16 +18,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from agentbus.agents.install.check import InstallFinding
-    from agentbus.agents.install.run import StepOutcome
+    from agentbus.agents.install.engine import StepOutcome
 
-# The same names as in agents.install.run, which takes longer to import.
-_CLIENTS = ("claude", "codex", "copilot", "gemini", "opencode", "cursor", "agents-md")
 CLIENT = Param(
     "CLIENT...",
-    f"{', '.join(_CLIENTS[:-1])} or {_CLIENTS[-1]}.",
+    f"{', '.join(NAMES[:-1])} or {NAMES[-1]}.",
     dest="clients",
     many=True,
-    choices=_CLIENTS,
+    choices=NAMES,
 )
 SCOPE = Param(
     "--scope",
@@ -89,16 +89,16 @@ def _run(call: Call) -> int:
     if args.uninstall:
         return take_out(call, place, named)
     if args.check:
-        clients = named or installation.recorded(place) or _found(place)
+        clients = named or engine.recorded(place) or _present(place)
         return _print_findings(call, check.check(place, clients))
-    clients = named or _found(place)
+    clients = named or _present(place)
     if args.print:
-        installation.write(place)
+        engine.write(place)
         for client in clients:
-            for line in installation.by_hand(client, place):
+            for line in engine.by_hand(client, place):
                 call.out.record({"client": client, "command": line}, line)
         return 0
-    changed = print_outcomes(call, installation.install(place, clients, dry=args.dry_run))
+    changed = print_outcomes(call, engine.install(place, clients, dry=args.dry_run))
     if "codex" in changed and not call.out.json:
         call.out.warn("codex runs the hooks once you trust them: start codex, enter /hooks")
     return 0
@@ -106,22 +106,22 @@ def _run(call: Call) -> int:
 
 def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
     """Take it out of the named clients, by default of those in which it is installed."""
-    clients = named or installation.recorded(place)
+    clients = named or engine.recorded(place)
     if not clients and not call.out.json:
         call.out.record({}, "nothing is installed")
-    print_outcomes(call, installation.uninstall(place, clients, dry=call.args.dry_run))
+    print_outcomes(call, engine.uninstall(place, clients, dry=call.args.dry_run))
     return 0
 
 
-def _found(place: Installation) -> list[str]:
+def _present(place: Installation) -> list[str]:
     """Return the clients that are on the PATH, of those that know the scope."""
-    clients = installation.found()
+    clients = engine.present()
     if place.scope == "project":
-        clients = [client for client in clients if client in ("claude", "opencode", "cursor")]
+        clients = [client for client in clients if CLIENTS[client].project]
     if not clients:
         raise NotFound(
             "no client of a coding agent is on the PATH",
-            hint=f"name one: agentbus install {' | '.join(_CLIENTS)}",
+            hint=f"name one: agentbus install {' | '.join(NAMES)}",
         )
     return clients
 

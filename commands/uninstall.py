@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.agents.install import folder
-from agentbus.agents.install.place import Installation
+from agentbus.agents.install.folder import Installation
 from agentbus.commands._declare import Call, Verb
 from agentbus.commands.install import CLIENT, DRY_RUN, GIT, SCOPE, at_work, take_out
 

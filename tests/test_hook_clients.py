@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ import subprocess
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from agentbus.agents.clients import CLIENTS, codex, copilot, opencode
+from agentbus.agents.clients import CLIENTS
 from agentbus.core import client_session
 from tests.hooks import RECORDED, Session
 from tests.servers import program
@@ -62,13 +61,14 @@ FIELDS = {
 }
 
 
-def module(client):
-    return importlib.import_module(f"agentbus.agents.clients.{client}")
+def events_of(client: str) -> list[str]:
+    """Return the events that a client's hooks answer."""
+    return [*CLIENTS[client].events, *CLIENTS[client].other_events]
 
 
 def expected(client: str, event: str, text: str) -> dict[str, object]:
     """Return the whole answer of an event that has this text."""
-    kind = module(client).EVENTS[event]
+    kind = CLIENTS[client].kind(event)
     if client in ("claude", "codex") or (
         client == "copilot" and kind == "edit" and event == "PreToolUse"
     ):
@@ -97,7 +97,7 @@ def expected(client: str, event: str, text: str) -> dict[str, object]:
 
 def text_of(client: str, event: str, said: dict) -> str:
     """Return the text of an answer."""
-    path = TEXTS[client][module(client).EVENTS[event]]
+    path = TEXTS[client][CLIENTS[client].kind(event)]
     if client == "copilot" and event == "preToolUse":
         path = path[1:]
     for field in path:
@@ -115,7 +115,7 @@ def prepared(path, session: Session) -> tuple[str, str, bytes, str]:
     client, event = sent(path)
     data = path.read_text().replace("/work/shop", str(session.root))
     given = json.loads(data)
-    known = module(client).session(given)
+    known = next(given[field] for field in CLIENTS[client].session if field in given)
     return client, event, data.encode(), client_session.name(client, known)
 
 
@@ -123,7 +123,7 @@ def prepared(path, session: Session) -> tuple[str, str, bytes, str]:
 def test_a_hook_answers_what_its_client_sends_in_its_form(real_url, project, tmp_path, path):
     session = Session(real_url, project, tmp_path)
     client, event, data, agent = prepared(path, session)
-    kind = module(client).EVENTS[event]
+    kind = CLIENTS[client].kind(event)
     with session.bus(agent) as own, session.bus("reviewer") as reviewer:
         own.here()
         if kind == "edit":
@@ -161,7 +161,7 @@ def test_a_hook_answers_what_its_client_sends_in_its_form(real_url, project, tmp
 
 
 def test_every_client_has_a_recorded_input_of_each_event():
-    events = {(client, event) for client in CLIENTS for event in module(client).EVENTS} - {
+    events = {(client, event) for client in CLIENTS for event in events_of(client)} - {
         # These get what the end of a turn does, and wait.
         ("claude", "Wake"),
         ("opencode", "Wake"),
@@ -174,7 +174,7 @@ def test_a_patch_is_an_edit_in_a_plugin_of_copilot_too():
     patch = "*** Begin Patch\n*** Add File: docs/db.md\n+text\n*** End Patch"
 
     given = {"tool_name": "Edit", "tool_input": {"input": patch}}
-    assert copilot.edited(given) == ["docs/db.md"]
+    assert CLIENTS["copilot"].edited(given) == ["docs/db.md"]
 
 
 def test_a_patch_edits_the_files_that_it_adds_updates_deletes_and_moves_to():
@@ -189,9 +189,9 @@ def test_a_patch_edits_the_files_that_it_adds_updates_deletes_and_moves_to():
         ("Bash", {"command": ["apply_patch", patch]}),
     ):
         given = {"tool_name": tool, "tool_input": named}
-        assert codex.edited(given) == ["a.py", "b.py", "c d.py", "e.py"]
-    assert codex.edited({"tool_name": "Bash", "tool_input": {"command": "ls"}}) == []
-    assert codex.edited({"tool_name": "Bash", "tool_input": {"command": 7}}) == []
+        assert CLIENTS["codex"].edited(given) == ["a.py", "b.py", "c d.py", "e.py"]
+    assert CLIENTS["codex"].edited({"tool_name": "Bash", "tool_input": {"command": "ls"}}) == []
+    assert CLIENTS["codex"].edited({"tool_name": "Bash", "tool_input": {"command": 7}}) == []
 
 
 def test_opencode_patches_by_a_tool_and_edits_by_others():
@@ -203,7 +203,7 @@ def test_opencode_patches_by_a_tool_and_edits_by_others():
         ("read", {"filePath": "a.py"}, []),
         ("apply_patch", {"patchText": None}, []),
     ):
-        assert opencode.edited({"tool": tool, "args": arguments}) == paths
+        assert CLIENTS["opencode"].edited({"tool": tool, "args": arguments}) == paths
 
 
 def test_a_session_of_opencode_has_its_name_without_a_server(tmp_path):
@@ -229,7 +229,7 @@ def test_a_patch_is_of_the_directory_to_which_its_command_changes(command, paths
     patch = "*** Begin Patch\n*** Update File: db.py\n*** Delete File: /etc/hosts\n*** End Patch\n"
     given = {"tool_name": "Bash", "tool_input": {"command": f"{command} <<'EOF'\n{patch}EOF\n"}}
 
-    assert codex.edited(given) == paths
+    assert CLIENTS["codex"].edited(given) == paths
 
 
 # -- arbitrary input --
@@ -265,8 +265,8 @@ _PATHS = st.dictionaries(
 
 @st.composite
 def _events(draw):
-    client = draw(st.sampled_from(CLIENTS))
-    event = draw(st.sampled_from(sorted(module(client).EVENTS)))
+    client = draw(st.sampled_from([*CLIENTS]))
+    event = draw(st.sampled_from(sorted(events_of(client))))
     given = draw(_JSON)
     if draw(st.booleans()):
         given = draw(st.dictionaries(_FIELD, _JSON | _TOOLS | _PATHS, max_size=6))

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from agentbus.agents import plugin
+from agentbus.agents.clients import CLIENTS
 from agentbus.agents.install import block, edit, folder, settings_json
 from agentbus.core.errors import AgentBusError, Refused
 from tests.installing import ELSEWHERE, User
@@ -116,7 +117,7 @@ def test_settings_keep_what_is_theirs_and_become_what_they_were(user, text):
         assert len([each for each in after if each.startswith(f"{name}.agentbus-backup-")]) == 1
     hooks = loaded(after["hooks.json"])["hooks"]
     assert isinstance(hooks, dict)
-    assert set(plugin.HOOKS["cursor"]) <= set(hooks)
+    assert set(CLIENTS["cursor"].events) <= set(hooks)
     user.uninstall("cursor")
     assert {path.name: path.read_bytes() for path in place.iterdir()} == {
         "hooks.json": text.encode(),

@@ -16,8 +16,7 @@ from tests.servers import Shell
 from tests.source_tree import MODULES, PACKAGE, files, imports, module_name, tree
 
 _PACKAGES = {
-    "agentbus.agents": "event hook stdio",
-    "agentbus.agents.clients": "claude codex copilot cursor gemini opencode",
+    "agentbus.agents": "clients event hook stdio",
     "agentbus.commands": (
         "_declare _main _message _output _parser _session _values _waiting"
         " announce await_ jot overhear recall satisfy speak"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.agents import clients
+from agentbus.agents.clients import CLIENTS, Client, text
 from agentbus.core.settings import resolve, state_directory
 
 TYPE_CHECKING = False
@@ -29,19 +29,18 @@ class Event:
     tools = False
 
     def __init__(
-        self, client: Any, event: str, kind: str, given: dict[str, Any], flags: dict[str, object]
+        self, client: Client, event: str, kind: str, given: dict[str, Any], flags: dict[str, object]
     ) -> None:
         self.client = client
         self.event = event
         self.kind = kind
         self.given = given
-        self.name = client.__name__.rpartition(".")[2]
-        self.session = _session(client.session(given))
+        self.session = _session(text(given, *client.session))
         agent = ""
         if self.session:
             from agentbus.core import client_session
 
-            agent = client_session.name(self.name, self.session)
+            agent = client_session.name(client.name, self.session)
         there = given.get("cwd")
         if (
             isinstance(there, str)
@@ -56,8 +55,8 @@ class Event:
     @classmethod
     def read(cls, client: str, event: str, data: bytes, flags: dict[str, object]) -> Event | None:
         """Return what a client sent; None if it is nothing that AgentBus answers."""
-        module = clients.load(client)
-        kind = module.EVENTS.get(event)
+        facts = CLIENTS[client]
+        kind = facts.kind(event)
         if kind is None:
             return None
         from agentbus.core.json_text import from_json
@@ -66,9 +65,9 @@ class Event:
             given = from_json(data.decode("utf-8", "replace").removeprefix("\ufeff"))
         except ValueError:
             return None
-        if not isinstance(given, dict) or (kind == "edit" and not module.edited(given)):
+        if not isinstance(given, dict) or (kind == "edit" and not facts.edited(given)):
             return None
-        return cls(module, event, kind, given, flags)
+        return cls(facts, event, kind, given, flags)
 
     def enter(self) -> None:
         """Open the backend of the settings."""
@@ -105,7 +104,7 @@ class Event:
         stays = kind == "stop" and not self.client.stopped_before(self.given)
         flag = int(stays) if kind != "wake" else "" if rested is None else rested
         if kind not in ("stop", "wake") and (
-            self.given.get("agent_id") or self.client.context(self.event, "") is None
+            self.given.get("agent_id") or self.client.form(self.event) is None
         ):
             # Nobody would see it, or only a subagent, which ends: it is kept for the next event.
             kind = "unseen"
@@ -128,7 +127,7 @@ class Event:
     def place(self) -> tuple[str, ...]:
         """Return the fields and values of a presence that cost nothing to know."""
         host = os.uname().nodename
-        return ("host", host, "cwd", _here(), "client", self.name, "session", self.session)
+        return ("host", host, "cwd", _here(), "client", self.client.name, "session", self.session)
 
 
 def file_name(text: str) -> str:

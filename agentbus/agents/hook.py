@@ -73,7 +73,7 @@ def _wake(event: Event) -> int:
     said = wake.wait(event)
     if said is None:
         return 0
-    answer = event.client.woken(event.event, said)
+    answer = event.client.answer(event.event, said)
     if answer is None:
         _write(2, said)
         return 2
@@ -113,9 +113,8 @@ def answer(
 
 def _answer(asked: Event) -> str:
     said = _said(asked)
-    if asked.kind == "start" and asked.session:
-        named = getattr(asked.client, "named", None)
-        said = said if named is None else named(asked.settings.agent, said)
+    if asked.kind == "start" and asked.session and asked.client.takes_name:
+        said = {**(said or {}), "agent": asked.settings.agent}
     if said is None:
         return ""
     from agentbus.core.json_text import to_json
@@ -123,7 +122,7 @@ def _answer(asked: Event) -> str:
     return to_json(said)
 
 
-def _said(asked: Event) -> object:
+def _said(asked: Event) -> dict[str, object] | None:
     """Return what answers an event, None for nothing."""
     if asked.kind in ("start", "turn", "end"):
         # End the hook that has waited for a message.
@@ -162,7 +161,7 @@ def _said(asked: Event) -> object:
     return said
 
 
-def _answered(event: Event, *, was_away: bool) -> object:
+def _answered(event: Event, *, was_away: bool) -> dict[str, object] | None:
     """Return what a client is to be answered; None for nothing."""
     event.enter()
     try:
@@ -170,7 +169,7 @@ def _answered(event: Event, *, was_away: bool) -> object:
             from agentbus.agents import edits
 
             refused = edits.lease(event)
-            return None if refused is None else event.client.deny(event.event, refused)
+            return None if refused is None else event.client.answer(event.event, refused)
         if event.kind not in ("start", "end"):
             return _show_notifications(event, was_away)
         from agentbus.agents import sessions
@@ -183,7 +182,7 @@ def _answered(event: Event, *, was_away: bool) -> object:
         event.link.close()
 
 
-def _show_notifications(event: Event, was_away: bool) -> object:
+def _show_notifications(event: Event, was_away: bool) -> dict[str, object] | None:
     reply = event.execute(event.read_notifications())
     if event.kind == "tool":
         _renew(event)
@@ -197,14 +196,14 @@ def _show_notifications(event: Event, was_away: bool) -> object:
     from agentbus.agents import bell
 
     if reply[0] == b"stay":
-        return event.client.go_on(event.event, bell.stay(reply))
+        return event.client.answer(event.event, bell.stay(reply))
     said = bell.bell(reply)
     if event.settings.hook_text == "quote":
         from agentbus.agents import quote
 
         quoted = quote.newest(event, int(reply[1]) / 1000, int(reply[5]))
         said = f"{said}\n{quoted}" if quoted else said
-    return event.client.context(event.event, f"{bell.WAS_AWAY}\n{said}" if was_away else said)
+    return event.client.answer(event.event, f"{bell.WAS_AWAY}\n{said}" if was_away else said)
 
 
 def _renew(event: Event) -> None:

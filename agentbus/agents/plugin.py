@@ -12,6 +12,7 @@ import shlex
 from importlib import resources
 from typing import Any
 
+from agentbus.agents.clients import CLIENTS
 from agentbus.core.settings import VARIABLES
 from agentbus.core.version import __version__
 
@@ -24,33 +25,6 @@ _WITHIN, _ENDS_WITHIN = 10, 3
 # Seconds that it lets one run that waits for a message while the agent is idle.
 _WAITS_FOR = 3600
 
-# The events of each client of which it is to call a hook, with the tools for which it is.
-_CLAUDE = {
-    "SessionStart": "",
-    "UserPromptSubmit": "",
-    "PreToolUse": "Edit|Write|MultiEdit|NotebookEdit",
-    "PostToolUse": "",
-    "Stop": "",
-    "SessionEnd": "",
-}
-HOOKS = {
-    "claude": _CLAUDE,
-    "codex": _CLAUDE | {"PreToolUse": "Bash|apply_patch"},
-    "copilot": _CLAUDE | {"PreToolUse": "edit|create|Edit|Write"},
-    "gemini": {
-        "SessionStart": "",
-        "BeforeAgent": "",
-        "BeforeTool": "replace|write_file",
-        "AfterTool": "",
-        "AfterAgent": "",
-        "SessionEnd": "",
-    },
-    "cursor": dict.fromkeys(
-        ("sessionStart", "beforeSubmitPrompt", "preToolUse", "postToolUse", "stop", "sessionEnd"),
-        "",
-    ),
-}
-
 
 def files(program: str) -> dict[str, str]:
     """Return the text of each file by its path; `program` is the absolute path of `agentbus`."""
@@ -60,41 +34,40 @@ def files(program: str) -> dict[str, str]:
         "description": _SAYS,
         "author": {"name": "AgentBus"},
     }
-    server = {"mcpServers": {NAME: {"command": program, "args": ["mcp"]}}}
+    servers = {"mcpServers": {NAME: server(program)}}
     market = {
         "name": NAME,
         "owner": {"name": "AgentBus", "url": _HOME},
         "metadata": {"description": _SAYS},
         "plugins": [{"name": NAME, "source": f"./{NAME}", "description": _SAYS}],
     }
-    skill = text("SKILL.md", program)
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         ".claude-plugin/marketplace.json": market,
-        f"{NAME}/.claude-plugin/plugin.json": about,
-        # Each of the two reads its manifest first, and then the hooks that it names.
-        f"{NAME}/.codex-plugin/plugin.json": about
-        | {"hooks": "./hooks/codex.json", "mcpServers": "./codex.mcp.json"},
-        f"{NAME}/.plugin/plugin.json": about | {"hooks": "hooks/copilot.json"},
-        f"{NAME}/hooks/hooks.json": hooks("claude", program),
-        f"{NAME}/hooks/codex.json": hooks("codex", program),
-        f"{NAME}/hooks/copilot.json": hooks("copilot", program),
-        f"{NAME}/.mcp.json": server,
+        f"{NAME}/.mcp.json": servers,
         f"{NAME}/codex.mcp.json": {
-            "mcpServers": {NAME: {"command": program, "args": ["mcp"], "env_vars": _variables()}}
+            "mcpServers": {NAME: server(program) | {"env_vars": _variables()}}
         },
-        f"{NAME}/skills/{NAME}/SKILL.md": skill,
+        f"{NAME}/skills/{NAME}/SKILL.md": text("SKILL.md", program),
         "gemini/gemini-extension.json": {
             "name": NAME,
             "version": version(),
             "description": _SAYS,
             "contextFileName": "GEMINI.md",
-            **server,
+            **servers,
         },
         "gemini/hooks/hooks.json": hooks("gemini", program),
         "gemini/GEMINI.md": text("GEMINI.md", program),
         "opencode/agentbus.js": text("opencode.js", program),
     }
-    return {path: one if isinstance(one, str) else as_json(one) for path, one in found.items()}
+    for client in CLIENTS.values():
+        if client.plugin is not None:
+            # Each reads its own manifest, and then the hooks that it names.
+            contents[f"{NAME}/{client.plugin.manifest}"] = about | {**client.plugin.manifest_fields}
+            contents[f"{NAME}/{client.plugin.hooks}"] = hooks(client.name, program)
+    return {
+        path: content if isinstance(content, str) else as_json(content)
+        for path, content in contents.items()
+    }
 
 
 def write(program: str, folder: str) -> bool:
@@ -119,43 +92,42 @@ def present(folder: str) -> list[str]:
     )
 
 
-def hooks(client: str, program: str) -> dict[str, Any]:
+def hooks(name: str, program: str) -> dict[str, Any]:
     """Return the hooks of a client, in its form."""
-    if client == "cursor":
-        return {
-            "version": 1,
-            "hooks": {one: [_hook(client, one, program)] for one in HOOKS[client]},
-        }
-    found: dict[str, Any] = {}
-    for event, matcher in HOOKS[client].items():
-        group: dict[str, Any] = {"matcher": matcher} if matcher else {}
-        found[event] = [group | {"hooks": [_hook(client, event, program)]}]
-    if client == "claude":
-        # Beside the hook of the turn's end.
-        waits = {"type": "command", "command": command(program, client, "Wake")}
-        found["Stop"][0]["hooks"].append(waits | {"asyncRewake": True, "timeout": _WAITS_FOR})
-    return {"hooks": found}
+    client = CLIENTS[name]
+    by_event: dict[str, Any] = {}
+    for event, kind in client.events.items():
+        within = (_ENDS_WITHIN if kind == "end" else _WITHIN) * client.second
+        hook: dict[str, Any] = {"command": command(program, name, event), "timeout": within}
+        if client.nested:
+            commands = [{"type": "command", **hook}]
+            if kind == "stop" and client.wakes:
+                # Beside the hook of the turn's end.
+                waits = {"type": "command", "command": command(program, name, "Wake")}
+                commands.append(waits | {"asyncRewake": True, "timeout": _WAITS_FOR})
+            hook = {"hooks": commands}
+            if kind == "edit":
+                hook = {"matcher": "|".join(client.edits), **hook}
+        by_event[event] = [hook]
+    return {"hooks": by_event} if client.nested else {"version": 1, "hooks": by_event}
+
+
+def server(program: str) -> dict[str, Any]:
+    """Return the entry of the MCP server in a client's settings."""
+    return {"command": program, "args": ["mcp"]}
 
 
 def command(program: str, client: str, event: str) -> str:
     """Return the shell command of a hook."""
     # The page that a session reads first names the tools: their server is installed with the hooks.
-    tools = " --tools" if event.lower() in ("sessionstart", "session.created") else ""
+    tools = " --tools" if CLIENTS[client].kind(event) == "start" else ""
     return f"{shlex.quote(program)} hook {client} {event}{tools}"
-
-
-def _hook(client: str, event: str, program: str) -> dict[str, Any]:
-    within = _ENDS_WITHIN if event.lower() == "sessionend" else _WITHIN
-    # Gemini CLI counts in milliseconds.
-    within *= 1000 if client == "gemini" else 1
-    hook = {"command": command(program, client, event), "timeout": within}
-    return hook if client == "cursor" else {"type": "command", **hook}
 
 
 def text(name: str, program: str) -> str:
     """Return a text of the package data, with the path of `agentbus` in it."""
-    found = resources.files("agentbus.agents").joinpath("plugin_data", name).read_text("utf-8")
-    return found.replace("@AGENTBUS_JSON@", json.dumps(program)).replace(
+    template = resources.files("agentbus.agents").joinpath("plugin_data", name).read_text("utf-8")
+    return template.replace("@AGENTBUS_JSON@", json.dumps(program)).replace(
         "@AGENTBUS@", f"`{shlex.quote(program)}`"
     )
 
@@ -163,7 +135,7 @@ def text(name: str, program: str) -> str:
 def _variables() -> list[str]:
     """Return the variables that Codex does not pass on to the server by itself: it passes few."""
     state = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
-    return [*(one for found in VARIABLES.values() for one in found), *state]
+    return [*(name for names in VARIABLES.values() for name in names), *state]
 
 
 def version() -> str:

@@ -50,13 +50,13 @@ def announce(event: Event) -> None:
 
 def _write(folder: str, event: Event, agent: str) -> None:
     try:
-        client_session.write(folder, event.name, event.session, agent)
+        client_session.write(folder, event.client.name, event.session, agent)
     except OSError:
         # Read-only: then its processes know the name by a variable, or not at all.
         return
 
 
-def begin(event: Event) -> object:
+def begin(event: Event) -> dict[str, object] | None:
     """Record the session and its presence, and return the page that its agent reads first."""
     scope = event.scope
     root, _ = repository_here()
@@ -71,17 +71,17 @@ def begin(event: Event) -> object:
         scope.attendance(pid),
     ]
     if event.session:
-        named = _first(sessions.register(scope, event.name, event.session, scope.agent))
+        named = _first(sessions.register(scope, event.client.name, event.session, scope.agent))
         shared, _, reply, _ = _together(event, [named, *steps])
     else:
         shared, (_, reply, _) = [b""], _together(event, steps)
     options = {
         "tools": event.tools,
-        "sandbox": event.name == "codex",
+        "sandbox": event.client.name == "codex",
         "shared": bool(shared[0]) and _is_other(pid, *shared[2:]),
     }
     page = prime.page(scope, reply, quotes=False, **options)
-    return event.client.context(event.event, page)
+    return event.client.answer(event.event, page)
 
 
 def _is_other(pid: int | None, process: bytes, host: bytes, silent: bytes) -> bool:

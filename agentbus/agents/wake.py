@@ -50,7 +50,7 @@ def wait(event: Event) -> str | None:
 
 def _wait(event: Event) -> str | None:
     client = ClientProcess()
-    held = _hold(event.waiting) if event.client.waits(client.pid) else None
+    held = _hold(event.waiting) if client.lets_wait(event.client.wakes) else None
     if held is None:
         return None
     event.enter()
@@ -84,7 +84,7 @@ def wait_for_notifications(
     ends: float | None = time.monotonic() + _ENDS
     pause = _SOON
     # The hook of the turn's end may have failed: where it has answered before, that shows at once.
-    rested = 0 if event.client.WAITS_WHEN_IDLE else None
+    rested = 0 if event.client.wakes == "always" else None
     while (now := time.monotonic()) < until and client.lives():
         try:
             reply: Sequence[Any] = yield event.read_notifications(rested=rested)
@@ -124,6 +124,15 @@ class ClientProcess:
     def lives(self) -> bool:
         """Tell whether it runs; true where that is not known."""
         return self.pid is None or client_session.start_of(self.pid) == self._began
+
+    def lets_wait(self, condition: str) -> bool:
+        """Tell whether the session goes on while a hook waits, by the condition of its client."""
+        if condition != "terminal":
+            return condition == "always"
+        # Each prompt may end a hook that waits, without the imports of this one.
+        from agentbus.agents import claude_session
+
+        return claude_session.goes_on(self.pid)
 
 
 # -- what waits for a session --

@@ -1,4 +1,4 @@
-"""The files of an installation: the folder that clients read, and the record of what was done."""
+"""The place of an installation: the folder that clients read, the record, the directories of settings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,30 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentbus.agents import plugin
-from agentbus.agents.install.installed import RECORD, base
+from agentbus.agents.clients import CLIENTS
 from agentbus.core.errors import AgentBusError, NotFound
+from agentbus.core.settings import home, repository, variable
 from agentbus.core.settings_check import make_private
 from agentbus.core.version import __version__
+
+_RECORD = "installed.json"
+
+
+def base() -> str:
+    """Return the directory of all that clients read, which need not exist."""
+    place = variable("XDG_DATA_HOME") or ""
+    if not os.path.isabs(place):
+        place = os.path.join(home(), ".local", "share")
+    return os.path.join(place, "agentbus", "clients")
+
+
+def is_used() -> bool:
+    """Tell whether anything is installed, as far as one look at the disk tells."""
+    return os.path.isfile(os.path.join(base(), _RECORD))
 
 
 def program() -> str:
@@ -27,13 +44,13 @@ def program() -> str:
     beside = os.path.join(sysconfig.get_path("scripts"), "agentbus")
     if _runs(beside):
         return beside
-    found = shutil.which("agentbus")
-    if found is None:
+    on_path = shutil.which("agentbus")
+    if on_path is None:
         raise NotFound(
             "the command agentbus is not installed, only the package",
             hint="install it: pipx install agentbus-toolkit",
         )
-    return os.path.abspath(found)
+    return os.path.abspath(on_path)
 
 
 def _runs(path: str) -> bool:
@@ -104,20 +121,17 @@ class InstallRecord:
     """The record of installations: clients by `client scope directory`, and the files merged into."""
 
     def __init__(self) -> None:
-        self._path = os.path.join(base(), RECORD)
-        found: Any = None
-        text = _read(self._path)
-        if text is not None:
-            try:
-                found = json.loads(text)
-            except ValueError:
-                raise AgentBusError(
-                    f"{self._path} is not JSON",
-                    hint="remove it, then run 'agentbus install CLIENT' again for each client",
-                ) from None
-        found = found if isinstance(found, dict) else {}
-        self.clients: dict[str, str] = found.get("clients") or {}
-        self.merged: dict[str, dict[str, Any]] = found.get("merged") or {}
+        self._path = os.path.join(base(), _RECORD)
+        try:
+            record = json.loads(_read(self._path) or "{}")
+        except ValueError:
+            raise AgentBusError(
+                f"{self._path} is not JSON",
+                hint="remove it, then run 'agentbus install CLIENT' again for each client",
+            ) from None
+        record = record if isinstance(record, dict) else {}
+        self.clients: dict[str, str] = record.get("clients") or {}
+        self.merged: dict[str, dict[str, Any]] = record.get("merged") or {}
 
     def save(self) -> None:
         """Write it in one step. Raises `AgentBusError`."""
@@ -145,3 +159,38 @@ class InstallRecord:
 def is_ours(path: str) -> bool:
     """Tell whether a path is within the directory of all that clients read."""
     return os.path.realpath(path).startswith(os.path.realpath(base()) + os.sep)
+
+
+@dataclass
+class Installation:
+    """The place of an installation; `root` is that of the repository, or the current directory."""
+
+    program: str
+    scope: str = "user"
+    record: InstallRecord = field(default_factory=InstallRecord)
+
+    def __post_init__(self) -> None:
+        self.folder = folder()
+        root, self.common = repository()
+        self.in_repository = root is not None
+        self.root = root or os.getcwd()
+
+    def entry(self, client: str) -> str:
+        """Return the key of a client's installation in the record."""
+        if self.scope == "project" or client in ("agents-md", "git"):
+            return f"{client} project {self.root}"
+        return f"{client} user"
+
+    def directory(self, client: str) -> str:
+        """Return the directory of a client's settings in this scope."""
+        if self.scope == "project" and CLIENTS[client].project:
+            return os.path.join(self.root, CLIENTS[client].project)
+        return user_directory(client)
+
+
+def user_directory(client: str) -> str:
+    """Return the directory of the user's settings of a client."""
+    name, default, below = CLIENTS[client].user
+    place = variable(name) or ""
+    place = place if os.path.isabs(place) else os.path.join(home(), default)
+    return os.path.join(place, below) if below else place

@@ -9,36 +9,28 @@ import contextlib
 import json
 import os
 
+from agentbus.agents.clients import CLIENTS
 from agentbus.agents.install import edit
-from agentbus.agents.install.installed import base
-from agentbus.agents.install.place import Installation
+from agentbus.agents.install.folder import Installation, base, user_directory
 from agentbus.agents.install.steps import shown
 from agentbus.core.errors import AgentBusError, Refused
 from agentbus.core.settings_check import make_private
 
-# The place of the settings: the variable that names the directory, its default, and the file.
-_SETTINGS = {
-    "claude": ("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
-    "codex": ("CODEX_HOME", ".codex", "config.toml"),
-    "copilot": ("COPILOT_HOME", ".copilot", "settings.json"),
-}
 _KEPT, _OURS = "kept", b"agentbus@agentbus"
 
 
 def settings(client: str, place: Installation) -> list[str]:
     """Return the files that a client's commands change, for its scope."""
-    if client not in _SETTINGS:
+    facts = CLIENTS.get(client)
+    if facts is None or not facts.settings:
         return []
-    variable, default, name = _SETTINGS[client]
-    found = [os.path.join(place.config(variable, default), name)]
-    if place.scope == "project":
-        found.append(os.path.join(place.root, default, name))
-    return [os.path.realpath(path) for path in found]
+    directories = dict.fromkeys((user_directory(client), place.directory(client)))
+    return [os.path.realpath(os.path.join(each, facts.settings)) for each in directories]
 
 
 def check(client: str, place: Installation) -> None:
     """Raise `Refused` for settings that Claude Code cannot change, before it has done half of it."""
-    for path in settings(client, place) if client == "claude" else ():
+    for path in settings(client, place) if CLIENTS[client].strict else ():
         text = (edit.read(path) or b"").decode("utf-8-sig", "replace")
         try:
             json.loads(text or "{}")
@@ -55,6 +47,8 @@ class Kept:
     def __init__(self, client: str, place: Installation) -> None:
         self._place = place
         self._before = {path: edit.read(path) for path in settings(client, place)}
+        # Files that lost comments.
+        self.lost: list[str] = []
         merged = place.record.merged
         # Files that nobody else has changed since the last commands.
         self._untouched = {
@@ -63,9 +57,9 @@ class Kept:
             if path in merged and merged[path]["digest"] == edit.digest(before or b"")
         }
 
-    def remember(self) -> list[str]:
-        """Record what the commands have changed, with a copy; return the files that lost comments."""
-        merged, lost = self._place.record.merged, []
+    def remember(self) -> None:
+        """Record what the commands have changed, with a copy, and which files lost comments."""
+        merged, self.lost = self._place.record.merged, []
         for path, before in self._before.items():
             after = edit.read(path)
             if after == before:
@@ -78,8 +72,7 @@ class Kept:
                 known = {"backup": backup, "existed": before is not None, "folders": []}
             merged[path] = known | {"digest": edit.digest(after or b"")}
             if before is not None and _comments(before) > _comments(after or b""):
-                lost.append(path)
-        return lost
+                self.lost.append(path)
 
     def follow(self) -> None:
         """Record what commands that take it out have made of the settings so far."""

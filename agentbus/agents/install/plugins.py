@@ -1,21 +1,20 @@
-"""The clients whose own commands install the folder: Claude Code, Codex, Copilot and Gemini CLI."""
+"""Installs by the commands of Claude Code, Codex and Copilot, which take plugins, and of Gemini CLI."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from agentbus.agents import plugin
+from agentbus.agents.clients import CLIENTS, Plugin
 from agentbus.agents.install import folder, keep
-from agentbus.agents.install.place import Installation
+from agentbus.agents.install.folder import Installation
 from agentbus.agents.install.steps import ClientProgram, InstallStep, done
 from agentbus.core.errors import AgentBusError, Refused, UsageError
 
 NAME = "agentbus@agentbus"
-CLIENTS = ("claude", "codex", "copilot", "gemini")
 
 
 @dataclass
@@ -31,64 +30,66 @@ class Installed:
 
 def check_scope(client: str, place: Installation) -> None:
     """Raise `UsageError` for a client that knows no scope but the user's."""
-    if place.scope == "project" and client != "claude":
+    if place.scope == "project" and not CLIENTS[client].project:
         raise UsageError(
             f"{client} has plugins of the user only", hint=f"install {client} without --scope"
         )
 
 
-def by_hand(client: str, place: Installation) -> list[str]:
-    """Return the commands that a person types."""
-    return [step.line for step in _whole(ClientProgram(client, client), place)]
-
-
-def out_by_hand(client: str, place: Installation) -> list[str]:
-    """Return the commands by which a person takes it out again."""
-    return [step.line for step in _gone(ClientProgram(client, client), place)]
+def by_hand(client: str, place: Installation, *, installs: bool) -> list[str]:
+    """Return the commands by which a person installs it, or takes it out again."""
+    add, remove = _commands(ClientProgram(client, client), place)
+    return [step.line for step in (add if installs else remove)]
 
 
 def install(client: ClientProgram, place: Installation) -> list[InstallStep]:
     """Return the steps; those that are done already among them. Raises `Refused` for what is not ours."""
-    if client.name == "gemini":
-        return [*_link(client, place)]
+    (*add, install), (remove, *remove_market) = _commands(client, place)
+    if CLIENTS[client.name].extension:
+        there = linked(client)
+        if there is None:
+            return [install]
+        if not folder.is_ours(there["path"]):
+            raise Refused(
+                f"gemini has an extension agentbus in {there['path']}, which is not ours",
+                hint=f"remove it: {remove.line}",
+            )
+        current = there["path"] == _extension(client.name, place)
+        return [done(install.line)] if current else [remove, install]
     keep.check(client.name, place)
-    found = look(client, place)
-    add, install = _whole(client, place)
-    steps = []
-    market = found.market
+    has = look(client, place)
+    market = has.market
     if market is not None and not folder.is_ours(market):
         raise Refused(
             f"{client.name} has a marketplace agentbus in {market}, which is not ours",
-            hint=f"remove it: {client.name} plugin marketplace remove agentbus",
+            hint=f"remove it: {remove_market[0].line}",
         )
-    stale = found.reads is None or bool(differing(found.reads, place))
-    if found.plugin and (stale or not found.enabled or market != place.folder):
-        steps.append(_uninstall(client, place))
-        found.plugin = False
+    steps = []
+    stale = has.reads is None or bool(differing(has.reads, place))
+    if has.plugin and (stale or not has.enabled or market != place.folder):
+        steps.append(remove)
+        has.plugin = False
     if market is not None and market != place.folder:
-        steps.append(client.step("plugin", "marketplace", "remove", "agentbus"))
+        steps += remove_market
         market = None
-    steps.append(add if market is None else done(add.line))
-    steps.append(done(install.line) if found.plugin else install)
+    steps += add if market is None else [done(add[0].line)]
+    steps.append(done(install.line) if has.plugin else install)
     return steps
 
 
 def uninstall(client: ClientProgram, place: Installation) -> list[InstallStep]:
     """Return the steps that take it out again."""
-    if client.name == "gemini":
+    _, (remove, *remove_market) = _commands(client, place)
+    if CLIENTS[client.name].extension:
         there = linked(client)
-        (step,) = _gone(client, place)
         ours = there is not None and folder.is_ours(there["path"])
-        return [step if ours else done(step.line)]
-    found = look(client, place)
-    plugin_out, market_out = _gone(client, place)
-    if found.market is not None and not folder.is_ours(found.market):
-        # Somebody else's.
-        return [done(plugin_out.line), done(market_out.line)]
-    keeps = found.market is None or is_shared(client.name, place)
+        return [remove if ours else done(remove.line)]
+    has = look(client, place)
+    others = has.market is not None and not folder.is_ours(has.market)
+    stays = others or has.market is None or is_shared(client.name, place)
     return [
-        plugin_out if found.plugin else done(plugin_out.line),
-        done(market_out.line) if keeps else market_out,
+        remove if has.plugin and not others else done(remove.line),
+        done(remove_market[0].line) if stays else remove_market[0],
     ]
 
 
@@ -100,25 +101,6 @@ def is_shared(client: str, place: Installation) -> bool:
     )
 
 
-def look(client: ClientProgram, place: Installation) -> Installed:
-    """Return what a client has of ours, from its own lists."""
-    markets = _json(client, "plugin", "marketplace", "list", "--json")
-    plugins = _json(client, "plugin", "list", "--json")
-    try:
-        return _LOOK[client.name](client, place, markets, plugins)
-    except (LookupError, TypeError, AttributeError):
-        raise _unknown(client, "plugin list --json") from None
-
-
-def linked(client: ClientProgram) -> Any:
-    """Return Gemini CLI's extension of ours, None if there is none."""
-    try:
-        found = _json(client, "extensions", "list", "-o", "json")
-        return next((one for one in found if one["name"] == plugin.NAME), None)
-    except (LookupError, TypeError):
-        raise _unknown(client, "extensions list -o json") from None
-
-
 def differing(reads: str, place: Installation) -> list[str]:
     """Return the files of the plugin that a client has another version of."""
     inside = f"{plugin.NAME}/"
@@ -127,109 +109,84 @@ def differing(reads: str, place: Installation) -> list[str]:
     return folder.differing(reads, ours)
 
 
-def _whole(client: ClientProgram, place: Installation) -> tuple[InstallStep, ...]:
-    """Return the steps for a client that has nothing of ours."""
-    if client.name == "gemini":
-        return (_linking(client, place),)
+def _commands(
+    client: ClientProgram, place: Installation
+) -> tuple[list[InstallStep], list[InstallStep]]:
+    """Return the steps for a client that has nothing of ours, and those that take all of it out."""
+    facts = CLIENTS[client.name].plugin
+    if facts is None:
+        extension = _extension(client.name, place)
+        # It trusts the directory in which it is called.
+        link = client.step("extensions", "link", extension, "--consent", within=extension)
+        return [link], [client.step("extensions", "uninstall", plugin.NAME)]
     scope = ("--scope", "project") if place.scope == "project" else ()
     within = place.root if scope else None
-    verb = "add" if client.name == "codex" else "install"
-    return (
+    return [
         client.step("plugin", "marketplace", "add", place.folder),
-        client.step("plugin", verb, NAME, *scope, within=within),
-    )
+        client.step("plugin", facts.add, NAME, *scope, within=within),
+    ], [
+        client.step("plugin", facts.remove, NAME, *scope, within=within),
+        client.step("plugin", "marketplace", "remove", plugin.NAME),
+    ]
 
 
-def _gone(client: ClientProgram, place: Installation) -> tuple[InstallStep, ...]:
-    """Return the steps that take all of it out of a client."""
-    if client.name == "gemini":
-        return (client.step("extensions", "uninstall", "agentbus"),)
-    market = client.step("plugin", "marketplace", "remove", "agentbus")
-    return _uninstall(client, place), market
-
-
-def _uninstall(client: ClientProgram, place: Installation) -> InstallStep:
-    if client.name == "codex":
-        return client.step("plugin", "remove", NAME)
-    if place.scope == "project":
-        return client.step("plugin", "uninstall", NAME, "--scope", "project", within=place.root)
-    return client.step("plugin", "uninstall", NAME)
-
-
-def _linking(client: ClientProgram, place: Installation) -> InstallStep:
-    extension = os.path.join(place.folder, "gemini")
-    # It trusts the directory in which it is called.
-    return client.step("extensions", "link", extension, "--consent", within=extension)
-
-
-def _link(client: ClientProgram, place: Installation) -> Iterator[InstallStep]:
-    step = _linking(client, place)
-    there = linked(client)
-    if there is None:
-        yield step
-        return
-    if not folder.is_ours(there["path"]):
-        raise Refused(
-            f"gemini has an extension agentbus in {there['path']}, which is not ours",
-            hint="remove it: gemini extensions uninstall agentbus",
-        )
-    if there["path"] == os.path.join(place.folder, "gemini"):
-        yield done(step.line)
-        return
-    yield client.step("extensions", "uninstall", "agentbus")
-    yield step
+def _extension(client: str, place: Installation) -> str:
+    return os.path.join(place.folder, CLIENTS[client].extension)
 
 
 # -- what each client's lists say --
 
 
-def _claude(client: ClientProgram, place: Installation, markets: Any, plugins: Any) -> Installed:
-    own = [
-        one
-        for one in plugins
-        if one["id"] == NAME
-        and one["scope"] == place.scope
-        and (place.scope == "user" or one.get("projectPath", place.root) == place.root)
-    ]
-    found = Installed(_market(markets, "path"), bool(own))
-    if own:
-        found.enabled, found.reads = own[0]["enabled"], own[0]["installPath"]
-    return found
+def look(client: ClientProgram, place: Installation) -> Installed:
+    """Return what a client has of ours, from its own lists."""
+    facts = CLIENTS[client.name].plugin
+    assert facts is not None
+    markets = _json(client, "plugin", "marketplace", "list", "--json")
+    plugins = _json(client, "plugin", "list", "--json")
+    try:
+        return _installed(client.name, facts, place, markets, plugins)
+    except (LookupError, TypeError, AttributeError):
+        raise _unknown(client, "plugin list --json") from None
 
 
-def _codex(client: ClientProgram, place: Installation, markets: Any, plugins: Any) -> Installed:
-    own = [one for one in plugins["installed"] if one["pluginId"] == NAME]
-    found = Installed(_market(markets["marketplaces"], "root"), bool(own))
-    if own:
-        base = place.config("CODEX_HOME", ".codex")
-        found.enabled = own[0]["enabled"]
-        version = own[0]["version"]
-        found.reads = os.path.join(base, "plugins", "cache", "agentbus", "agentbus", version)
-    return found
+def _installed(
+    client: str, facts: Plugin, place: Installation, markets: Any, plugins: Any
+) -> Installed:
+    listed = markets[facts.market_key] if facts.market_key else markets
+    market = next(
+        (each[facts.market_field] for each in listed if each["name"] == plugin.NAME), None
+    )
+    has = Installed(None if market is None else market.removeprefix("Local: "))
+    for each in plugins[facts.plugin_key] if facts.plugin_key else plugins:
+        if any(each[name] != value for name, value in facts.plugin_fields.items()):
+            continue
+        # Only a client with settings of a repository says which scope a plugin has.
+        if CLIENTS[client].project and (
+            each["scope"] != place.scope
+            or (place.scope == "project" and each.get("projectPath", place.root) != place.root)
+        ):
+            continue
+        has.enabled = each["enabled"]
+        has.plugin = has.enabled or not facts.lists_removed
+        user = folder.user_directory(client)
+        has.reads = facts.copy.format_map({**each, "user": user, "market": has.market or ""})
+        break
+    return has
 
 
-def _copilot(client: ClientProgram, place: Installation, markets: Any, plugins: Any) -> Installed:
-    own = [one for one in plugins if one["name"] == "agentbus" and one["marketplace"] == "agentbus"]
-    market = _market(markets, "source")
-    found = Installed(None if market is None else market.removeprefix("Local: "), bool(own))
-    if own:
-        # Once uninstalled it is still listed, as one that is not enabled.
-        found.enabled = found.plugin = own[0]["enabled"]
-        found.reads = os.path.join(found.market or "", "agentbus")
-    return found
-
-
-_LOOK = {"claude": _claude, "codex": _codex, "copilot": _copilot}
-
-
-def _market(markets: Any, place: str) -> str | None:
-    return next((one[place] for one in markets if one["name"] == "agentbus"), None)
+def linked(client: ClientProgram) -> Any:
+    """Return Gemini CLI's extension of ours, None if there is none."""
+    try:
+        extensions = _json(client, "extensions", "list", "-o", "json")
+        return next((each for each in extensions if each["name"] == plugin.NAME), None)
+    except (LookupError, TypeError):
+        raise _unknown(client, "extensions list -o json") from None
 
 
 def _json(client: ClientProgram, *words: str) -> Any:
-    said = client.run(*words)
+    output = client.run(*words)
     # Warnings may stand before it.
-    lines = said.splitlines()
+    lines = output.splitlines()
     starts = (at for at, line in enumerate(lines) if line[:1] in ("[", "{"))
     try:
         return json.loads("\n".join(lines[next(starts, 0) :]))

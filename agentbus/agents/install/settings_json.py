@@ -101,16 +101,23 @@ def _written(found: Entries, text: str) -> bytes:
 
 
 def add_hooks(path: str, wanted: Entries) -> Callable[[bytes], bytes]:
-    """Return what merges hooks into `hooks.json`, by event and command."""
+    """Return what merges hooks into `hooks.json`, by event and command; the order of those there stays."""
 
-    def change(found: Entries) -> None:
-        _drop_hooks(path, found)
-        found.setdefault("version", wanted["version"])
-        hooks = found.setdefault("hooks", {})
+    def change(settings: Entries) -> None:
+        present = {
+            event: ours
+            for event, entries in _hooks(path, settings).items()
+            if (ours := [entry for entry in entries if _is_our_hook(entry)])
+        }
+        if "version" in settings and present == wanted["hooks"]:
+            return
+        _drop_hooks(path, settings)
+        settings.setdefault("version", wanted["version"])
+        hooks = settings.setdefault("hooks", {})
         for event, entries in wanted["hooks"].items():
             hooks.setdefault(event, []).extend(entries)
 
-    return changed(path, _unless_there(change))
+    return changed(path, change)
 
 
 def drop_hooks(path: str) -> Callable[[bytes], bytes]:
@@ -118,41 +125,21 @@ def drop_hooks(path: str) -> Callable[[bytes], bytes]:
     return changed(path, lambda found: _drop_hooks(path, found))
 
 
-def _unless_there(change: Callable[[Entries], None]) -> Callable[[Entries], None]:
-    """Return a change that leaves the order as it is where only that would change."""
-
-    def apply(found: Entries) -> None:
-        copy = json.loads(json.dumps(found))
-        change(copy)
-        if _sorted(copy) != _sorted(found):
-            found.clear()
-            found.update(copy)
-
-    return apply
-
-
-def _sorted(found: Entries) -> Any:
-    hooks = found.get("hooks")
-    if not isinstance(hooks, dict):
-        return found
-    ordered = {
-        event: sorted(json.dumps(entry, sort_keys=True) for entry in entries)
-        for event, entries in hooks.items()
-        if isinstance(entries, list)
-    }
-    return found | {"hooks": hooks | ordered}
-
-
-def _drop_hooks(path: str, found: Entries) -> None:
-    hooks = found.get("hooks", {})
-    if not isinstance(hooks, dict) or not all(isinstance(one, list) for one in hooks.values()):
-        raise _refused(path, "its hooks are not lists of an object")
+def _drop_hooks(path: str, settings: Entries) -> None:
+    hooks = _hooks(path, settings)
     for event in [*hooks]:
         kept = [entry for entry in hooks[event] if not _is_our_hook(entry)]
         if len(kept) < len(hooks[event]):
             hooks[event] = kept
             if not kept:
                 del hooks[event]
+
+
+def _hooks(path: str, settings: Entries) -> dict[str, list[object]]:
+    hooks = settings.get("hooks", {})
+    if not isinstance(hooks, dict) or not all(isinstance(each, list) for each in hooks.values()):
+        raise _refused(path, "its hooks are not lists of an object")
+    return hooks
 
 
 def words(entry: object) -> list[str]:
@@ -165,8 +152,8 @@ def words(entry: object) -> list[str]:
 
 
 def _is_our_hook(entry: object) -> bool:
-    found = words(entry)
-    return found[1:3] == ["hook", "cursor"] and _is_program(found[0])
+    command = words(entry)
+    return command[1:3] == ["hook", "cursor"] and _is_program(command[0])
 
 
 def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agentbus.core.errors import AgentBusError
 
@@ -23,8 +23,6 @@ class InstallStep:
     perform: Callable[[], None] | None
     # The change of a file, as `diff -u` shows it.
     difference: str = ""
-    # The commands by which a person gets the same.
-    by_hand: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -37,8 +35,8 @@ class ClientProgram:
     @classmethod
     def find(cls, name: str) -> ClientProgram | None:
         """Return the client of this name on the PATH."""
-        found = shutil.which(name)
-        return None if found is None else cls(name, found)
+        path = shutil.which(name)
+        return None if path is None else cls(name, path)
 
     def run(self, *words: str, within: str | None = None) -> str:
         """Run one of its commands, and return what it printed. Raises `AgentBusError`."""
@@ -70,7 +68,7 @@ class ClientProgram:
     def step(self, *words: str, within: str | None = None) -> InstallStep:
         """Return the step that runs one of its commands."""
         line = shlex.join([self.name, *words])
-        return InstallStep(line, lambda: void(self.run(*words, within=within)), by_hand=[line])
+        return InstallStep(line, lambda: void(self.run(*words, within=within)))
 
 
 def void(_: object) -> None:

@@ -12,12 +12,12 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentbus.agents import hook
-from agentbus.agents.install.samples import sample
+from agentbus.agents.clients import TEXT, Client
 from agentbus.client.bus import Bus
 from agentbus.core import client_session
 from agentbus.core.errors import AgentBusError, NotFound
@@ -27,11 +27,6 @@ _OTHER = "agentbus-check"
 _LONGEST = 20.0
 # Seconds for the bus: an agent would not wait for it either.
 _WITHIN = 2.0
-# Fields that may hold the text of an answer, of any client.
-_TEXTS = (
-    *("additionalContext", "permissionDecisionReason", "reason", "additional_context"),
-    *("agent_message", "followup_message", "context", "deny", "prompt"),
-)
 # Variables by which a hook would take itself for the session that runs the check.
 _OWN = ("AGENTBUS_AGENT", "AGENT_ID", "CLAUDE_ENV_FILE")
 
@@ -48,11 +43,11 @@ class HookRun:
 class HookTrial:
     """A separate project for the hooks of a client."""
 
-    def __init__(self, client: str) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
         self.project = f"agentbus-check-{uuid.uuid4().hex[:12]}"
         self.session = f"check-{uuid.uuid4().hex[:12]}"
-        self.agent = client_session.name(client, self.session)
+        self.agent = client_session.name(client.name, self.session)
         root, _ = repository()
         self.folder = os.getcwd()
         # Nothing is written to it.
@@ -85,9 +80,10 @@ class HookTrial:
                 with contextlib.suppress(AgentBusError):
                     bus.clear()
 
-    def hook(self, command: str, event: str, kind: str) -> HookRun:
+    def hook(self, command: str, event: str) -> HookRun:
         """Run a hook's command with an example of its event, after something that it is to say."""
-        given = sample(self.client, event, self.session, self.folder, self.path)
+        given = sample(self.client, event, self.session, self.path)
+        kind = self.client.kind(event) or ""
         try:
             with self._something_to_say(kind):
                 began = time.perf_counter()
@@ -107,7 +103,8 @@ class HookTrial:
             said = done.stderr.decode(errors="replace").strip().splitlines()
             why = f": {said[-1][:200]}" if said else ""
             return HookRun("", took, f"it ends with exit {done.returncode}{why}")
-        return _read(done.stdout, took, says=kind if self.bus is not None else "")
+        form = self.client.form(event)
+        return _read(done.stdout, took, form, says=kind if self.bus is not None else "")
 
     def _something_to_say(self, kind: str) -> contextlib.AbstractContextManager[object]:
         """Give a hook something to say: a message, or the lease of what is to be edited."""
@@ -125,7 +122,23 @@ def _ms(began: float) -> float:
     return round((time.perf_counter() - began) * 1000, 1)
 
 
-def _read(output: bytes, took: float, *, says: str) -> HookRun:
+def sample(client: Client, event: str, session: str, path: str) -> dict[str, Any]:
+    """Return what hooks read of what a client sends at an event; `path` is the file that a tool edits."""
+    given: dict[str, Any] = {client.session[-1]: session}
+    kind = client.kind(event)
+    if kind == "stop":
+        return given | {client.stop_fields[-1]: False}
+    if kind != "edit":
+        return given
+    tool, arguments = client.tool_fields[-1]
+    name, fields = next(iter(client.edits.items()))
+    if client.patching_shell:
+        name, fields = client.patches[-1], client.patch_fields
+        path = f"*** Begin Patch\n*** Update File: {path}\n@@\n-a\n+b\n*** End Patch\n"
+    return given | {tool: name, arguments: {fields[0]: path}}
+
+
+def _read(output: bytes, took: float, form: Mapping[str, Any] | None, *, says: str) -> HookRun:
     """Return what a hook answered; `says` is the kind of its event if it had something to say."""
     if not output:
         wrong = "it says nothing" if says in ("start", "tool", "edit", "stop") else ""
@@ -134,18 +147,17 @@ def _read(output: bytes, took: float, *, says: str) -> HookRun:
         answer = json.loads(output)
     except ValueError:
         return HookRun("", took, "what it prints is not JSON")
-    return HookRun(_text(answer), took)
+    return HookRun(_text(answer, form or {}), took)
 
 
-def _text(answer: Any) -> str:
-    if not isinstance(answer, dict):
-        return ""
-    for name, value in answer.items():
-        if isinstance(value, dict):
-            if text := _text(value):
-                return text
-        elif name in _TEXTS and isinstance(value, str) and name != "decision":
-            return value
+def _text(answer: Any, form: Mapping[str, Any]) -> str:
+    """Return the text of an answer, by its form."""
+    for name, value in form.items() if isinstance(answer, dict) else ():
+        part = answer.get(name)
+        if value == TEXT and isinstance(part, str):
+            return part
+        if isinstance(value, dict) and (text := _text(part, value)):
+            return text
     return ""
 
 
@@ -164,7 +176,7 @@ def tools(command: Sequence[str]) -> tuple[list[str], HookRun]:
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/list", "params": {}},
     ]
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in asked)
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **request}) + "\n" for request in asked)
     began = time.perf_counter()
     try:
         done = subprocess.run(
@@ -175,12 +187,12 @@ def tools(command: Sequence[str]) -> tuple[list[str], HookRun]:
             cwd=home(),
             check=False,
         )
-        replies = {one.get("id"): one for one in map(json.loads, done.stdout.splitlines())}
-        found = [tool["name"] for tool in replies[2]["result"]["tools"]]
+        replies = {reply.get("id"): reply for reply in map(json.loads, done.stdout.splitlines())}
+        names = [tool["name"] for tool in replies[2]["result"]["tools"]]
     except OSError as error:
         return [], HookRun("", _ms(began), f"it cannot be run ({error.strerror})")
     except subprocess.TimeoutExpired:
         return [], HookRun("", _ms(began), f"it does not answer within {_LONGEST:g} s")
     except (ValueError, LookupError, TypeError, AttributeError):
         return [], HookRun("", _ms(began), "it does not answer as an MCP server")
-    return found, HookRun("", _ms(began), "" if found else "it has no tools")
+    return names, HookRun("", _ms(began), "" if names else "it has no tools")

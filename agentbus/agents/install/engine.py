@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentbus.agents import plugin
-from agentbus.agents.install import folder, keep, places, plugins
-from agentbus.agents.install.place import Installation
+from agentbus.agents.clients import CLIENTS
+from agentbus.agents.install import files, folder, keep, plugins
+from agentbus.agents.install.folder import Installation
 from agentbus.agents.install.steps import ClientProgram, InstallStep, done, shown
 from agentbus.core.errors import AgentBusError, NotFound
-from agentbus.core.settings import home
 
-# The clients that are programs, or leave a directory; the others are installed only where they are named.
-FOUND = (*plugins.CLIENTS, "opencode", "cursor")
-NAMES = (*FOUND, "agents-md")
-# Programs that show that Cursor is installed: it has no commands that install a plugin.
-_CURSOR_PROGRAMS = ("cursor", "cursor-agent")
+# All that can be named: AGENTS.md is written only where it is named.
+NAMES = (*CLIENTS, "agents-md")
 
 
 @dataclass
@@ -32,17 +30,23 @@ class StepOutcome:
     error: AgentBusError | None = None
 
 
-def found() -> list[str]:
+def present() -> list[str]:
     """Return the clients that are on the PATH."""
-    return [client for client in FOUND if is_there(client)]
+    return [client for client in CLIENTS if is_there(client)]
 
 
 def is_there(client: str) -> bool:
     """Tell whether a client is on the PATH; Cursor, which is a window, also by its settings."""
-    if client == "cursor":
-        there = os.path.isdir(os.path.join(home(), ".cursor"))
-        return there or any(map(shutil.which, _CURSOR_PROGRAMS))
-    return shutil.which(client) is not None
+    facts = CLIENTS[client]
+    if facts.hooks_file and os.path.isdir(folder.user_directory(client)):
+        return True
+    return any(map(shutil.which, facts.programs))
+
+
+def has_commands(client: str) -> bool:
+    """Tell whether a client installs by its own commands."""
+    facts = CLIENTS.get(client)
+    return facts is not None and bool(facts.plugin or facts.extension)
 
 
 def install(
@@ -59,29 +63,7 @@ def install(
         if outcome.error is not None:
             return
     for client in clients:
-        # Before anything of the client runs: its lists, too, may rewrite settings.
-        kept = keep.Kept(client, place)
-        planned = _planned(client, place, installs=True)
-        worked, changes = True, not dry and isinstance(planned, list)
-        lost: list[str] = []
-        try:
-            for outcome in _each(client, planned, dry=dry):
-                worked = worked and outcome.error is None
-                if changes and outcome.state == "done":
-                    # A process that is killed within the next command must not lose it.
-                    lost = kept.remember()
-                    place.record.save()
-                yield outcome
-        finally:
-            # Also what a command has changed that failed, or was interrupted.
-            if changes:
-                lost = kept.remember()
-                place.record.save()
-        for path in lost:
-            yield StepOutcome(client, keep.line(path, lost=True), "done")
-        if worked and not dry:
-            place.record.clients[place.entry(client)] = os.path.basename(place.folder)
-            place.record.save()
+        yield from _change(client, place, installs=True, dry=dry)
     if not dry and place.record.clients:
         place.record.tidy()
 
@@ -91,27 +73,44 @@ def uninstall(
 ) -> Iterator[StepOutcome]:
     """Take it out of each of the clients, and yield what became of each step."""
     for client in clients:
-        kept = keep.Kept(client, place)
-        planned = _planned(client, place, installs=False)
-        worked = True
-        try:
-            for outcome in _each(client, planned, dry=dry):
-                worked = worked and outcome.error is None
-                if outcome.state == "done":
-                    kept.follow()
-                    place.record.save()
-                yield outcome
-        finally:
-            if not dry and isinstance(planned, list):
-                kept.follow()
-                place.record.save()
-        if worked and not dry:
-            for path in kept.give_back(shared=plugins.is_shared(client, place)):
-                yield StepOutcome(client, keep.line(path, lost=False), "done")
-            place.record.clients.pop(place.entry(client), None)
-            place.record.save()
+        yield from _change(client, place, installs=False, dry=dry)
     if not dry:
         place.record.tidy()
+
+
+def _change(
+    client: str, place: Installation, *, installs: bool, dry: bool
+) -> Iterator[StepOutcome]:
+    # Before anything of the client runs: its lists, too, may rewrite settings.
+    kept = keep.Kept(client, place)
+    note = kept.remember if installs else kept.follow
+    planned = _planned(client, place, installs=installs)
+    worked, changes = True, not dry and isinstance(planned, list)
+    try:
+        for outcome in _each(client, planned, dry=dry):
+            worked = worked and outcome.error is None
+            if outcome.state == "done":
+                # A process that is killed within the next command must not lose it.
+                note()
+                place.record.save()
+            yield outcome
+    finally:
+        # Also what a command has changed that failed, or was interrupted.
+        if changes:
+            note()
+            place.record.save()
+    if installs:
+        for path in kept.lost:
+            yield StepOutcome(client, keep.line(path, lost=True), "done")
+    if not worked or dry:
+        return
+    if installs:
+        place.record.clients[place.entry(client)] = os.path.basename(place.folder)
+    else:
+        for path in kept.give_back(shared=plugins.is_shared(client, place)):
+            yield StepOutcome(client, keep.line(path, lost=False), "done")
+        place.record.clients.pop(place.entry(client), None)
+    place.record.save()
 
 
 def recorded(place: Installation) -> list[str]:
@@ -121,40 +120,44 @@ def recorded(place: Installation) -> list[str]:
 
 def by_hand(client: str, place: Installation) -> list[str]:
     """Return the commands that install it in a client, or what to add to its files, for a person."""
-    if client in plugins.CLIENTS:
-        return plugins.by_hand(client, place)
-    if client == "opencode":
-        path = places.opencode(place)
-        source = os.path.join(place.folder, "opencode", "agentbus.js")
+    if has_commands(client):
+        return plugins.by_hand(client, place, installs=True)
+    if client not in CLIENTS:
+        return [f"agentbus install {'--git' if client == 'git' else client}"]
+    facts, directory = CLIENTS[client], place.directory(client)
+    if facts.plugin_file:
+        path = os.path.join(directory, facts.plugin_file)
+        source = os.path.join(place.folder, client, os.path.basename(path))
         return [f"mkdir -p {shown(os.path.dirname(path))}", f"cp {shown(source)} {shown(path)}"]
-    if client == "cursor":
-        return places.to_add(place)
-    return [f"agentbus install {'--git' if client == 'git' else client}"]
+    entries = {
+        facts.hooks_file: plugin.hooks(client, place.program),
+        facts.servers_file: {"mcpServers": {plugin.NAME: plugin.server(place.program)}},
+    }
+    return [
+        f"add to {shown(os.path.join(directory, name))}: {json.dumps(entry)}"
+        for name, entry in entries.items()
+    ]
 
 
 def missing(client: str, place: Installation, *, installs: bool = True) -> NotFound:
     """Return the error about a client that is not on the PATH, with what to type where it is."""
-    typed = by_hand(client, place) if installs else plugins.out_by_hand(client, place)
+    typed = by_hand(client, place) if installs else plugins.by_hand(client, place, installs=False)
     return NotFound(f"{client} is not on the PATH", hint=f"where it is, type: {' && '.join(typed)}")
 
 
 def write(place: Installation) -> None:
     """Write the folder that clients read."""
-    _writing(place, always=True)
+    try:
+        plugin.write(place.program, place.folder)
+    except OSError as error:
+        raise AgentBusError(f"{place.folder} cannot be written ({error.strerror})") from None
 
 
-def _writing(place: Installation, *, always: bool = False) -> InstallStep:
+def _writing(place: Installation) -> InstallStep:
     line = f"write {shown(place.folder)} ({len(plugin.files(place.program))} files)"
-
-    def perform() -> None:
-        try:
-            plugin.write(place.program, place.folder)
-        except OSError as error:
-            raise AgentBusError(f"{place.folder} cannot be written ({error.strerror})") from None
-
-    if always:
-        perform()
-    return done(line) if folder.is_written(place.program) else InstallStep(line, perform)
+    if folder.is_written(place.program):
+        return done(line)
+    return InstallStep(line, lambda: write(place))
 
 
 def _planned(
@@ -162,11 +165,11 @@ def _planned(
 ) -> list[InstallStep] | AgentBusError:
     """Return the steps for a client, or why there are none."""
     try:
-        if client not in plugins.CLIENTS:
+        if not has_commands(client):
             # Files are removed even where the program has gone.
             if installs and client == "opencode" and not is_there(client):
                 return missing(client, place)
-            return (places.install if installs else places.uninstall)(client, place)
+            return (files.install if installs else files.uninstall)(client, place)
         plugins.check_scope(client, place)
         program = ClientProgram.find(client)
         if program is None:

@@ -1,4 +1,4 @@
-"""Tell whether a hook of Claude Code may wait beside the session.
+"""Tell whether a session of Claude Code goes on while a hook waits beside it.
 
 An asynchronous hook that may wake the agent runs beside it in a terminal. A session with --print waits for
 it to end, up to an hour; so does a version that does not know such hooks.
@@ -19,7 +19,7 @@ _PRINTS = re.compile(r"--print|-[a-z]*p[a-z]*")
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
-def waits(pid: int | None) -> bool:
+def goes_on(pid: int | None) -> bool:
     """Tell whether the session of this process goes on while a hook waits."""
     agent = variable("AI_AGENT") or ""
     version = _VERSION.match(agent)
