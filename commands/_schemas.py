@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from agentbus.commands import _events, _values
 from agentbus.commands._declare import Call
 from agentbus.commands._format import count
+from agentbus.core import written_path
 from agentbus.core.errors import ConfigError, NotFound, Unhealthy, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def check(call: Call) -> int:
     """Print breaking changes, with --accept all changes; return the exit code."""
     module, path = _events.words(call, "MODULE FILE")
     accept: bool = call.args.accept
+    if accept:
+        written_path.check(path)
     _events.load(module)
     from agentbus.events.schema_diff import differences  # needs the extra `events`
 

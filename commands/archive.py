@@ -12,6 +12,7 @@ from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
 from agentbus.commands._progress import Countdown, Line, Ticker, wanted
+from agentbus.core import written_path
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.core.signals import StopEvent
@@ -89,6 +90,8 @@ def run(call: Call) -> int:
     _together.check(VERB, call.args, action)
     if action in ("status", "release"):
         _spark.spark_free(call.args)
+    if action not in ("verify", "status"):
+        written_path.check(path.removeprefix("file://"))
     with _spark.extra():
         return int(_ACTS[action](call, path) or 0)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _progress, _spark, _together
 from agentbus.commands._declare import Call, Param, Verb
+from agentbus.core import written_path
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 
@@ -123,6 +124,8 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
         )
     if sum((bool(args.html), args.csv, call.out.json)) > 1:
         raise UsageError("--html, --csv and --json exclude each other", hint="choose one")
+    if args.html:
+        written_path.check(args.html)
     if not args.live:
         with _spark.extra():
             # Needs the extra `pipeline`.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.commands import _events, _long_running, _spark
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.core import written_path
 from agentbus.core.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def run(call: Call) -> None:
         raise UsageError("--name is a consumer of a MODULE", hint="name the module")
     if args.poll_interval == 0:
         raise UsageError("--poll-interval is 0", hint="give a longer time, as in 1s")
+    for path in filter(None, (args.archive, args.heartbeat_dir)):
+        written_path.check(path.removeprefix("file://"))
     jobs = [] if args.archive is None else [_archiver(call)]
     ledger = _events.ledger(call)
     from agentbus.events import Supervisor  # needs the extra `events`

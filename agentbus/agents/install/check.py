@@ -148,7 +148,7 @@ def _by_files(client: Client, place: Installation, quick: bool) -> ClientParts |
             what = f"{path} or {client.servers_file} lacks what it should have"
             return _failed(client.name, what)
         return _parts(client, directory, client.hooks_file, client.servers_file)
-    path = os.path.join(directory, client.plugin_file)
+    path = place.real(os.path.join(directory, client.plugin_file))
     text = (edit.read(path) or b"").decode("utf-8", "surrogateescape")
     if text != plugin.text(f"{client.name}.js", place.program):
         what = f"{shown(path)} is {'another version' if text else 'missing'}"
@@ -175,11 +175,12 @@ def _parts(client: Client, directory: str, hooks: str, servers: str) -> ClientPa
     commands: dict[str, str] = {}
     for event, groups in _json(os.path.join(directory, hooks))["hooks"].items():
         for group in groups:
-            # A file that we merge into may have anything else in it.
+            # A file that we merge into may have anything else in it, which is not run.
             for hook in group.get("hooks", [group]) if isinstance(group, dict) else ():
                 words = settings_json.words(hook)
                 # One that waits in the background would keep the check waiting.
-                if words[1:3] == ["hook", client.name] and not hook.get("asyncRewake"):
+                ours = words[1:3] == ["hook", client.name] and settings_json.is_program(words[0])
+                if ours and not hook.get("asyncRewake"):
                     commands[event] = hook["command"]
     server = _json(os.path.join(directory, servers))["mcpServers"]["agentbus"]
     return ClientParts(commands, [server["command"], *server["args"]])

@@ -1,4 +1,7 @@
-"""Changes files of others: keeps a copy, replaces them in one step, and gives back what was there."""
+"""Changes files of others: keeps a copy, replaces them in one step, and gives back what was there.
+
+Paths are those without links: the record knows files by them, and so do people who read the steps.
+"""
 
 from __future__ import annotations
 
@@ -42,29 +45,28 @@ def merge(
     keeps that record before the file is replaced: a process may be killed in between. `drop` returns what
     is in the file without our part.
     """
-    target = os.path.realpath(path)
-    before = read(target)
+    before = read(path)
     after = change(before or b"")
     if before == after:
-        return _nothing(path, target)
+        return _nothing(path)
 
     def perform() -> None:
-        if read(target) != before:
+        if read(path) != before:
             raise AgentBusError(f"{path} was changed meanwhile", hint="run the command again")
-        known = merged.get(target)
-        made = _folders(os.path.dirname(target))
+        known = merged.get(path)
+        folders = _folders(os.path.dirname(path))
         if known is None or not _is_known(known, before or b""):
             # Keep the user's edits; an older backup is also theirs.
-            backup = None if before is None else _copy(target)
+            backup = None if before is None else _copy(path)
             if before is not None and drop(before) != before:
                 # The file has our entries, so it is not the user's original.
                 backup = None
-            known = {"backup": backup, "existed": before is not None, "folders": made}
+            known = {"backup": backup, "existed": before is not None, "folders": folders}
         was = None if before is None else digest(before)
-        merged[target] = known | {"digest": digest(after), "was": was}
+        merged[path] = known | {"digest": digest(after), "was": was}
         save()
-        _replace(target, after)
-        if read(target) != after:
+        _replace(path, after)
+        if read(path) != after:
             raise AgentBusError(f"{path} does not hold what was written to it")
 
     return InstallStep(f"edit {shown(path)}", perform, _difference(path, before, after))
@@ -72,11 +74,10 @@ def merge(
 
 def restore(path: str, change: Change, merged: Merged) -> InstallStep:
     """Return the step that gives back what was in a file, or takes our part alone out of it by `change`."""
-    target = os.path.realpath(path)
-    before, known = read(target), merged.get(target)
+    before, known = read(path), merged.get(path)
     if before is None:
-        merged.pop(target, None)
-        return _nothing(path, target)
+        merged.pop(path, None)
+        return _nothing(path)
     untouched = known is not None and _is_known(known, before)
     backup = known["backup"] if known is not None and untouched else None
     after: bytes | None = change(before)
@@ -85,20 +86,20 @@ def restore(path: str, change: Change, merged: Merged) -> InstallStep:
     elif known is not None and not known["existed"] and (untouched or not (after or b"").strip()):
         after = None
     if before == after and backup is None:
-        merged.pop(target, None)
-        return _nothing(path, target)
+        merged.pop(path, None)
+        return _nothing(path)
 
     def perform() -> None:
-        _sweep(target)
+        _sweep(path)
         if after is None:
             with _writing(path):
-                os.unlink(target)
-            _remove_folders(known["folders"] if known is not None else [], target, merged)
+                os.unlink(path)
+            _remove_folders(known["folders"] if known is not None else [], path, merged)
         elif after != before:
-            _replace(target, after)
+            _replace(path, after)
         if backup is not None:
             put_back(backup, None)
-        merged.pop(target, None)
+        merged.pop(path, None)
 
     # A process that gave it back may have been killed before it removed the copy.
     verb, what = ("remove", path) if after is None else ("edit", path)
@@ -112,14 +113,14 @@ def _is_known(known: dict[str, Any], data: bytes) -> bool:
     return digest(data) in (known["digest"], known.get("was"))
 
 
-def _remove_folders(folders: list[str], target: str, merged: Merged) -> None:
+def _remove_folders(folders: list[str], emptied: str, merged: Merged) -> None:
     """Remove directories that were made for a file; one that another file is in, with that file."""
     for folder in folders:
         try:
             os.rmdir(folder)
         except OSError:
             for path, known in merged.items():
-                if path != target and path.startswith(folder + os.sep):
+                if path != emptied and path.startswith(folder + os.sep):
                     known["folders"].append(folder)
                     break
 
@@ -219,27 +220,27 @@ def _replace(path: str, data: bytes, mode: int = 0o644) -> None:
 def _left(path: str) -> list[str]:
     """Return the files that processes which were killed while they wrote a file have left beside it."""
     folder, name = os.path.split(path)
-    found = []
-    for one in os.listdir(folder) if os.path.isdir(folder) else ():
-        number = one.removeprefix(name + _BESIDE)
-        if number == one or not (number.isascii() and number.isdigit() and len(number) < 10):
+    left = []
+    for each in os.listdir(folder) if os.path.isdir(folder) else ():
+        number = each.removeprefix(name + _BESIDE)
+        if number == each or not (number.isascii() and number.isdigit() and len(number) < 10):
             continue
         # One with this process's number is of an earlier process.
         if int(number) == os.getpid() or not runs(int(number)):
-            found.append(os.path.join(folder, one))
-    return found
+            left.append(os.path.join(folder, each))
+    return left
 
 
 def _sweep(path: str) -> None:
-    for one in _left(path):
+    for left in _left(path):
         with contextlib.suppress(OSError):
-            os.unlink(one)
+            os.unlink(left)
 
 
-def _nothing(path: str, target: str) -> InstallStep:
+def _nothing(path: str) -> InstallStep:
     """Return the step for a file that stays as it is: at most, what was left beside it goes."""
-    if left := _left(target):
-        return InstallStep(f"remove {shown(left[0])}", lambda: _sweep(target))
+    if left := _left(path):
+        return InstallStep(f"remove {shown(left[0])}", lambda: _sweep(path))
     return done(f"edit {shown(path)}")
 
 

@@ -81,22 +81,29 @@ def uninstall(
 def _change(
     client: str, place: Installation, *, installs: bool, dry: bool
 ) -> Iterator[StepOutcome]:
-    # Before anything of the client runs: its lists, too, may rewrite settings.
-    kept = keep.Kept(client, place)
-    note = kept.remember if installs else kept.follow
-    planned = _planned(client, place, installs=installs)
-    worked, changes = True, not dry and isinstance(planned, list)
     try:
-        for outcome in _each(client, planned, dry=dry):
-            worked = worked and outcome.error is None
+        # Before anything of the client runs: its lists, too, may rewrite settings.
+        kept = keep.Kept(client, place)
+        steps = _steps(client, place, installs=installs)
+    except AgentBusError as error:
+        yield StepOutcome(client, error.message, "failed", error=error)
+        return
+    note = kept.remember if installs else kept.follow
+    worked = True
+    try:
+        for step in steps:
+            outcome = _perform(client, step, dry=dry)
             if outcome.state == "done":
                 # A process that is killed within the next command must not lose it.
                 note()
                 place.record.save()
             yield outcome
+            worked = outcome.error is None
+            if not worked:
+                break
     finally:
         # Also what a command has changed that failed, or was interrupted.
-        if changes:
+        if not dry:
             note()
             place.record.save()
     if installs:
@@ -126,7 +133,7 @@ def by_hand(client: str, place: Installation) -> list[str]:
         return [f"agentbus install {'--git' if client == 'git' else client}"]
     facts, directory = CLIENTS[client], place.directory(client)
     if facts.plugin_file:
-        path = os.path.join(directory, facts.plugin_file)
+        path = place.real(os.path.join(directory, facts.plugin_file))
         source = os.path.join(place.folder, client, os.path.basename(path))
         return [f"mkdir -p {shown(os.path.dirname(path))}", f"cp {shown(source)} {shown(path)}"]
     entries = {
@@ -134,7 +141,7 @@ def by_hand(client: str, place: Installation) -> list[str]:
         facts.servers_file: {"mcpServers": {plugin.NAME: plugin.server(place.program)}},
     }
     return [
-        f"add to {shown(os.path.join(directory, name))}: {json.dumps(entry)}"
+        f"add to {shown(place.real(os.path.join(directory, name)))}: {json.dumps(entry)}"
         for name, entry in entries.items()
     ]
 
@@ -160,36 +167,18 @@ def _writing(place: Installation) -> InstallStep:
     return InstallStep(line, lambda: write(place))
 
 
-def _planned(
-    client: str, place: Installation, *, installs: bool
-) -> list[InstallStep] | AgentBusError:
-    """Return the steps for a client, or why there are none."""
-    try:
-        if not has_commands(client):
-            # Files are removed even where the program has gone.
-            if installs and client == "opencode" and not is_there(client):
-                return missing(client, place)
-            return (files.install if installs else files.uninstall)(client, place)
-        plugins.check_scope(client, place)
-        program = ClientProgram.find(client)
-        if program is None:
-            return missing(client, place, installs=installs)
-        return (plugins.install if installs else plugins.uninstall)(program, place)
-    except AgentBusError as error:
-        return error
-
-
-def _each(
-    client: str, planned: list[InstallStep] | AgentBusError, *, dry: bool
-) -> Iterator[StepOutcome]:
-    if isinstance(planned, AgentBusError):
-        yield StepOutcome(client, planned.message, "failed", error=planned)
-        return
-    for step in planned:
-        outcome = _perform(client, step, dry=dry)
-        yield outcome
-        if outcome.error is not None:
-            return
+def _steps(client: str, place: Installation, *, installs: bool) -> list[InstallStep]:
+    """Return the steps for a client. Raises `AgentBusError` if there are none."""
+    if not has_commands(client):
+        # Files are removed even where the program has gone.
+        if installs and client == "opencode" and not is_there(client):
+            raise missing(client, place)
+        return (files.install if installs else files.uninstall)(client, place)
+    plugins.check_scope(client, place)
+    program = ClientProgram.find(client)
+    if program is None:
+        raise missing(client, place, installs=installs)
+    return (plugins.install if installs else plugins.uninstall)(program, place)
 
 
 def _perform(client: str, step: InstallStep, *, dry: bool) -> StepOutcome:

@@ -13,6 +13,7 @@ from agentbus.agents.install import block, edit, settings_json
 from agentbus.agents.install.edit import Change
 from agentbus.agents.install.folder import Installation
 from agentbus.agents.install.steps import InstallStep
+from agentbus.core import written_path
 from agentbus.core.errors import NotFound, Refused
 
 MARK = "Written by `agentbus install`"
@@ -82,7 +83,7 @@ def files_of(name: str, place: Installation, *, rules: bool = True) -> list[OwnF
         text = _COMMIT.format(mark=MARK, program=shlex.quote(program))
         return [OwnFile(_commit_hook(place), text)]
     if name == "agents-md":
-        path = os.path.join(place.root, "AGENTS.md")
+        path = place.inside(os.path.join(place.root, "AGENTS.md"))
         put = block.put(path, plugin.text("agents.md", program))
         return [MergedFile(path, put, block.drop(path))]
     client, directory = CLIENTS[name], place.directory(name)
@@ -90,20 +91,20 @@ def files_of(name: str, place: Installation, *, rules: bool = True) -> list[OwnF
     if client.plugin_file:
         path = os.path.join(directory, client.plugin_file)
         text = plugin.text(f"{name}.js", program)
-        files.append(OwnFile(path, text, (os.path.dirname(path),)))
+        files.append(OwnFile(place.real(path), text, (os.path.dirname(path),)))
     if client.hooks_file:
-        path = os.path.join(directory, client.hooks_file)
+        path = place.real(os.path.join(directory, client.hooks_file))
         put = settings_json.add_hooks(path, plugin.hooks(name, program))
         files.append(MergedFile(path, put, settings_json.drop_hooks(path)))
     if client.servers_file:
-        path = os.path.join(directory, client.servers_file)
+        path = place.real(os.path.join(directory, client.servers_file))
         put = settings_json.add_server(path, plugin.server(program))
         files.append(MergedFile(path, put, settings_json.drop_server(path)))
     if client.rule_file and rules:
         path = os.path.join(place.root, client.rule_file)
         folder = os.path.dirname(path)
         text = _RULE.format(mark=MARK, text=plugin.text("agents.md", program))
-        files.append(OwnFile(path, text, (folder, os.path.dirname(folder))))
+        files.append(OwnFile(place.inside(path), text, (folder, os.path.dirname(folder))))
     return files
 
 
@@ -113,7 +114,8 @@ def _commit_hook(place: Installation) -> str:
         raise NotFound(
             f"{place.root} is not in a repository of git", hint="call it in a repository"
         )
-    return os.path.join(place.common, "hooks", "pre-commit")
+    # Archives of a repository, unlike clones, may have links there, too.
+    return written_path.inside(os.path.join(place.common, "hooks", "pre-commit"), place.common)
 
 
 def _check_hooks_of_git(place: Installation) -> None:

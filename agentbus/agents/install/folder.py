@@ -15,6 +15,7 @@ from typing import Any
 
 from agentbus.agents import plugin
 from agentbus.agents.clients import CLIENTS
+from agentbus.core import written_path
 from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.core.settings import home, repository, variable
 from agentbus.core.settings_check import make_private
@@ -186,6 +187,14 @@ class Installation:
         if self.scope == "project" and CLIENTS[client].project:
             return os.path.join(self.root, CLIENTS[client].project)
         return user_directory(client)
+
+    def real(self, path: str) -> str:
+        """Return the path without links of a file in a directory of settings of this scope."""
+        return self.inside(path) if self.scope == "project" else os.path.realpath(path)
+
+    def inside(self, path: str) -> str:
+        """Return the path without links of a file of the repository. Raises `Refused` for one elsewhere."""
+        return written_path.inside(path, self.root)
 
 
 def user_directory(client: str) -> str:

@@ -20,12 +20,14 @@ _KEPT, _OURS = "kept", b"agentbus@agentbus"
 
 
 def settings(client: str, place: Installation) -> list[str]:
-    """Return the files that a client's commands change, for its scope."""
+    """Return the files that a client's commands change, for its scope; `Refused` as `inside` does."""
     facts = CLIENTS.get(client)
     if facts is None or not facts.settings:
         return []
-    directories = dict.fromkeys((user_directory(client), place.directory(client)))
-    return [os.path.realpath(os.path.join(each, facts.settings)) for each in directories]
+    paths = [os.path.realpath(os.path.join(user_directory(client), facts.settings))]
+    if place.scope == "project" and facts.project:
+        paths.append(place.inside(os.path.join(place.directory(client), facts.settings)))
+    return paths
 
 
 def check(client: str, place: Installation) -> None:

@@ -153,7 +153,7 @@ def words(entry: object) -> list[str]:
 
 def _is_our_hook(entry: object) -> bool:
     command = words(entry)
-    return command[1:3] == ["hook", "cursor"] and _is_program(command[0])
+    return command[1:3] == ["hook", "cursor"] and is_program(command[0])
 
 
 def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:
@@ -193,8 +193,9 @@ def _is_our_server(there: object) -> bool:
     if not isinstance(there, dict) or there.get("args") != ["mcp"]:
         return False
     command = there.get("command")
-    return isinstance(command, str) and _is_program(command)
+    return isinstance(command, str) and is_program(command)
 
 
-def _is_program(path: str) -> bool:
+def is_program(path: str) -> bool:
+    """Tell whether a path is that of an `agentbus`, by its name."""
     return path.rpartition("/")[2] in ("agentbus", "agentbus-toolkit")

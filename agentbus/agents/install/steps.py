@@ -83,6 +83,7 @@ def done(words: str | Sequence[str]) -> InstallStep:
 def shown(path: str) -> str:
     """Return a path as a person would write it, quoted for the shell where it needs that."""
     home = os.path.expanduser("~")
-    if path.startswith(home + os.sep) and home != os.sep:
-        return "~/" + shlex.quote(path[len(home) + 1 :])
+    for directory in (home, os.path.realpath(home)):
+        if path.startswith(directory + os.sep) and directory != os.sep:
+            return "~/" + shlex.quote(path[len(directory) + 1 :])
     return shlex.quote(path)
