@@ -53,6 +53,11 @@ class Proxy(network.Proxy):
 _COMMAND = re.compile(rb"^\*\d+\r$", re.MULTILINE)
 
 
+def commands_in(request: bytes) -> int:
+    """Return how many commands a request has: at least one."""
+    return max(1, len(_COMMAND.findall(request)))
+
+
 class Impostor(Listener):
     """No Redis at all: it answers whatever comes with the same bytes, once for each command."""
 
@@ -66,7 +71,7 @@ class Impostor(Listener):
         """Answer each request, and close if that is its way."""
         while request := await reader.read(_CHUNK):
             self.asked.set()
-            writer.write(self._answer * max(1, len(_COMMAND.findall(request))))
+            writer.write(self._answer * commands_in(request))
             await writer.drain()
             if self._then_closes:
                 writer.close()

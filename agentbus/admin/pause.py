@@ -112,9 +112,9 @@ def pause(
 
 def resume(scope: Scope, kind: str, name: str | None) -> Op[bool]:
     """Delete a pause order, and return whether there was one. Raises `NotFound` for unknown names."""
-    had = yield from or_empty(
-        one_step(Command("HDEL", scope.keys.paused, pause_field(kind, name))), 0
-    )
+    step = Command("HDEL", scope.keys.paused, pause_field(kind, name))
+    # If an answer was lost, the first copy may have deleted it.
+    had = (yield from or_empty(one_step(step), 0)) or step.sendings > 1
     if not had:
         yield from _known(scope, kind, name)
     listed = yield from workers(scope)

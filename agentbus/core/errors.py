@@ -25,7 +25,7 @@ class AgentBusError(Exception):
     def name_operation(self, name: str) -> None:
         """Name the operation as its caller knows it, in place of one of its steps."""
         if self.operation is not None:
-            self.message = self.message.replace(f"'{self.operation}'", f"'{name}'", 1)
+            self.message = self.message.replace(f"'{self.operation}'", f"'{name}'")
             self.args, self.operation = (self.message,), name
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class TaskFailed(AgentBusError):
 
 
 class OutcomeUnknown(AgentBusError):
-    """A write was sent and no answer came within the deadline: it may have happened."""
+    """A write was sent and its answer is lost, or cannot be read: it may have happened."""
 
     exit_code = 7
 

@@ -149,31 +149,31 @@ class DeadLetters:
         gone = 0
         if match is None and not self._shared:
             if not ids:
-                return int((yield self._purging("all", ())))
+                return (yield from self._purging("all", ()))
             # Without a valid id there is no letter.
             named = [letter_id for letter_id in ids if _is_id(letter_id)]
             for start in range(0, len(named), _PAGE):
-                gone += yield self._purging("named", named[start : start + _PAGE])
+                gone += yield from self._purging("named", named[start : start + _PAGE])
         elif ids:
             for letter_id in ids:
                 letters = yield from self._named(letter_id)
                 if match is not None and not letters:
                     raise self._missing(letter_id)
                 if letters and (match is None or match in letters[0].error):
-                    gone += yield self._purging("named", (letter_id,))
+                    gone += yield from self._purging("named", (letter_id,))
         else:
             at, last = yield from self._span(None)
             while at:
                 doomed, at = yield from self._page(at, last, match)
                 if doomed:
-                    gone += yield self._purging("named", [letter.id for letter in doomed])
+                    gone += yield from self._purging("named", [letter.id for letter in doomed])
         return gone
 
     def compact(self) -> Op[None]:
         """Free the memory of purged letters that are the oldest by now."""
         hidden = yield from or_empty(one_step(Command("SCARD", self._purged)), 0)
         while hidden:
-            yield self._purging("named", ())
+            yield from self._purging("named", ())
             before, hidden = hidden, (yield Command("SCARD", self._purged))
             if hidden >= before:
                 return
@@ -278,13 +278,17 @@ class DeadLetters:
             writes=True,
         )
 
-    def _purging(self, what: str, ids: Sequence[str]) -> Script:
-        return Script(
+    def _purging(self, what: str, ids: Sequence[str]) -> Op[int]:
+        once = self._scope.once()
+        step = Script(
             "purge_dead_letters",
-            (self._letters, self._replayed, self._purged),
-            (what, _REWRITTEN, _REWRITTEN_BYTES, *ids),
+            (self._letters, self._replayed, self._purged, once.key),
+            (what, _REWRITTEN, _REWRITTEN_BYTES, once.token, *ids),
             writes=True,
         )
+        gone: int = yield step
+        self._scope.free_slot(once, step)
+        return gone
 
 
 def holds_a_task(letter: Letter) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable
-from agentbus.store.driver import rest
+from agentbus.store.driver import FAILURES, rest
 from agentbus.store.operation import MISREAD, misread
-from agentbus.store.steps import Emit, LinkDown, Pause, Push, ServerReply, Step, Stopped
+from agentbus.store.steps import Emit, LinkDown, Pause, Push, Step, Stopped
 
 if TYPE_CHECKING:
     from agentbus.store.coalesce import Coalescer
@@ -100,7 +100,7 @@ async def at_once(calls: Calls, op: Op[T], verb: str | None) -> T:
                 coalescer.in_flight += pushes
                 try:
                     reply = await link.execute(step)
-                except (LinkDown, ServerReply) as failure:
+                except FAILURES as failure:
                     if not (isinstance(failure, LinkDown) and failure.sent):
                         # It did not arrive, or was not executed.
                         step.sendings = 0
@@ -151,11 +151,11 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncGenerator[Any]:
             raise
 
 
-async def _exchange(link: AsyncLink, step: Step) -> tuple[Any, LinkDown | ServerReply | None]:
+async def _exchange(link: AsyncLink, step: Step) -> tuple[Any, Exception | None]:
     if isinstance(step, Pause):
         await asyncio.sleep(step.seconds)
         return None, None
     try:
         return await link.execute(step), None
-    except (LinkDown, ServerReply) as failure:
+    except FAILURES as failure:
         return None, failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from agentbus.core.errors import AgentBusError
 from agentbus.store.operation import MISREAD, misread
 from agentbus.store.steps import Emit, LinkDown, Pause, ServerReply, Stopped
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Link, Op, Step
 
     T = TypeVar("T")
+
+
+# A link raises errors of ours where it cannot connect, or was closed.
+FAILURES = (LinkDown, ServerReply, AgentBusError)
 
 
 def run(link: Link, op: Op[T]) -> T:
@@ -29,7 +34,7 @@ def run(link: Link, op: Op[T]) -> T:
                 continue
             try:
                 reply = execute(step)
-            except (LinkDown, ServerReply) as failure:
+            except FAILURES as failure:
                 step = op.throw(failure)
             else:
                 step = send(reply)
@@ -61,7 +66,7 @@ def at_once(
             began = now()
             try:
                 reply = execute(step)
-            except (LinkDown, ServerReply) as failure:
+            except FAILURES as failure:
                 if not (isinstance(failure, LinkDown) and failure.sent):
                     # It did not arrive, or was not executed.
                     step.sendings = 0
@@ -119,6 +124,6 @@ def _exchange(link: Link, op: Generator[Step, Any, Any], step: Step) -> Step:
         return op.send(None)
     try:
         reply = link.execute(step)
-    except (LinkDown, ServerReply) as failure:
+    except FAILURES as failure:
         return op.throw(failure)
     return op.send(reply)

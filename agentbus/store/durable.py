@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, ConfigError, UsageError
 from agentbus.store.resp import NO_REDIS, forgotten, moved
-from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Unconfirmed
+from agentbus.store.steps import LinkDown, Script, ServerReply, Step, Unable, Unconfirmed
 
 if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
@@ -63,16 +63,17 @@ class Demand:
 
 
 class Confirmed(Step):
-    """A script whose reply comes once its effect is confirmed; an error of ours may be the reply."""
+    """A script whose reply comes once its effect is confirmed; `later` is true after another one."""
 
-    __slots__ = ("demand", "script")
+    __slots__ = ("demand", "later", "script")
     writes = True
     confirms = True
 
-    def __init__(self, script: Script, demand: Demand) -> None:
+    def __init__(self, script: Script, demand: Demand, later: bool) -> None:
         super().__init__()
         self.script = script
         self.demand = demand
+        self.later = later
         self.meanwhile = script.meanwhile
 
     @property
@@ -103,6 +104,7 @@ def demand(kind: str, least: int, mark: str, *, where: str, able: bool) -> Deman
 
 def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
     """Run an operation whose writes are each confirmed before their replies reach it."""
+    later = False
     try:
         step = next(op)
         while True:
@@ -114,15 +116,15 @@ def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
                 else:
                     step = op.send(reply)
                 continue
-            asked = Confirmed(step, wanted)
+            asked = Confirmed(step, wanted, later)
             try:
                 reply = yield asked
             except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
                 step.sendings = asked.sendings
                 step = op.throw(failure)
             else:
-                step.sendings = asked.sendings
-                step = op.throw(reply) if isinstance(reply, AgentBusError) else op.send(reply)
+                step.sendings, later = asked.sendings, True
+                step = op.send(reply)
     except StopIteration as result:
         value: T = result.value
         return value
@@ -288,8 +290,8 @@ def _conversation(
 ) -> Generator[Requests, list[Any], list[Any]]:
     """Yield the requests that send steps and confirm them, and return the steps' replies.
 
-    An error of the server is the reply of its step; that it has too few replicas, or cannot confirm, is the
-    reply of all, none of which is sent then. Raises `Unconfirmed`.
+    An error of the server is the reply of its step. Raises `Unconfirmed`; and, before a step is sent,
+    `Unable` if the server has too few replicas, or cannot confirm.
     """
     wanted = steps[0].demand
     before: frozenset[bytes] = frozenset()
@@ -301,11 +303,11 @@ def _conversation(
         # The steps were not.
         raise type(failure)(str(failure), sent=False) from None
     if isinstance(able, ServerReply):
-        return [_unable(name, wanted, able) for _ in steps]
+        raise _unable(name, wanted, able)
     if wanted.kind == "replica":
         before = replicas
         if len(before) < wanted.least:
-            return [_too_few(name, len(before), wanted.least) for _ in steps]
+            raise _too_few(name, len(before), wanted.least)
     replies: list[Any] = yield [_only(encode(step.script)) for step in steps]
     unknown = [number for number, reply in enumerate(replies) if forgotten([reply])]
     if unknown:
@@ -371,17 +373,17 @@ def _replicas(state: Any) -> frozenset[bytes]:
     )
 
 
-def _too_few(name: str, number: int, least: int) -> BackendUnavailable:
+def _too_few(name: str, number: int, least: int) -> Unable:
     are = "replica" if number == 1 else "replicas"
-    return BackendUnavailable(
-        f"{name} has {number} connected {are}, and durable='replica' needs {least}:"
-        " nothing was published",
+    error = BackendUnavailable(
+        f"{name} has {number} connected {are}, and durable='replica' needs {least}",
         hint="use the URL of a server with replicas, or publish without durable",
         shell_hint="use the URL of a server with replicas, or publish without --durable",
     )
+    return Unable(error)
 
 
-def _unable(name: str, wanted: Demand, reply: ServerReply) -> ConfigError:
+def _unable(name: str, wanted: Demand, reply: ServerReply) -> Unable:
     said = str(reply)
     if "appendonly" in said:
         hint = "set 'appendonly yes' on the server"
@@ -389,7 +391,6 @@ def _unable(name: str, wanted: Demand, reply: ServerReply) -> ConfigError:
         hint = "use Redis 7.2 or newer, or any Valkey"
     else:
         hint = "allow the user the commands INFO, SET, WAIT and WAITAOF"
-    return ConfigError(
-        f"{name} cannot confirm durable={wanted.kind!r} ({said[:120]}): nothing was published",
-        hint=hint,
+    return Unable(
+        ConfigError(f"{name} cannot confirm durable={wanted.kind!r} ({said[:120]})", hint=hint)
     )

@@ -16,7 +16,15 @@ from agentbus.core.errors import (
 from agentbus.store import sandbox
 from agentbus.store.functions import MISSING, library
 from agentbus.store.resp import Incomplete, parse, turned_away
-from agentbus.store.steps import Crowded, Denied, LinkDown, ServerReply, Step, Unconfirmed
+from agentbus.store.steps import (
+    Crowded,
+    Denied,
+    LinkDown,
+    ServerReply,
+    Step,
+    Unable,
+    Unconfirmed,
+)
 
 if TYPE_CHECKING:
     from agentbus.store.steps import Advice, Op
@@ -27,6 +35,10 @@ T = TypeVar("T")
 
 class GroupMissing(BackendUnavailable):
     """The stream or its group was removed under its consumers."""
+
+
+class GroupGone(OutcomeUnknown, GroupMissing):
+    """A group is missing at the repetition of a write, whose first copy may have met it."""
 
 
 class WrongType(BackendUnavailable):
@@ -66,6 +78,7 @@ _OWN_CERTIFICATE = (
     *("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "HANDSHAKE_FAILURE"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED"),
 )
+_CHECK = "it may have happened: check before you repeat it"
 # Remedies for a server that does not serve: in Python, and in a shell.
 CHECK_SERVER = (
     "check the server with bus.doctor(), or connect to another URL",
@@ -85,6 +98,8 @@ def given_up(
     said = str(failure)
     if callable(advice):
         said, advice = advice(said)
+    if isinstance(failure, Unable):
+        advice = "give it the same key then"
     if isinstance(failure, Crowded):
         advice = CROWDED
     if isinstance(failure, Unconfirmed):
@@ -98,8 +113,7 @@ def given_up(
     if step.writes and maybe_done:
         return OutcomeUnknown(
             f"'{step.label}' was sent to {where} and no answer came within {waited:g} s ({said})",
-            hint="it may have happened: check before you repeat it"
-            + (f"; {advice}" if advice else ""),
+            hint=_CHECK + (f"; {advice}" if advice else ""),
         )
     return BackendUnavailable(
         f"{where} did not serve '{step.label}' within {waited:g} s ({said})",
@@ -126,11 +140,29 @@ def of_sentinel(where: str, said: str | None = None) -> ConfigError:
     )
 
 
-def refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBusError:
-    """Return the error for a step that the server refused, or for a connection that the system refused."""
+def repeated(error: AgentBusError, step: Step, where: str) -> OutcomeUnknown:
+    """Return the error for a write whose answer was lost, and whose repetition ended with `error`."""
+    kind = GroupGone if isinstance(error, GroupMissing) else OutcomeUnknown
+    return kind(
+        f"'{step.label}' was sent to {where}, its answer was lost, and when it was sent again:"
+        f" {error.message}",
+        hint=_CHECK + (f"; {error.hint}" if error.hint else ""),
+    )
+
+
+def refused(failure: Exception, step: Step, where: str) -> AgentBusError:
+    """Return the error for a step that the server refused, or for a connection that was not made."""
+    if isinstance(failure, AgentBusError):
+        return failure
     if not isinstance(failure, ServerReply):
-        assert isinstance(failure, Denied)
-        return failure.error
+        assert isinstance(failure, (Denied, Unable))
+        error = failure.error
+        if isinstance(failure, Unable):
+            # Others may have got the same failure.
+            nothing = "nothing more" if getattr(step, "later", False) else "nothing"
+            message = f"{error.message}: {nothing} was published"
+            return type(error)(message, hint=error.hint, shell_hint=error.shell_hint)
+        return error
     said = str(failure)
     if failure.code == "DENIED":
         return ConfigError(
@@ -210,7 +242,8 @@ def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError
     if not module.startswith("agentbus."):
         # An iterable or a function that the caller passed in raised it.
         return None
-    return BackendUnavailable(
+    kind = OutcomeUnknown if step.writes else BackendUnavailable
+    return kind(
         f"the answer of {where} to '{step.label}' cannot be read ({type(error).__name__}: {error})",
         hint="another program may have written the keys: see bus.doctor() and bus.health()",
         shell_hint="another program may have written the keys: see 'agentbus doctor' and 'health'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from agentbus.core.errors import AgentBusError
 from agentbus.store.steps import (
     Denied,
     Emit,
@@ -12,6 +13,7 @@ from agentbus.store.steps import (
     ServerReply,
     Stopped,
     Take,
+    Unable,
     Unconfirmed,
     Wait,
     is_passing,
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from agentbus.core.errors import AgentBusError
     from agentbus.store.steps import Advice, Op, Step
 
     T = TypeVar("T")
@@ -56,7 +57,8 @@ def attempt(
     before this call), `patience` may extend it: seconds from the start, or a function that returns the
     seconds left. A verb that waits for an hour thus survives a restart. `elapsed` is the seconds that the
     first step has taken already. A write that may have been executed is sent once more after the deadline,
-    for up to 2 seconds: its answer says whether it was. `advice` is a hint for when the server does not
+    for up to 2 seconds: its answer says whether it was. If it is refused then, or cannot be sent, that says
+    nothing of the first copy, so the outcome is unknown. `advice` is a hint for when the server does not
     answer. `meanwhile` is called while the first answer is awaited.
     """
     began = monotonic() - elapsed
@@ -81,22 +83,18 @@ def attempt(
                 step.sendings += 1
                 try:
                     reply = yield step
-                except (LinkDown, ServerReply) as failure:
+                except (LinkDown, ServerReply, AgentBusError) as failure:
                     if step.optional:
                         step = op.throw(failure)
                         break
-                    if isinstance(failure, LinkDown):
-                        maybe_done = maybe_done or failure.sent
-                    if _is_final(failure, answered, step.writes and maybe_done):
-                        step = op.throw(_refused(failure, step, where))
+                    maybe_done = maybe_done or (isinstance(failure, LinkDown) and failure.sent)
+                    written = maybe_done and step.writes
+                    if isinstance(failure, AgentBusError) or _is_final(failure, answered, written):
+                        step = op.throw(_refused(failure, step, where, written))
                         break
                     left = started + allowed(started) - monotonic()
                     if left <= 0:
-                        if (
-                            maybe_done
-                            and step.writes
-                            and not (looks_back or isinstance(failure, Unconfirmed))
-                        ):
+                        if written and not (looks_back or isinstance(failure, Unconfirmed)):
                             # If it was executed, the same request returns its recorded outcome.
                             looks_back = True
                             continue
@@ -124,6 +122,9 @@ def attempt(
 
 
 def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool) -> bool:
+    if isinstance(failure, Unable):
+        # After a failover, the replicas of the new primary are on their way.
+        return not maybe_done
     if isinstance(failure, LinkDown):
         # The system will not soon allow what it forbids from the start.
         return isinstance(failure, Denied) and not answered
@@ -165,8 +166,6 @@ def misread(error: Exception, step: Step | None, where: str) -> None:
 
 def named(op: Op[T], name: str) -> Op[T]:
     """Run an operation; its errors name it so, in place of one of its steps."""
-    from agentbus.core.errors import AgentBusError
-
     try:
         return (yield from op)
     except AgentBusError as error:
@@ -174,10 +173,12 @@ def named(op: Op[T], name: str) -> Op[T]:
         raise
 
 
-def _refused(failure: LinkDown | ServerReply, step: Step, where: str) -> AgentBusError:
-    from agentbus.store.failures import refused
+def _refused(failure: Exception, step: Step, where: str, maybe_done: bool) -> AgentBusError:
+    from agentbus.store.failures import refused, repeated
 
     error = refused(failure, step, where)
+    if maybe_done:
+        error = repeated(error, step, where)
     error.operation = step.label
     return error
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
+# The plain commands of operations that write, beside FUNCTION LOAD.
+_WRITES = frozenset(
+    ("DEL", "EXPIRE", "HDEL", "HINCRBY", "HSET", "HSETNX", "SET", "UNLINK", "XADD", "XTRIM")
+)
 # A blocked read that the server ended is passing, too: the primary has become a replica. It is not where
 # Redis before 7.2 says that the stream was deleted.
 _ENDED, _DELETED = "UNBLOCKED", "no longer exists"
@@ -79,6 +83,11 @@ class Command(Step):
         self.args = args
 
     @property
+    def writes(self) -> bool:  # type: ignore[override]
+        """True if the command writes."""
+        return _writes(self.args)
+
+    @property
     def label(self) -> str:
         """The command's name."""
         return str(self.args[0])
@@ -95,6 +104,11 @@ class Batch(Step):
     def __init__(self, commands: Sequence[tuple[Arg, ...]]) -> None:
         super().__init__()
         self.commands = commands
+
+    @property
+    def writes(self) -> bool:  # type: ignore[override]
+        """True if one of the commands writes."""
+        return any(map(_writes, self.commands))
 
 
 class Script(Step):
@@ -342,6 +356,14 @@ class Unconfirmed(LinkDown):
     """The server executed the request, and what must confirm it did not."""
 
 
+class Unable(LinkDown):
+    """The server cannot confirm a write, which was not sent; `error` is the error for the caller."""
+
+    def __init__(self, error: AgentBusError) -> None:
+        super().__init__(error.message, sent=False)
+        self.error = error
+
+
 class Denied(LinkDown):
     """The system does not allow the connection; `error` is the error for the caller."""
 
@@ -356,6 +378,10 @@ class ServerReply(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.code = text.partition(" ")[0]
+
+
+def _writes(args: Sequence[Arg]) -> bool:
+    return args[0] in _WRITES or args[1:2] == ("LOAD",)
 
 
 def is_passing(failure: ServerReply) -> bool:

@@ -96,8 +96,9 @@ def _listed(scope: Scope) -> Op[dict[str, QueueLimit]]:
 
 
 def _remove(scope: Scope, queue: str) -> Op[bool]:
-    asked = one_step(Command("HDEL", scope.keys.paused, pause_field("limit", queue)))
-    had = yield from or_empty(asked, 0)
+    step = Command("HDEL", scope.keys.paused, pause_field("limit", queue))
+    # If an answer was lost, the first copy may have removed them.
+    had = (yield from or_empty(one_step(step), 0)) or step.sendings > 1
     yield from _ring(scope, queue)
     # No task is put aside for them any more, not even by workers that do not know yet: no group is missed.
     streams = yield from groups_of(scope, queue, STREAMS)

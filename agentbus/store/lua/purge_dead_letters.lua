@@ -1,26 +1,30 @@
 #!lua flags=allow-oom
 -- Removes dead letters: those named, or all.
--- KEYS: dead letters, replayed, purged
--- ARGV: 'all' or 'named', how many letters, and how many bytes, are written again at most, then the letters' ids
+-- KEYS: dead letters, replayed, purged, once slot
+-- ARGV: 'all' or 'named', how many letters, and how many bytes, are written again at most, token, then the letters' ids
 -- Returns: how many were removed
 --@include ids
+--@include once
 --@include replace
 --@include stream
+local before = already(KEYS[4], ARGV[4])
+if before then return before end
 local letters, replayed, purged = KEYS[1], KEYS[2], KEYS[3]
 replace(purged, 'SCARD')
 replace(replayed, 'HLEN')
 if ARGV[1] == 'all' then
   local all = redis.call('XLEN', letters) - redis.call('SCARD', purged)
   redis.call('UNLINK', letters, replayed, purged)
-  return all
+  return keep(KEYS[4], ARGV[4], all)
 end
 local gone = 0
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   if redis.call('XRANGE', letters, ARGV[i], ARGV[i])[1] and redis.call('SADD', purged, ARGV[i]) == 1 then
     redis.call('HDEL', replayed, ARGV[i])
     gone = gone + 1
   end
 end
+keep(KEYS[4], ARGV[4], gone)
 if redis.call('EXISTS', purged) == 0 then return gone end
 -- A stream gives memory back only from its oldest end: first what lies there.
 for _ = 1, 20 do
