@@ -10,7 +10,7 @@ from agentbus.agents.clients import CLIENTS
 from agentbus.agents.install import check, engine, folder
 from agentbus.agents.install.engine import NAMES
 from agentbus.agents.install.folder import Installation
-from agentbus.commands import _together
+from agentbus.commands import _together, _values
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.core.errors import AgentBusError, NotFound, Unhealthy
 
@@ -139,13 +139,7 @@ def print_outcomes(call: Call, outcomes: Iterable[StepOutcome]) -> set[str]:
         if outcome.error is not None:
             failed.append(outcome.error)
         why = None if outcome.error is None else outcome.error.message
-        fields = {
-            "client": outcome.client,
-            "step": outcome.step,
-            "state": outcome.state,
-            "difference": outcome.difference,
-            "error": why,
-        }
+        fields = _values.fields(outcome) | {"error": why}
         if outcome.error is None or call.out.json:
             call.out.record(fields, f"{outcome.client}: {outcome.step}: {outcome.state}")
         if call.args.dry_run and not call.out.json:
@@ -163,15 +157,7 @@ def _print_findings(call: Call, findings: Iterable[InstallFinding]) -> int:
     for finding in findings:
         failed = failed or finding.status == "failed"
         call.out.record(
-            {
-                "client": finding.client,
-                "check": finding.check,
-                "status": finding.status,
-                "found": finding.found,
-                "remedy": finding.remedy,
-                "shows": finding.shows,
-                "ms": finding.ms,
-            },
+            _values.fields(finding),
             shown(finding),
             red="failed" if finding.status == "failed" else "",
         )

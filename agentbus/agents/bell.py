@@ -77,7 +77,7 @@ def _senders(now: int, pairs: Sequence[bytes]) -> str:
     for at in range(0, len(pairs), 2):
         name = checked(pairs[at].decode("utf-8", "replace"))
         newest[name] = max(newest.get(name, 0), int(pairs[at + 1]))
-    last = sorted(newest.items(), key=lambda one: -one[1])
+    last = sorted(newest.items(), key=lambda sender: -sender[1])
     said = [f"{name} ({age((now - sent) / 1000)} ago)" for name, sent in last[:2]]
     return " and ".join(said) + (" and others" if len(last) > 2 else "")
 

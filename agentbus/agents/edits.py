@@ -41,7 +41,7 @@ def lease(event: Event) -> str | None:
 
 
 def _lease(event: Event, wanted: list[str]) -> str | None:
-    pairs = [word for one in wanted for word in (one, "")]
+    pairs = [word for pattern in wanted for word in (pattern, "")]
     step = taking(
         *(event.scope, event.scope.once(), _LEASED_MS, pairs),
         auto=True,
@@ -78,9 +78,9 @@ def _patterns(event: Event, path: str) -> list[str]:
         raise
 
 
-def _sub(found: object) -> str:
+def _sub(agent_id: object) -> str:
     """Return the part of the agent that edits: the beginning of a subagent's id."""
-    return found[:_SUB] if isinstance(found, str) and is_plain(found[:_SUB]) else ""
+    return agent_id[:_SUB] if isinstance(agent_id, str) and is_plain(agent_id[:_SUB]) else ""
 
 
 def _cut(text: str, most: int) -> str:

@@ -142,13 +142,13 @@ def _execute(link: Link, step: Step, *, resolves: bool) -> Any:
     import _thread
 
     done = _thread.allocate_lock()
-    found: list[tuple[Any, BaseException | None]] = []
+    outcomes: list[tuple[Any, BaseException | None]] = []
 
     def exchange() -> None:
         try:
-            found.append((link.execute(step), None))
+            outcomes.append((link.execute(step), None))
         except BaseException as error:  # noqa: BLE001 (raised below)
-            found.append((None, error))
+            outcomes.append((None, error))
         finally:
             done.release()
 
@@ -158,17 +158,17 @@ def _execute(link: Link, step: Step, *, resolves: bool) -> Any:
         from agentbus.store.steps import LinkDown
 
         raise LinkDown("no connection in time", sent=True)
-    reply, error = found[0]
+    reply, error = outcomes[0]
     if error is not None:
         raise error
     return reply
 
 
-def _session(found: str | None) -> str:
+def _session(session: str | None) -> str:
     """Return the id of a session, '' for one that no name can be made of."""
     from agentbus.core.client_session import is_id
 
-    return found if found is not None and is_id(found) else ""
+    return session if session is not None and is_id(session) else ""
 
 
 def _here() -> str:

@@ -110,12 +110,12 @@ class Server:
     def _read(self, line: bytes) -> None:
         try:
             # Some clients begin with a byte order mark.
-            found = from_json(line.decode().removeprefix("\ufeff"), decimal=_decimal)
+            request = from_json(line.decode().removeprefix("\ufeff"), decimal=_decimal)
         except ValueError as error:
             self._answer(None, error=ProtocolError(_PARSE, f"not JSON: {error}"))
             return
         # A batch, which versions before 2025-06-18 allow, is answered message by message.
-        for message in found if isinstance(found, list) and found else [found]:
+        for message in request if isinstance(request, list) and request else [request]:
             self._take(message)
 
     def _take(self, message: Any) -> None:
@@ -214,16 +214,16 @@ class Server:
             # Wait until the results before this call are marked as read.
             pass
         key = _key(number)
-        found = self._perform(name, given, meta, lambda: key in self._running)
+        outcome = self._perform(name, given, meta, lambda: key in self._running)
         with self._marking:
             wanted = key in self._running
             self._running.discard(key)
             shows_data = (_name(meta.get(_CLIENT)) or self._client) in _SHOW_DATA
-            data = None if shows_data else found.data
-            result = _result(found.text, data, failed=found.failed)
+            data = None if shows_data else outcome.data
+            result = _result(outcome.text, data, failed=outcome.failed)
             written = wanted and self._answer(number, result)
-            if found.after is not None:
-                found.after(written)
+            if outcome.after is not None:
+                outcome.after(written)
         ends.release()
 
     def _answer(
@@ -265,8 +265,8 @@ def _check_version(params: dict[str, Any]) -> None:
 
 def _decimal(digits: str) -> float | str:
     """Return a number; one that is out of range stays text, since an infinite one is not valid JSON."""
-    found = float(digits)
-    return found if math.isfinite(found) else digits
+    number = float(digits)
+    return number if math.isfinite(number) else digits
 
 
 def _key(number: Any) -> tuple[type, Any]:
@@ -284,11 +284,11 @@ def _info() -> dict[str, str]:
 
 
 def _result(text: str, data: Mapping[str, object] | None, *, failed: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "content": [{"type": "text", "text": text}],
         "isError": failed,
         "resultType": "complete",
     }
     if data is not None:
-        found["structuredContent"] = data
-    return found
+        result["structuredContent"] = data
+    return result

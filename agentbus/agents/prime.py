@@ -100,7 +100,7 @@ def page(
     """
     now, call = int(reply[0]), "tool" if tools else "agentbus"
     present = int(reply[1])
-    others = [_agent(now, one, quotes) for one in reply[2]]
+    others = [_agent(now, agent, quotes) for agent in reply[2]]
     more = present - 1 - len(others)
     here = " · ".join(others) + (f" · {more} more: {call} who" if others and more > 0 else "")
     head = (
@@ -109,7 +109,7 @@ def page(
     )
     lines = [head, f"Here: {here or 'no other agent'}", _leased(reply, quotes, call)]
     said = waiting(now, reply[7])
-    decided = [shown for one in reply[8] if (shown := _title(text(one), quotes))]
+    decided = [shown for note in reply[8] if (shown := _title(text(note), quotes))]
     lines.append(
         f"Waiting for you: {said or 'nothing'}."
         + (f"  Decisions ({len(decided)} newest): {', '.join(decided)}" if decided else "")
@@ -125,9 +125,9 @@ def page(
 
 def _bounded(lines: list[str], fixed: list[str], most: int) -> str:
     """Return the page; what does not fit is cut at the ends of its longest lines, then of the page."""
-    room = most - sum(len(one) + 1 for one in fixed)
+    room = most - sum(len(line) + 1 for line in fixed)
     for at in (2, 1, 3, 0):
-        over = sum(len(one) + 1 for one in lines) - room
+        over = sum(len(line) + 1 for line in lines) - room
         if over > 0:
             keep = max(40, len(lines[at]) - over - 1)
             lines[at] = lines[at] if len(lines[at]) <= keep else lines[at][:keep] + "…"
@@ -139,8 +139,8 @@ def _present(number: int) -> str:
     return "1 agent is here" if number == 1 else f"{number} agents share this repository"
 
 
-def _agent(now: int, one: Sequence[bytes], quotes: bool) -> str:
-    name, client, state, seen, branch, doing = map(text, one)
+def _agent(now: int, fields: Sequence[bytes], quotes: bool) -> str:
+    name, client, state, seen, branch, doing = map(text, fields)
     about = [each for each in (client, state or "seen") if is_plain(each) and len(each) <= 16]
     if state != "active":
         about[-1] += f" {age((now - int(seen)) / 1000)}"
@@ -153,8 +153,8 @@ def _agent(now: int, one: Sequence[bytes], quotes: bool) -> str:
 
 
 def _leased(reply: Sequence[Any], quotes: bool, call: str) -> str:
-    others = [_lease(text(one), quotes, own=False) for one in reply[4]]
-    mine = [_lease(text(one), quotes, own=True) for one in reply[6]]
+    others = [_lease(text(lease), quotes, own=False) for lease in reply[4]]
+    mine = [_lease(text(lease), quotes, own=True) for lease in reply[6]]
     left, more = int(reply[3]) - len(others), int(reply[5]) - len(mine)
     said = " · ".join(others) + (f" · {left} more: {call} lease" if left > 0 else "")
     own = " · ".join(mine) + (f" · {more} more" if more > 0 else "")

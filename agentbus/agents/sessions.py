@@ -123,7 +123,7 @@ def _among(pattern: str, changed: dict[str, str]) -> bool:
     """Tell whether a file, or a repository within which it lies, is among what has changed."""
     segments = pattern.split("/")
     above = ["/".join(segments[:number]) for number in range(1, len(segments))]
-    return not changed.keys().isdisjoint([pattern, *above, *(f"{one}/**" for one in above)])
+    return not changed.keys().isdisjoint([pattern, *above, *(f"{path}/**" for path in above)])
 
 
 def _changed(root: str) -> list[str] | None:

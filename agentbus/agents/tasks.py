@@ -20,13 +20,13 @@ def renew(event: Event) -> float:
     if not kept:
         return VISIBILITY
     with Bus(event.settings) as bus:
-        for one in kept:
+        for token in kept:
             try:
-                bus.renew(one.task_id, one.token, one.visibility, group=one.group)
+                bus.renew(token.task_id, token.token, token.visibility, group=token.group)
             except AgentBusError:
                 # Another has it, or it was cancelled: settling it says so.
                 continue
-    return min(one.visibility for one in kept)
+    return min(token.visibility for token in kept)
 
 
 def give_back(event: Event) -> None:
@@ -35,18 +35,18 @@ def give_back(event: Event) -> None:
     if not kept:
         return
     with Bus(event.settings) as bus:
-        for one in kept:
+        for token in kept:
             try:
                 bus.settle(
-                    *(one.task_id, one.token, "retry"),
+                    *(token.task_id, token.token, "retry"),
                     error="the session that held it has ended",
                     after=0,
-                    group=one.group,
+                    group=token.group,
                 )
             except AgentBusError:
                 # It was settled before, or another has it.
                 continue
-            task_tokens.drop(one)
+            task_tokens.drop(token)
 
 
 def _kept(event: Event) -> list[TaskToken]:

@@ -16,9 +16,9 @@ def put(path: str, text: str) -> Callable[[bytes], bytes]:
         newline = b"\r\n" if b"\r\n" in data else b"\n"
         lines = [BEGIN, *text.encode("utf-8", "surrogateescape").splitlines(), END]
         block = newline.join(lines)
-        found = _find(path, data)
-        if found is not None:
-            return data[: found[0]] + block + data[found[1] :]
+        ends = _find(path, data)
+        if ends is not None:
+            return data[: ends[0]] + block + data[ends[1] :]
         if not data:
             return block + newline
         apart = newline if data.endswith(b"\n") else newline * 2
@@ -31,10 +31,10 @@ def drop(path: str) -> Callable[[bytes], bytes]:
     """Return what takes the lines out of a file, with the empty line before them."""
 
     def change(data: bytes) -> bytes:
-        found = _find(path, data)
-        if found is None:
+        ends = _find(path, data)
+        if ends is None:
             return data
-        before, after = data[: found[0]], data[found[1] :]
+        before, after = data[: ends[0]], data[ends[1] :]
         newline = b"\r\n" if after.startswith(b"\r\n") else b"\n"
         after = after.removeprefix(newline)
         if before.endswith(newline * 2):

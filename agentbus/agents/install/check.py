@@ -157,9 +157,9 @@ def _by_files(client: Client, place: Installation, quick: bool) -> ClientParts |
     return ClientParts(hooks, [place.program, "mcp"])
 
 
-def _failed(client: str, found: str, remedy: str | None = None) -> InstallFinding:
+def _failed(client: str, what: str, remedy: str | None = None) -> InstallFinding:
     return InstallFinding(
-        client, "installed", "failed", found, remedy or f"agentbus install {client}"
+        client, "installed", "failed", what, remedy or f"agentbus install {client}"
     )
 
 

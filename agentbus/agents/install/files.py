@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentbus.agents import plugin
 from agentbus.agents.clients import CLIENTS
 from agentbus.agents.install import block, edit, settings_json
 from agentbus.agents.install.edit import Change
-from agentbus.agents.install.folder import Installation
+from agentbus.agents.install.folder import Installation, InstallRecord
 from agentbus.agents.install.steps import InstallStep
 from agentbus.core import written_path
 from agentbus.core.errors import NotFound, Refused
@@ -31,80 +32,69 @@ exec {program} lease --check --staged
 
 
 @dataclass
-class OwnFile:
-    """A file of ours, and the directories that go with it once they are empty."""
+class InstalledFile:
+    """A file of an installation: its step that installs it, and the one that takes it out again."""
 
-    path: str
-    text: str
-    folders: tuple[str, ...] = ()
-
-    def install(self, place: Installation) -> InstallStep:
-        """Return the step that writes it."""
-        return edit.own(self.path, self.text, MARK)
-
-    def uninstall(self, place: Installation) -> InstallStep:
-        """Return the step that removes it."""
-        return edit.remove_own(self.path, MARK, *self.folders)
+    install: Callable[[], InstallStep]
+    uninstall: Callable[[], InstallStep]
 
 
-@dataclass
-class MergedFile:
-    """A file of others with entries of ours, and the changes that put these in and take them out."""
+def _own(path: str, text: str, *folders: str) -> InstalledFile:
+    """Return a file that is ours alone; these directories go with it once they are empty."""
+    return InstalledFile(
+        lambda: edit.own(path, text, MARK), lambda: edit.remove_own(path, MARK, *folders)
+    )
 
-    path: str
-    put: Change
-    drop: Change
 
-    def install(self, place: Installation) -> InstallStep:
-        """Return the step that puts our entries in."""
-        return edit.merge(self.path, self.put, self.drop, place.record.merged, place.record.save)
-
-    def uninstall(self, place: Installation) -> InstallStep:
-        """Return the step that takes our entries out."""
-        return edit.restore(self.path, self.drop, place.record.merged)
+def _merged(path: str, put: Change, drop: Change, record: InstallRecord) -> InstalledFile:
+    """Return a file of others with entries of ours, which two changes put in and take out."""
+    return InstalledFile(
+        lambda: edit.merge(path, put, drop, record.merged, record.save),
+        lambda: edit.restore(path, drop, record.merged),
+    )
 
 
 def install(name: str, place: Installation) -> list[InstallStep]:
     """Return the steps; those that are done already among them. Raises `Refused` for what is not ours."""
     if name == "git":
         _check_hooks_of_git(place)
-    return [file.install(place) for file in files_of(name, place, rules=place.in_repository)]
+    return [file.install() for file in files_of(name, place, rules=place.in_repository)]
 
 
 def uninstall(name: str, place: Installation) -> list[InstallStep]:
     """Return the steps that take it out again."""
-    return [file.uninstall(place) for file in files_of(name, place)]
+    return [file.uninstall() for file in files_of(name, place)]
 
 
-def files_of(name: str, place: Installation, *, rules: bool = True) -> list[OwnFile | MergedFile]:
+def files_of(name: str, place: Installation, *, rules: bool = True) -> list[InstalledFile]:
     """Return the files of a client, of AGENTS.md, or of git; without `rules` not those of a repository."""
     program = place.program
     if name == "git":
         text = _COMMIT.format(mark=MARK, program=shlex.quote(program))
-        return [OwnFile(_commit_hook(place), text)]
+        return [_own(_commit_hook(place), text)]
     if name == "agents-md":
         path = place.inside(os.path.join(place.root, "AGENTS.md"))
         put = block.put(path, plugin.text("agents.md", program))
-        return [MergedFile(path, put, block.drop(path))]
+        return [_merged(path, put, block.drop(path), place.record)]
     client, directory = CLIENTS[name], place.directory(name)
-    files: list[OwnFile | MergedFile] = []
+    files: list[InstalledFile] = []
     if client.plugin_file:
         path = os.path.join(directory, client.plugin_file)
         text = plugin.text(f"{name}.js", program)
-        files.append(OwnFile(place.real(path), text, (os.path.dirname(path),)))
+        files.append(_own(place.real(path), text, os.path.dirname(path)))
     if client.hooks_file:
         path = place.real(os.path.join(directory, client.hooks_file))
         put = settings_json.add_hooks(path, plugin.hooks(name, program))
-        files.append(MergedFile(path, put, settings_json.drop_hooks(path)))
+        files.append(_merged(path, put, settings_json.drop_hooks(path), place.record))
     if client.servers_file:
         path = place.real(os.path.join(directory, client.servers_file))
         put = settings_json.add_server(path, plugin.server(program))
-        files.append(MergedFile(path, put, settings_json.drop_server(path)))
+        files.append(_merged(path, put, settings_json.drop_server(path), place.record))
     if client.rule_file and rules:
         path = os.path.join(place.root, client.rule_file)
         folder = os.path.dirname(path)
         text = _RULE.format(mark=MARK, text=plugin.text("agents.md", program))
-        files.append(OwnFile(place.inside(path), text, (folder, os.path.dirname(folder))))
+        files.append(_own(place.inside(path), text, folder, os.path.dirname(folder)))
     return files
 
 

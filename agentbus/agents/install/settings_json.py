@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable
@@ -24,15 +25,9 @@ def changed(path: str, change: Callable[[Entries], None]) -> Callable[[bytes], b
     def apply(data: bytes) -> bytes:
         mark = _BOM if data.startswith(_BOM) else b""
         text = _decoded(path, data.removeprefix(_BOM))
-        before = _parsed(path, text) if text.strip() else {}
-        found = _parsed(path, text) if text.strip() else {}
-        change(found)
-        if found == before:
-            return data
-        # Nothing of ours, in a file that held nothing.
-        if not found and not text.strip():
-            return data
-        return mark + _written(found, text)
+        before, settings = (_parsed(path, text if text.strip() else "{}") for _ in range(2))
+        change(settings)
+        return data if settings == before else mark + _written(settings, text)
 
     return apply
 
@@ -53,23 +48,23 @@ def _parsed(path: str, text: str) -> Entries:
         return dict(pairs)
 
     def number(digits: str) -> float:
-        found = float(digits)
-        if repr(found) != digits and float(repr(found)) in (float("inf"), float("-inf")):
+        value = float(digits)
+        if math.isinf(value):
             raise ValueError(f"the number {digits[:40]} is too large")
-        return found
+        return value
 
     def constant(word: str) -> None:
         raise ValueError(f"{word} is not JSON")
 
     try:
-        found = json.loads(
+        settings = json.loads(
             text, object_pairs_hook=unique, parse_float=number, parse_constant=constant
         )
     except (ValueError, RecursionError) as error:
         raise _refused(path, f"it is not strict JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise _refused(path, "it is not a JSON object")
-    return found
+    return settings
 
 
 def _refused(path: str, why: str) -> Refused:
@@ -79,18 +74,18 @@ def _refused(path: str, why: str) -> Refused:
     )
 
 
-def _written(found: Entries, text: str) -> bytes:
+def _written(settings: Entries, text: str) -> bytes:
     """Return the JSON in the layout of the text that it came from: its indent, its line ends, its end."""
     lines = text.strip().count("\n")
     indents = _INDENT.findall(text)
     indent: str | int | None = (
         indents[0] if indents else (None if text.strip() and not lines else 2)
     )
-    said = json.dumps(found, indent=indent, ensure_ascii=text.isascii() and "\\u" in text)
+    said = json.dumps(settings, indent=indent, ensure_ascii=text.isascii() and "\\u" in text)
     try:
         said.encode()
     except UnicodeEncodeError:
-        said = json.dumps(found, indent=indent)
+        said = json.dumps(settings, indent=indent)
     end = text[len(text.rstrip()) :] if text.strip() else "\n"
     if "\r\n" in text:
         said = said.replace("\n", "\r\n")
@@ -122,7 +117,7 @@ def add_hooks(path: str, wanted: Entries) -> Callable[[bytes], bytes]:
 
 def drop_hooks(path: str) -> Callable[[bytes], bytes]:
     """Return what takes our hooks out of `hooks.json`."""
-    return changed(path, lambda found: _drop_hooks(path, found))
+    return changed(path, lambda settings: _drop_hooks(path, settings))
 
 
 def _drop_hooks(path: str, settings: Entries) -> None:
@@ -159,8 +154,8 @@ def _is_our_hook(entry: object) -> bool:
 def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:
     """Return what merges our MCP server into `mcp.json`."""
 
-    def change(found: Entries) -> None:
-        servers = found.setdefault("mcpServers", {})
+    def change(settings: Entries) -> None:
+        servers = settings.setdefault("mcpServers", {})
         if not isinstance(servers, dict):
             raise _refused(path, "mcpServers is not an object")
         there = servers.get("agentbus")
@@ -181,8 +176,8 @@ def add_server(path: str, server: Entries) -> Callable[[bytes], bytes]:
 def drop_server(path: str) -> Callable[[bytes], bytes]:
     """Return what takes our MCP server out of `mcp.json`."""
 
-    def change(found: Entries) -> None:
-        servers = found.get("mcpServers")
+    def change(settings: Entries) -> None:
+        servers = settings.get("mcpServers")
         if isinstance(servers, dict) and _is_our_server(servers.get("agentbus")):
             del servers["agentbus"]
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentbus.core.errors import AgentBusError
@@ -75,9 +75,9 @@ def void(_: object) -> None:
     """Drop a result."""
 
 
-def done(words: str | Sequence[str]) -> InstallStep:
+def done(line: str) -> InstallStep:
     """Return a step with nothing left to do."""
-    return InstallStep(words if isinstance(words, str) else shlex.join(words), None)
+    return InstallStep(line, None)
 
 
 def shown(path: str) -> str:

@@ -32,8 +32,8 @@ def hooks(program: str, folder: str) -> list[dict[str, Any]]:
     try:
         ask = _asking(server)
         ask(1, "initialize", {"clientInfo": {"name": "agentbus", "version": "1"}})
-        found = ask(2, "hooks/list", {"cwds": [folder]})
-        listed: list[dict[str, Any]] = [one for each in found["data"] for one in each["hooks"]]
+        lists = ask(2, "hooks/list", {"cwds": [folder]})["data"]
+        listed: list[dict[str, Any]] = [hook for each in lists for hook in each["hooks"]]
         return listed
     except (OSError, ValueError, LookupError, TypeError):
         raise AgentBusError("'codex app-server' does not list hooks in a known form") from None
@@ -57,9 +57,9 @@ def _asking(server: subprocess.Popen[bytes]) -> Callable[[int, str, object], Any
             line, newline, after = rest.partition(b"\n")
             if newline:
                 rest = after
-                found = json.loads(line)
-                if found.get("id") == number:
-                    return found["result"]
+                reply = json.loads(line)
+                if reply.get("id") == number:
+                    return reply["result"]
                 continue
             ready, _, _ = select.select([stdout], [], [], max(0.0, until - time.monotonic()))
             data = os.read(stdout.fileno(), 1 << 16) if ready else b""
