@@ -44,9 +44,15 @@ def check(call: Call) -> None:
 def staged() -> list[str]:
     """Return the staged paths, each below the root of the work tree; of a renamed file both names."""
     # Relative to the root wherever this runs, and as bytes: without -z, git writes them in quotes.
-    command = ["git", "diff", "--cached", "--name-only", "--no-renames", "--no-ext-diff", "-z"]
+    # The config of a bare repository, whose files may have come with others, may name a program to run.
+    command = ["git", "-c", "safe.bareRepository=explicit", "diff", "--cached", "--name-only"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [*command, "--no-renames", "--no-ext-diff", "-z"],
+            capture_output=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
     except OSError as error:
         raise UsageError(f"git cannot be run ({error.strerror})", hint="install git") from None
     if done.returncode:

@@ -119,8 +119,8 @@ TOPICS = {
         " has a setting wins. With --config or AGENTBUS_CONFIG only that file is read.\n\n"
         "Settings: project, json, queues, health, lease.scope, and url; and in the user's own file agent,"
         " log_level, deadline, max_body, exchange_limit, database, webhooks, webhook_secret,"
-        " webhook_allow, agent.reserved, hook.text. The url of a repository's file counts in a clone that"
-        " you trust: git config agentbus.trust true.\n\n"
+        " webhook_allow, agent.reserved, hook.text. In a repository's file url, queues and"
+        " health count only in a clone that you trust: git config agentbus.trust true.\n\n"
         "'agentbus whoami' shows the agent, the project and the URL, and where each comes from.",
     ),
     "exit-codes": HelpTopic(

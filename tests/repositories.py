@@ -18,6 +18,15 @@ def make_repository(root: pathlib.Path) -> pathlib.Path:
     return git
 
 
+def make_bare(place: pathlib.Path, config: str = "") -> pathlib.Path:
+    """Make a directory a bare repository, by files that may be committed to another one; return it."""
+    for part in ("objects", "refs"):
+        (place / part).mkdir(parents=True)
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+    (place / "config").write_text(config)
+    return place
+
+
 def make_work_tree(root: pathlib.Path) -> None:
     """Make a directory a further work tree of a new clone, without a branch, as `git worktree` does."""
     git = make_repository(root.with_name(f"{root.name}-main"))

@@ -164,7 +164,8 @@ def test_a_program_runs_as_often_as_its_task_allows(shell):
 
 def test_a_program_whose_task_would_expire_before_the_next_attempt_buries_it(shell):
     policy = "queues: {mail: {backoff: {first: 600, longest: 600}}}"
-    (shell.home / ".agentbus.yaml").write_text(policy)
+    (shell.home / "config.yaml").write_text(policy)
+    shell.environment["AGENTBUS_CONFIG"] = str(shell.home / "config.yaml")
     shell.ok("publish", "mail", "x", "--expires", "200")
 
     (run,) = work(shell, "--", "false")

@@ -71,7 +71,8 @@ def test_a_scheduler_prints_each_tick_and_ends_with_0_on_sigterm(shell):
 
 
 def test_a_scheduler_says_that_a_queue_is_full(shell):
-    (shell.home / ".agentbus.yaml").write_text("queues: {fetch: {bound: 1}}\n")
+    (shell.home / "config.yaml").write_text("queues: {fetch: {bound: 1}}\n")
+    shell.environment["AGENTBUS_CONFIG"] = str(shell.home / "config.yaml")
     shell.ok("publish", "fetch", "x")
     shell.ok("schedule", "add", "poll", "fetch", "--every", "20ms")
 

@@ -28,7 +28,8 @@ def test_each_task_ends_in_one_queue_however_often_routers_are_killed(
     real_shell: Shell, real_url: str, project: str, tasks: int, kills: int
 ) -> None:
     shell, chance = real_shell, random.Random(7)
-    (shell.home / ".agentbus.yaml").write_text(ROOM)
+    (shell.home / "config.yaml").write_text(ROOM)
+    shell.environment["AGENTBUS_CONFIG"] = str(shell.home / "config.yaml")
     rules = shell.home / "team.yaml"
     rules.write_text(f"agents: [{', '.join(AGENTS)}]\ndefault: [{', '.join(AGENTS)}]\n")
     with agentbus.connect(real_url, project=project, agent="ada") as bus:

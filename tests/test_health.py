@@ -962,7 +962,8 @@ def test_a_state_can_be_made_less_severe_or_left_out(configured: Configured) -> 
 
 
 def test_a_mistake_in_the_config_is_exit_2(real_shell: Shell) -> None:
-    (real_shell.home / ".agentbus.yaml").write_text("health:\n  lagg: [1, 2]\n")
+    (real_shell.home / "config.yaml").write_text("health:\n  lagg: [1, 2]\n")
+    real_shell.environment["AGENTBUS_CONFIG"] = str(real_shell.home / "config.yaml")
 
     done = real_shell.run("health")
 

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 import agentbus
 from agentbus.core.keys import Keys
 from agentbus.errors import ConfigError, InvalidName, NotFound, QueueFull, TaskBuried
-from agentbus.queues.policy import _CHECKS, Policies, Policy, read
+from agentbus.queues.policy import Policies, Policy, read
 from agentbus.retry import Backoff, Bury
 from agentbus.workers.registry import ALIVE
 from tests.conftest import Connect
@@ -739,60 +739,6 @@ def test_clear_removes_dead_letters_of_any_name(shared: agentbus.Bus) -> None:
     shared.clear()
 
     assert shared.queue("failed").dead_letters() == []
-
-
-# -- the file of a repository that is not trusted --
-
-VALUES = {
-    "tier": "low",
-    "attempts": 7,
-    "backoff": {"first": 1, "longest": 60},
-    "visibility": "1h",
-    "bound": 5,
-    "on_full": "refuse",
-    "key_field": "type",
-    "window": "2d",
-    "results": 0,
-    "retention": 0,
-    "dead_letters": "elsewhere",
-    "record_attempts": 0,
-    "durable": "replica",
-    "min_replicas": 3,
-}
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"on_full": "trim"}, "'on_full' of the queue 'mail' is 'trim'"),
-        ({"bound": 1_000_001}, "'bound' of the queue 'mail' is above 1,000,000"),
-        ({"visibility": "25h"}, "'visibility' of the queue 'mail' is above 86,400"),
-        ({"visibility": 1}, "'visibility' of the queue 'mail' is below 10"),
-        ({"backoff": {"longest": "25h"}}, "'backoff.longest' of the queue 'mail' is above"),
-    ],
-)
-def test_a_repository_that_is_not_trusted_keeps_within_bounds(
-    settings: dict[str, Any], said: str
-) -> None:
-    assert Policies({"mail": settings}, "mine.yaml").policy_of("mail")
-
-    with pytest.raises(ConfigError) as refused:
-        Policies({"mail": settings}, "theirs.yaml", nearby=True)
-
-    assert said in str(refused.value)
-    assert "git config agentbus.trust true" in str(refused.value)
-
-
-@pytest.mark.parametrize("setting", _CHECKS)
-def test_a_repository_that_is_not_trusted_sets_only_what_loses_nothing(setting: str) -> None:
-    given = {"mail": {setting: VALUES[setting]}}
-    assert Policies(given, "mine.yaml").policy_of("mail")
-
-    if setting in {"tier", "backoff", "visibility", "bound", "on_full"}:
-        Policies(given, "theirs.yaml", nearby=True)
-    else:
-        with pytest.raises(ConfigError, match="is not trusted"):
-            Policies(given, "theirs.yaml", nearby=True)
 
 
 # -- the command line --

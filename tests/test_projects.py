@@ -160,6 +160,18 @@ def test_any_url_makes_a_project(url):
         ("https://evil.example#@github.com/x/app", "evil.example/#@github.com/x/app"),
         ("https://evil.example?@github.com/x/app", "evil.example/?@github.com/x/app"),
         ("https://github.com@evil.example/x/app", "evil.example/x/app"),
+        ("https://ada:a%2fb@host/x/app", "host/x/app"),
+        ("ssh://evil.example%2f@github.com/x/app", "evil.example/@github.com/x/app"),
+        ("ssh://git@[evil.example]@github.com/x/app", ""),
+        ("git@[evil.example]@github.com:x/app", ""),
+        ("evil.example:[github.com]:x/app", "evil.example/[github.com]:x/app"),
+        ("ssh://[github.com/x/app", ""),
+        ("https://github.com:evil.example/x/app", ""),
+        ("https://evil.example\\@github.com/x/app", ""),
+        ("hg::[github.com]:x/app", "hg::[github.com]:x/app"),
+        ("s3://github.com/x/app", "s3://github.com/x/app"),
+        ("/srv/x://github.com/x/app", "/srv/x://github.com/x/app"),
+        ("host:x[1]/app", "host/x[1]/app"),
         ("/srv//./app.git/", "/srv/app"),
         ("../app", "../app"),
         ("codecommit::us-east-1://app", "codecommit::us-east-1://app"),
@@ -182,6 +194,14 @@ def test_the_letters_never_change():
     assert names.repository_project("github.com/x/app") == "app-hmuw"
     assert names.repository_project("/home/ada/x y") == "x-y-hrdl"
     assert names.repository_project("github.com/x/日本") == "agentbus-qqzp"
+
+
+@pytest.mark.parametrize("url", ["git@[evil.example]@github.com:x/app", "https://:/x/app"])
+def test_an_origin_that_could_be_read_in_two_ways_names_no_project(url, git, here, tmp_path):
+    made(git, "app", url)
+
+    assert here("app") == names.repository_project(str(tmp_path / "app"))
+    assert settings.resolve().sources["project"] == f"path {tmp_path / 'app'}"
 
 
 # -- by its path --

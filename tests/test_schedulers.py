@@ -70,7 +70,9 @@ def test_each_tick_is_published_once_however_schedulers_are_killed_and_frozen(
     with agentbus.connect(own_server.url, project=project, agent="ada") as bus:
         schedules = Schedules(bus)
         queue = bus.queue("mail", bound=1_000_000)
-        (shell.home / ".agentbus.yaml").write_text("queues: {'*': {bound: 1000000}}\n")
+        config = shell.home / "config.yaml"
+        config.write_text("queues: {'*': {bound: 1000000}}\n")
+        shell.environment["AGENTBUS_CONFIG"] = str(config)
         with schedulers(shell, number) as running:
             added = [
                 schedules.add(f"every-{period}", "mail", every=period / 1000, missed="all")

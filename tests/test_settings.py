@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
+import re
+import shutil
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, strategies as st
 
-from agentbus.core import settings
+from agentbus.admin.health import thresholds
+from agentbus.core import settings, settings_check
 from agentbus.core.config_file import load
 from agentbus.core.names import repository_project
 from agentbus.errors import ConfigError, UsageError
 from agentbus.queues import policy
 from tests import profiles  # noqa: F401 (loads the profile)
-from tests.repositories import SOMEBODY, give_away, make_repository
+from tests.repositories import SOMEBODY, give_away, make_bare, make_repository, make_work_tree
 
 # setting: variables, then a value for each place, from the strongest to the weakest
 CASES = {
@@ -51,6 +53,10 @@ def line(setting: str, value: object) -> str:
     return f"{setting}: {json.dumps(value)}\n"
 
 
+def trust(repository: pathlib.Path) -> None:
+    (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
+
+
 @pytest.mark.parametrize("setting", CASES)
 def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
     variables, given_values = CASES[setting]
@@ -60,8 +66,7 @@ def test_the_strongest_place_wins(setting, repository, user_file, monkeypatch):
     user_file.write_text(line(setting, in_user))
     for value in in_file:
         file.write_text(line(setting, value))
-    with (repository / ".git" / "config").open("w") as config:
-        config.write("[agentbus]\n\ttrust = true\n")
+    trust(repository)
     for variable, value in zip(variables, in_environment, strict=True):
         monkeypatch.setenv(variable, value)
 
@@ -195,13 +200,97 @@ def test_a_repository_chooses_no_names_deadlines_logs_nor_where_anything_goes(te
         settings.resolve()
 
 
-@pytest.mark.parametrize("setting", [*settings.VARIABLES])
-def test_a_setting_counts_in_a_repositorys_file_only_if_it_is_listed(setting, repository):
-    (repository / ".agentbus.yaml").write_text(f"{setting}: x\n")
+# A value of each setting, of each policy of queues, and of each threshold of `health`.
+VALUES: dict[str, object] = {
+    "agent": "x",
+    "agent.reserved": True,
+    "project": "x",
+    "url": "redis://theirs",
+    "json": True,
+    "log_level": "debug",
+    "deadline": 9,
+    "max_body": 9,
+    "exchange_limit": 9,
+    "database": "sqlite:///x",
+    "webhooks": True,
+    "webhook_secret": "s" * 32,
+    "webhook_allow": ["h"],
+    "queues": {"mail": {"tier": "low"}},
+    "health": {"lag": "off"},
+    "lease.scope": "worktree",
+    "hook.text": "quote",
+}
+POLICIES: dict[str, object] = {
+    "tier": "low",
+    "attempts": 1,
+    "backoff": {"first": 0, "longest": 0},
+    "visibility": 0.01,
+    "bound": 1,
+    "on_full": "trim",
+    "key_field": "type",
+    "window": "30d",
+    "results": 0,
+    "retention": 0,
+    "dead_letters": "elsewhere",
+    "record_attempts": 1,
+    "durable": "replica",
+    "min_replicas": 3,
+}
+# A new setting needs trust until somebody has judged that it loses, refuses, redirects, reveals and runs
+# nothing, and adds it here, in `settings` and in the table of the page on security.
+HARMLESS = {"project", "json", "lease.scope"}
+IF_TRUSTED = {"url", "queues", "health"}
 
-    with contextlib.suppress(ConfigError):
-        load(str(repository / ".agentbus.yaml"), settings.IN_FILES, (), root=str(repository))
-        assert setting in {"project", "json", "queues", "health", "url", "lease.scope"}
+
+def counts(setting: str) -> bool:
+    """Tell whether a setting of the file nearby counts, for those who use it."""
+    try:
+        resolved = settings.resolve()
+        if setting in ("queues", "health"):
+            policy.read(resolved)
+            thresholds.read(resolved)
+    except ConfigError as error:
+        assert re.search("is not trusted|not allowed in a project's file", str(error))  # noqa: PT017
+        return False
+    return True
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("setting", settings_check.CHECKS)
+def test_a_setting_of_a_clone_counts_only_if_it_is_harmless_or_the_clone_is_trusted(
+    setting, trusted, repository
+):
+    (repository / ".agentbus.yaml").write_text(line(setting, VALUES[setting]))
+    if trusted:
+        trust(repository)
+
+    assert counts(setting) == (setting in (HARMLESS | IF_TRUSTED if trusted else HARMLESS))
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("setting", policy.CHECKS)
+def test_every_policy_of_a_clone_needs_trust(setting, trusted, repository):
+    queues = {"mail": {setting: POLICIES[setting]}}
+    (repository / ".agentbus.yaml").write_text(line("queues", queues))
+    if trusted:
+        trust(repository)
+
+    assert counts("queues") == trusted
+
+
+def test_every_setting_of_a_clone_is_judged_on_the_page_on_security():
+    page = pathlib.Path(__file__).parent.parent / "docs/explanation/security.md"
+    judged = page.read_text().partition("**What comes with a repository**")[2].partition("\n**")[0]
+
+    for setting in (*settings.IN_FILES, *policy.CHECKS):
+        assert f"`{setting}`" in judged, setting
+
+
+def test_a_policy_of_a_clone_does_not_take_the_place_of_the_users_own(repository, user_file):
+    (repository / ".agentbus.yaml").write_text("queues: {mail: {tier: low}}\n")
+    user_file.write_text("queues: {mail: {durable: replica}}\n")
+
+    assert not counts("queues")
 
 
 @pytest.mark.parametrize("said", [None, "false", "", "true", "on"])
@@ -234,11 +323,8 @@ def test_the_user_may_trust_every_clone(repository):
 @pytest.fixture
 def committed(repository, monkeypatch):
     """A bare repository of committed files within a clone, whose config trusts it, with a config file."""
-    bare = repository / "docs" / "build"
-    for part in ("objects", "refs"):
-        (bare / part).mkdir(parents=True)
-    (bare / "HEAD").write_text("ref: refs/heads/main\n")
-    (bare / "config").write_text("[agentbus]\n\ttrust = true\n\tproject = payroll\n")
+    config = "[agentbus]\n\ttrust = true\n\tproject = payroll\n"
+    bare = make_bare(repository / "docs" / "build", config)
     (bare / ".agentbus.yaml").write_text("url: redis://theirs\n")
     monkeypatch.chdir(bare)
     return bare
@@ -257,24 +343,47 @@ def test_a_bare_repository_inside_a_clone_is_none(below, committed, repository, 
 
 
 def test_the_trust_of_the_clone_covers_what_lies_inside_it(committed, repository):
-    (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
+    trust(repository)
 
     assert settings.resolve().url == "redis://theirs"
 
 
 def test_a_bare_repository_outside_of_work_trees_is_one(tmp_path, monkeypatch):
-    bare = tmp_path / "shop.git"
-    for part in ("objects", "refs", "hooks"):
-        (bare / part).mkdir(parents=True)
-    (bare / "HEAD").write_text("ref: refs/heads/main\n")
-    monkeypatch.chdir(bare / "hooks")
+    bare = make_bare(tmp_path / "shop.git")
+    monkeypatch.chdir(bare / "refs")
 
     assert settings.repository() == (str(bare), str(bare))
 
 
-@pytest.mark.parametrize("target", ["../secret", ".git/config", "/etc/passwd"])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_bare_repository_never_says_that_it_is_trusted(everywhere, committed, repository):
+    # As in an archive of the files of a clone, which has no .git.
+    shutil.rmtree(repository / ".git")
+    if everywhere:
+        own = pathlib.Path(os.environ["HOME"], ".gitconfig")
+        own.write_text("[agentbus]\n\ttrust = true\n")
+
+    assert settings.repository() == (str(committed), str(committed))
+    with pytest.raises(ConfigError, match="is not trusted"):
+        settings.resolve()
+
+
+def test_a_work_tree_is_trusted_as_its_repository(tmp_path, monkeypatch):
+    make_work_tree(tmp_path / "tree")
+    (tmp_path / "tree" / ".agentbus.yaml").write_text("url: redis://theirs\n")
+    monkeypatch.chdir(tmp_path / "tree")
+    with pytest.raises(ConfigError, match="is not trusted"):
+        settings.resolve()
+
+    trust(tmp_path / "tree-main")
+
+    assert settings.resolve().url == "redis://theirs"
+
+
+@pytest.mark.parametrize("target", ["../secret", ".git/config", "/etc/passwd", "out/secret"])
 def test_a_config_file_that_is_a_link_out_of_the_repository_is_not_read(target, repository):
     (repository.parent / "secret").write_text("password: hunter2\n")
+    (repository / "out").symlink_to("..")
     (repository / ".git" / "config").write_text("password: hunter2\n")
     (repository / ".agentbus.yaml").symlink_to(target)
 
@@ -285,33 +394,22 @@ def test_a_config_file_that_is_a_link_out_of_the_repository_is_not_read(target, 
     assert "root:" not in str(refused.value)
 
 
+def test_a_link_to_a_file_of_secrets_within_the_repository_shows_none(repository):
+    (repository / ".env").write_text("PASSWORD: hunter2\nhunter3\n")
+    (repository / ".agentbus.yaml").symlink_to(".env")
+
+    with pytest.raises(ConfigError, match="is a link to a file that is not a config file") as told:
+        settings.resolve()
+
+    assert "hunter" not in str(told.value)
+    assert "PASSWORD" not in str(told.value)
+
+
 def test_a_config_file_may_be_a_link_within_the_repository(repository):
     (repository / "shared.yaml").write_text("project: linked\n")
     (repository / ".agentbus.yaml").symlink_to("shared.yaml")
 
     assert settings.resolve().project == "linked"
-
-
-@pytest.mark.parametrize("trusted", [False, True])
-def test_the_users_own_policies_come_before_those_of_a_clone_that_is_not_trusted(
-    trusted, repository, user_file
-):
-    (repository / ".agentbus.yaml").write_text("queues: {mail: {bound: 1}}\n")
-    user_file.write_text("queues: {mail: {durable: replica}}\n")
-    if trusted:
-        (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
-
-    found = settings.resolve()
-
-    assert dict(found.queues) == {"mail": {"bound": 1} if trusted else {"durable": "replica"}}
-    assert found.nearby == []
-
-
-def test_a_trusted_clone_sets_any_policy(repository):
-    (repository / ".agentbus.yaml").write_text("queues: {mail: {key_field: id, on_full: trim}}\n")
-    (repository / ".git" / "config").write_text("[agentbus]\n\ttrust = true\n")
-
-    assert policy.read(settings.resolve()).policy_of("mail").key_field == "id"
 
 
 def test_outside_a_repository_no_file_nearby_chooses_the_server(tmp_path, monkeypatch):

@@ -131,10 +131,11 @@ def _changed(root: str) -> list[str] | None:
 
     Of a submodule, or another repository within this one, git names only the directory.
     """
-    command = ["git", "-C", root, "--no-optional-locks", "status", "--porcelain", "-z", "-uall"]
+    # The config of a bare repository, whose files may have come with others, may name a program to run.
+    command = ["git", "-C", root, "-c", "safe.bareRepository=explicit", "--no-optional-locks"]
     try:
         done = subprocess.run(
-            [*command, "--no-renames"],
+            [*command, "status", "--porcelain", "-z", "-uall", "--no-renames"],
             capture_output=True,
             check=False,
             stdin=subprocess.DEVNULL,

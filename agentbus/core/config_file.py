@@ -27,13 +27,14 @@ def contents(
     With the `root` of its repository, another user's file is refused, a file in another user's directory,
     and a link to a file that does not belong to the repository.
     """
+    if root is not None:
+        _check_link(path, root)
     try:
         # A FIFO would keep us waiting for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if root is not None:
                 _check_owners(path, descriptor)
-                _check_link(path, root)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is not a file")
             data = file.read(most + 1)
@@ -68,16 +69,22 @@ def load(
                 )
             elif key.value not in known:
                 key.add(f"the key {shown(key.value)} is unknown", nearest(key.value, known))
+    if (top is None or problems) and nearby and os.path.islink(path):
+        # An error would quote the file, which may be one of secrets that the user keeps there.
+        raise ConfigError(
+            f"the config file {path!a} is a link to a file that is not a config file",
+            hint="remove the link, or name the file in AGENTBUS_CONFIG to read what is wrong",
+        )
     if top is None or problems:
         raise problems.error()
     return top.value if isinstance(top.value, Map) else Map()
 
 
 def _check_link(path: str, root: str) -> None:
-    # An error quotes lines of the file, and a clone may hold a link to any file of the user's.
+    # A clone may hold a link to any file of the user's.
     if not os.path.islink(path):
         return
-    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(root)).lower()
     if {"..", ".git"} & set(inside.split("/")):
         raise ConfigError(
             f"the config file {path!a} is a link to a file that does not belong to {root!a}",

@@ -11,7 +11,7 @@ class AgentBusError(Exception):
     """An operation failed; the base of every error in this package."""
 
     exit_code = 1
-    # What was asked of the server, as the message names it in quotes.
+    # Name of the request to the server, as the message quotes it.
     operation: str | None = None
 
     def __init__(

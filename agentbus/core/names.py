@@ -83,6 +83,12 @@ SESSION_VARIABLES = {
 _PROJECT_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _PRIME = 0x9E3779B97F4A7BB9
 _PLAIN_TO_SHELLS = _PROJECT_CHARACTERS | frozenset("@%+:,/")
+# The schemes that git itself speaks: through curl, and the others. All others are of a program beside it.
+_WEB_SCHEMES = frozenset(("http", "https", "ftp", "ftps"))
+_GIT_SCHEMES = frozenset(("ssh", "git", "git+ssh", "ssh+git"))
+_HOST_CHARACTERS = _PROJECT_CHARACTERS | {":"}
+_PORT_CHARACTERS = frozenset(":0123456789")
+_BRACKETS = frozenset("[]\\")
 # Names of these alone are shown without quotes.
 _PLAIN_IN_TEXT = _PROJECT_CHARACTERS | frozenset("@~:")
 
@@ -178,36 +184,64 @@ def _check_segments(project: str, segments: list[str]) -> None:
 def repository_address(url: str) -> str:
     """Return `host/path` of a git URL, the same for all the ways to the repository; of a path, the path.
 
-    Left out are the scheme, the user, the port, `.git` at the end, and slashes that mean nothing.
+    Left out are the scheme, the user, the port, `.git` at the end, and slashes that mean nothing. It is ""
+    if git and this function could read two hosts in it.
     """
-    scheme, is_url, rest = url.partition("://")
     first = url.partition("/")[0]
-    if "::" in first and "[" not in first:
+    if "[" not in first.partition("::")[0] and "::" in first:
         # For a remote helper, such as `ext::`: only that knows what it means.
         return url
+    scheme, is_url, rest = url.partition("://")
+    prefix = ""
     if is_url:
-        # As for the programs that connect to it, a host ends at any of these, and a user before it, too.
-        host = rest.partition("/")[0].partition("?")[0].partition("#")[0]
+        scheme = scheme.lower()
+        if scheme not in _WEB_SCHEMES and "%" in rest:
+            # git decodes the whole, and then looks for the host.
+            rest = _unquoted(rest)
+        host = rest.partition("/")[0]
+        if scheme in _WEB_SCHEMES:
+            host = host.partition("?")[0].partition("#")[0]
         path = rest[len(host) :].removeprefix("/")
-        if "%" in path:
-            from urllib.parse import unquote
-
-            path = unquote(path, errors="surrogateescape")
-        if scheme.lower() == "file":
+        if scheme == "file":
             # git takes no notice of the host.
             return _tidy(f"/{path}")
-    elif "[" in first and "]:" in url:
-        host, _, path = url.partition("]:")
+        if scheme in _WEB_SCHEMES:
+            path = _unquoted(path)
+        elif scheme not in _GIT_SCHEMES:
+            prefix = f"{scheme}://"
+    elif first[:1] == "[" or "@[" in first:
+        host, bracket, path = url.partition("]:")
+        host += bracket[:1]
     elif ":" in first:
         host, _, path = url.partition(":")
     else:
         return _tidy(url)
-    host = host.rpartition("@")[2]
-    if "[" in host:
-        host = host.rpartition("[")[2].partition("]")[0]
+    host = _host(host)
+    return f"{prefix}{host}/{_tidy(path.removeprefix('~/')).lstrip('/')}" if host else ""
+
+
+def _host(authority: str) -> str:
+    """Return the host of `user@host:port`, of which the host, with or without the port, may be in brackets.
+
+    It is "" in any other form.
+    """
+    user, _, host = authority.rpartition("@")
+    port = ""
+    if host[:1] == "[" and "]" in host:
+        host, _, port = host[1:].partition("]")
     # More than one colon is an IPv6 address.
-    host = host.partition(":")[0] if host.count(":") == 1 else host
-    return f"{host.lower()}/{_tidy(path.removeprefix('~/')).lstrip('/')}"
+    if host.count(":") == 1 and not port:
+        host, _, port = host.partition(":")
+    is_plain = _HOST_CHARACTERS.issuperset(host) and _PORT_CHARACTERS.issuperset(port)
+    return host.lower() if is_plain and _BRACKETS.isdisjoint(user) else ""
+
+
+def _unquoted(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote
+
+    return unquote(text, errors="surrogateescape")
 
 
 def repository_place(common: str) -> str:

@@ -60,29 +60,27 @@ def branch(root: str) -> str | None:
     return named.removeprefix("refs/heads/") or None if named != head else head[:8] or None
 
 
-def is_trusted(common: str | None, own: Sequence[str]) -> bool:
-    """Return whether the user trusts the config file of a clone.
+def distrust(
+    path: str, setting: str, root: str | None, common: str | None, own: Sequence[str]
+) -> ConfigError | None:
+    """Return the error of a setting in a config file of a repository, None if its user trusts the clone.
 
-    The clone's git config says so, or one of the user's `own` files, the first of which wins.
+    The user says so in the clone's git config, or in one of the user's `own` git configs, the first of
+    which wins. A bare repository is never trusted: the files that make a directory one may have come with
+    others.
     """
-    if not common:
-        return False
-    for file in (f"{common}/config", *own):
+    is_clone = common is not None and os.path.lexists(f"{root}/.git")
+    for file in (f"{common}/config", *own) if is_clone else ():
         said = values(_config(file), "agentbus", "trust")
+        if said and said[-1].lower() in ON:
+            return None
         if said:
-            return said[-1].lower() in ON
-    return False
-
-
-def check_trust(path: str, common: str | None, own: Sequence[str]) -> None:
-    """Raise `ConfigError` unless the user of a clone trusts its config file with the choice of a server."""
-    if is_trusted(common, own):
-        return
-    raise ConfigError(
-        f"the config file {path!a} chooses a server, and this clone is not trusted with that",
-        hint="read it, then: git config agentbus.trust true; or set AGENTBUS_URL"
-        if common
-        else "set AGENTBUS_URL, or url in your own config file",
+            break
+    instead = "set AGENTBUS_URL, or url" if setting == "url" else f"set {setting}"
+    return ConfigError(
+        f"the config file {path!a} sets '{setting}', and this clone is not trusted with that",
+        hint=("read it, then: git config agentbus.trust true; or " if is_clone else "")
+        + f"{instead} in your own config file",
     )
 
 
@@ -105,13 +103,13 @@ def project(root: str, common: str | None) -> tuple[str, str]:
         return str(checked("project", named[-1], source)), source
     place = repository_place(os.path.realpath(common))
     origin = values(text, "remote.origin", "url")
-    if not origin:
-        address = repository_address(place)
-        return repository_project(address), f"path {address}"
-    url = origin[0]
-    if ":" not in url.partition("/")[0]:
+    url = origin[0] if origin else ""
+    if url and ":" not in url.partition("/")[0]:
         url = os.path.join(place, url)
     address = repository_address(url)
+    if not address:
+        address = repository_address(place)
+        return repository_project(address), f"path {address}"
     if address.startswith("/"):
         address = repository_address(os.path.realpath(address))
     return repository_project(address), f"origin {address}"

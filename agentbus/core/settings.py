@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from agentbus.core.errors import ConfigError
     from agentbus.core.validate import Map
 
 _AGENT, _PROJECT = ("AGENTBUS_AGENT", "AGENT_ID"), ("AGENTBUS_PROJECT", "PROJECT_PREFIX")
@@ -37,17 +38,17 @@ VARIABLES = {
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
     **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope", "hook.text"), ()),
 }
-# Any config file may set these. No file chooses the log's path or the server's program.
-IN_FILES = ("project", "json", "queues", "health", "url", "lease.scope")
+# Any file of a repository may set the first: none of them loses, reveals or runs anything, or chooses
+# where something goes. The others count only in a clone that its user trusts. No file chooses the log's
+# path or the server's program.
+HARMLESS = ("project", "json", "lease.scope")
+IN_FILES = (*HARMLESS, "url", "queues", "health")
 # Only the user's own file, or one chosen by --config, may set these too: a repository must not choose
 # names, deadlines, logs, files to write to, nor what is sent to the network.
 IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
     *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
 )
-# In the file of a repository that its user does not trust, the first is refused; the second counts within
-# bounds, and where the user's own file has none.
-_IF_TRUSTED = ("url", "queues")
 _NAMING = frozenset(("agent", "project"))
 # The variables of all other settings that a config file may have.
 _OTHERS = frozenset(
@@ -88,7 +89,7 @@ class Settings:
         health: Mapping[object, object] | None = None,
         lease_scope: str = "repository",
         hook_text: str = "counts",
-        nearby: Sequence[str] = (),
+        withheld: Mapping[str, ConfigError] | None = None,
         exchange_limit: int = EXCHANGE_LIMIT,
     ) -> None:
         self.agent = agent
@@ -107,15 +108,20 @@ class Settings:
         self.webhook_allow = webhook_allow
         # Prefix of this user's other session names on this host; empty if the agent is named.
         self.peers = peers
-        # Neither is parsed here: the verbs of queues read the one, `health` the other.
+        # Neither is parsed here: the verbs of queues read the one, `health` the other, by `mapping`.
         self.queues = queues or {}
         self.health = health or {}
         # `repository`: its work trees share leases; `worktree`: each has its own.
         self.lease_scope = lease_scope
         # Hooks say `counts` alone, or `quote` the newest message.
         self.hook_text = hook_text
-        # The settings that come from the file of a repository that is not trusted.
-        self.nearby = nearby
+        self._withheld = withheld or {}
+
+    def mapping(self, setting: str) -> Mapping[object, object]:
+        """Return `queues` or `health`. Raises `ConfigError` if it is set by a clone that is not trusted."""
+        if setting in self._withheld:
+            raise self._withheld[setting]
+        return self.queues if setting == "queues" else self.health
 
 
 def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> Settings:
@@ -125,7 +131,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     root, common = repository()
     paths = _config_files(given.pop("config", None), root, common)
     files = _loaded(paths) if paths else ()
-    near: list[str] = []
+    withheld: dict[str, ConfigError] = {}
 
     def pick(setting: str, default: object, variables: Sequence[str] = ()) -> tuple[object, int]:
         if setting in given:
@@ -138,15 +144,15 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
                 return value, 0
         for path, nearby, values in files:
             if setting in values:
-                if nearby and setting in _IF_TRUSTED:
-                    from agentbus.core.repository import check_trust, is_trusted
+                if nearby and setting not in HARMLESS:
+                    from agentbus.core.repository import distrust
 
-                    if setting == "url":
-                        check_trust(path, common, git_config_files())
-                    elif not is_trusted(common, git_config_files()):
-                        if any(setting in own for _, near_it, own in files if not near_it):
-                            continue
-                        near.append(setting)
+                    error = distrust(path, setting, root, common, _git_config_files())
+                    if error is not None and setting == "url":
+                        raise error
+                    if error is not None:
+                        # Most verbs do without it.
+                        withheld[setting] = error
                 sources[setting] = path
                 return values[setting], values.lines[setting]
         return default, 0
@@ -172,7 +178,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     are_given = files or not _NAMING.issuperset(given) or any(map(os.environ.get, _OTHERS))
     others = _others(value) if are_given else {}
     named = {"agent": agent, "project": chosen, **others}
-    return Settings(sources=sources, peers=peers, nearby=near, **named)
+    return Settings(sources=sources, peers=peers, withheld=withheld, **named)
 
 
 def _loaded(paths: Sequence[tuple[str, str | None]]) -> list[tuple[str, bool, Map]]:
@@ -229,7 +235,7 @@ def default_project(root: str | None, common: str | None) -> tuple[str, str]:
         url = _between(text, '\n[remote "origin"]\n\turl = ', "\n")
         if ":" in url.partition("/")[0] and _UNPLAIN.isdisjoint(url):
             address = names.repository_address(url)
-            if address[:1] != "/":
+            if address[:1] not in ("", "/"):
                 return names.repository_project(address), f"origin {address}"
     from agentbus.core.repository import project
 
@@ -383,7 +389,7 @@ def user_config_path() -> str:
     return os.path.join(_place("XDG_CONFIG_HOME", ".config"), "agentbus", "config.yaml")
 
 
-def git_config_files() -> list[str]:
+def _git_config_files() -> list[str]:
     """Return the paths of the user's own git config, the one that wins first."""
     return [
         f"{home()}/.gitconfig",

@@ -29,7 +29,7 @@ def checked(
     """
     # A flag needs no place: it has just been given.
     problems = Problems("" if source == "flag" else source)
-    result = _CHECKS[setting](Located(value, problems, setting, line=line))
+    result = CHECKS[setting](Located(value, problems, setting, line=line))
     if setting == "agent" and str(result).lower() in names.RESERVED and pick is not None:
         allowed, at = pick("agent.reserved", False)
         if not checked("agent.reserved", allowed, "agent.reserved", at):
@@ -181,7 +181,7 @@ def _mapping(given: Located) -> object:
     return given.value or {}
 
 
-_CHECKS: Mapping[str, Callable[[Located], object]] = {
+CHECKS: Mapping[str, Callable[[Located], object]] = {
     "agent": lambda given: given.name("agent"),
     "agent.reserved": _switch,
     "project": _project,

@@ -86,16 +86,10 @@ class Policy:
 
 
 class Policies:
-    """The policies of one config. Raises `ConfigError`, which lists every mistake in it.
+    """The policies of one config. Raises `ConfigError`, which lists every mistake in it."""
 
-    `nearby` is for the file of a repository that is not trusted: it may set little, and within bounds.
-    """
-
-    def __init__(
-        self, given: Mapping[object, object], source: str, *, nearby: bool = False
-    ) -> None:
+    def __init__(self, given: Mapping[object, object], source: str) -> None:
         self._source = source
-        self._nearby = nearby
         self._given: dict[str, dict[str, Any]] = {}
         if given:
             self._read(given)
@@ -107,7 +101,7 @@ class Policies:
         for key, settings in Located(given, problems, "queues").entries("a mapping", "the queue"):
             prefix = queue_prefix(key)
             if prefix is not None:
-                self._given[prefix] = _settings(settings, nearby=self._nearby)
+                self._given[prefix] = _settings(settings)
                 lines[prefix] = key.line
         for prefix, line in lines.items():
             self._check_backoff(prefix, line, problems)
@@ -195,8 +189,7 @@ DEFAULTS = Policies({}, "default")
 
 def read(settings: Settings) -> Policies:
     """Return the policies that the settings hold. Raises `ConfigError`."""
-    source = settings.sources.get("queues", "default")
-    return Policies(settings.queues, source, nearby="queues" in settings.nearby)
+    return Policies(settings.mapping("queues"), settings.sources.get("queues", "default"))
 
 
 def prefixes(queue: str) -> Iterator[str]:
@@ -235,23 +228,17 @@ def queue_prefix(given: Located) -> str | None:
     )
 
 
-def _settings(given: Located, *, nearby: bool) -> dict[str, Any]:
+def _settings(given: Located) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    for setting, value in given.fields(_CHECKS).items():
+    for setting, value in given.fields(CHECKS).items():
         if setting == "backoff":
             for part, each in value.fields(("first", "longest")).items():
-                settings[f"backoff.{part}"] = (_short if nearby else _pause)(each)
+                settings[f"backoff.{part}"] = each.seconds(0)
             if value.value is None:
                 value.wrong("a mapping of 'first' and 'longest'")
-        elif nearby and setting not in _UNTRUSTED:
-            _only_own(value, "given")
         else:
-            settings[setting] = (_UNTRUSTED if nearby else _CHECKS)[setting](value)
+            settings[setting] = CHECKS[setting](value)
     return {setting: value for setting, value in settings.items() if value is not None}
-
-
-def _pause(given: Located) -> float | None:
-    return given.seconds(0)
 
 
 def _path(given: Located) -> str | None:
@@ -269,7 +256,7 @@ def _template(given: Located) -> str | None:
     return template
 
 
-_CHECKS: dict[str, Callable[[Located], Any]] = {
+CHECKS: dict[str, Callable[[Located], Any]] = {
     "tier": lambda given: given.choice(PRIORITIES),
     "attempts": lambda given: given.whole(1, _MANY),
     "backoff": lambda given: given,
@@ -284,50 +271,4 @@ _CHECKS: dict[str, Callable[[Located], Any]] = {
     "record_attempts": lambda given: given.whole(0, LOGGED),
     "durable": lambda given: given.choice(("replica", "disk")),
     "min_replicas": lambda given: given.whole(1, 100),
-}
-
-
-def _at_most(most: float, check: Callable[[Located], Any]) -> Callable[[Located], Any]:
-    """Return a check that also refuses what is above a bound."""
-
-    def bounded(given: Located) -> Any:
-        value = check(given)
-        if value is not None and value > most:
-            return _only_own(given, f"above {most:,}")
-        return value
-
-    return bounded
-
-
-def _only_own(given: Located, said: str) -> None:
-    given.add(
-        f"{given.what} is {said}, and the repository of this file is not trusted",
-        "read it, then: git config agentbus.trust true; or set it in your own config file",
-    )
-
-
-_DAY = 86_400
-_short = _at_most(_DAY, _pause)
-
-
-def _refuse_only(given: Located) -> str | None:
-    choice: str | None = _CHECKS["on_full"](given)
-    dropping = "'trim', which drops tasks that are not done"
-    return _only_own(given, dropping) if choice == "trim" else choice
-
-
-def _long(given: Located) -> float | None:
-    # With less, a worker that is only slow loses its tasks to others.
-    seconds = given.seconds(0.01)
-    return _only_own(given, "below 10") if seconds is not None and seconds < 10 else seconds
-
-
-# The file of a repository that is not trusted may set these, within bounds, and nothing else: the other
-# settings can lose tasks, results or records, refuse work, or hide dead letters.
-_UNTRUSTED: dict[str, Callable[[Located], Any]] = {
-    "tier": _CHECKS["tier"],
-    "backoff": _CHECKS["backoff"],
-    "visibility": _at_most(_DAY, _long),
-    "bound": _at_most(1_000_000, _CHECKS["bound"]),
-    "on_full": _refuse_only,
 }

@@ -135,7 +135,7 @@ class Thresholds:
 
 def read(settings: Settings) -> Thresholds:
     """Return the thresholds that the settings hold. Raises `ConfigError`."""
-    return Thresholds(settings.health, settings.sources.get("health", "default"))
+    return Thresholds(settings.mapping("health"), settings.sources.get("health", "default"))
 
 
 def _read(given: Mapping[str, Located]) -> dict[str, Levels | str]:

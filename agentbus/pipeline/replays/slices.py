@@ -18,7 +18,7 @@ from agentbus.core.envelope import AGENT
 from agentbus.core.errors import Unhealthy
 from agentbus.pipeline.replays import restore
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, QUEUE
-from agentbus.queues.policy import Policies
+from agentbus.queues import policy
 from agentbus.queues.publish import BATCH, BATCH_BYTES
 from agentbus.store.steps import Script
 
@@ -125,11 +125,7 @@ class Slicer:
         self._streams = streams
         self._keep = keep_replies
         self._record = scope.keys.replay(replay_id)
-        self._policies = Policies(
-            settings.queues,
-            str(settings.sources.get("queues", "the config")),
-            nearby="queues" in settings.nearby,
-        )
+        self._policies = policy.read(settings)
         self._places: dict[tuple[str | None, str], Destination] = {}
         # By stream: the id of the last row.
         self._last: dict[int, str] = dict(after or {})

@@ -178,7 +178,7 @@ def _check_limits() -> None:
         return
     raise ConfigError(
         f"the embedded server was not started: this shell allows {limit}, and a server for all needs {low}",
-        hint="start it from a shell without that limit: agentbus server start",
+        hint="start it from a shell without that limit: 'agentbus server start'",
     )
 
 
