@@ -27,7 +27,7 @@ import agentbus
 from agentbus.core import settings
 from agentbus.core.keys import Keys
 from agentbus.errors import ConfigError, UsageError
-from agentbus.queues import webhook_url
+from agentbus.queues import notify, webhook_url
 from agentbus.queues.notify import WEBHOOKS
 from agentbus.retry import Backoff
 from agentbus.workers import webhooks
@@ -616,6 +616,39 @@ def test_what_is_no_webhook_is_buried(on: agentbus.Bus, payload: Any) -> None:
 
     assert sent(on) == 0
     assert on.queue(WEBHOOKS).dead_letters()[0].attempts == 1
+
+
+@pytest.mark.parametrize(
+    "mac",
+    [
+        *(lambda _: None, lambda _: "", lambda _: 5),
+        lambda url: notify.webhook_mac("another secret", url, {"ok": True}),
+        lambda url: notify.webhook_mac(SECRET, url, {"ok": False}),
+        lambda url: notify.webhook_mac(SECRET, f"{url}c", {"ok": True}),
+    ],
+)
+def test_what_no_worker_with_the_secret_appended_is_not_posted(
+    on: agentbus.Bus, receiver: Receiver, mac: Any
+) -> None:
+    payload = {"url": receiver.url, "body": {"ok": True}, "mac": mac(receiver.url)}
+    ask(on, "XADD", Keys(on.project).queue(WEBHOOKS), "*", "payload", json.dumps(payload))
+
+    assert sent(on) == 0
+    assert receiver.got.empty()
+    (letter,) = on.queue(WEBHOOKS).dead_letters()
+    assert (letter.attempts, "not appended by a worker" in letter.error) == (1, True)
+
+
+def test_a_worker_without_the_secret_appends_no_webhook(
+    switched_on: None, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGENTBUS_WEBHOOK_SECRET")
+    bus = connect()
+
+    finished(bus, "https://example.org/hook")
+
+    assert ask(bus, "EXISTS", Keys(bus.project).queue(WEBHOOKS)) == 0
+    assert bus.stats("sums")[0].counters["webhooks_off"] == 1
 
 
 # -- signatures --

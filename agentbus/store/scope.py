@@ -74,7 +74,7 @@ class Scope:
         channel_bound: int = CHANNEL_BOUND,
         max_body: int = MAX_BODY_BYTES,
         exchange_limit: int = EXCHANGE_LIMIT,
-        webhooks: bool = False,
+        webhook_secret: str | None = None,
         peers: str = "",
         leases_by_worktree: bool = False,
         sub: str = "",
@@ -87,7 +87,8 @@ class Scope:
         self.channel_bound = channel_bound
         self.max_body = max_body
         self.exchange_limit = exchange_limit
-        self.webhooks = webhooks
+        # None where webhooks are off.
+        self.webhook_secret = webhook_secret
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
         # The subagent that acts, '' for none.
@@ -206,7 +207,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         settings.agent,
         max_body=settings.max_body,
         exchange_limit=settings.exchange_limit,
-        webhooks=settings.webhooks,
+        webhook_secret=settings.webhook_secret if settings.webhooks else None,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
         sub=_subagent(),

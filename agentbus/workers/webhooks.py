@@ -1,7 +1,8 @@
 """Webhooks: signed results posted to https URLs, with their own retries.
 
-A worker with webhooks on appends each one to the queue `~webhooks`, atomically with settling the task. The
-sender is an ordinary worker on that queue, so retries, pauses and dead letters work as with any queue.
+A worker with webhooks on appends each one to the queue `~webhooks`, atomically with settling the task, with
+a code by its secret. The sender posts nothing without that code. It is an ordinary worker on that queue, so
+retries, pauses and dead letters work as with any queue.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.settings import resolve
 from agentbus.queues import webhook_url
 from agentbus.queues.consumer import QueueConsumer
-from agentbus.queues.notify import WEBHOOKS
+from agentbus.queues.notify import WEBHOOKS, webhook_mac
 from agentbus.queues.retry import Backoff, Bury, Retry
 from agentbus.workers.worker import Worker
 
@@ -175,7 +176,7 @@ def handler(settings: Settings, pauses: Backoff = _PAUSES) -> Callable[[Delivery
         )
 
     def post(delivery: Delivery) -> None:
-        url, body = _what(delivery.payload)
+        url, body = _what(delivery.payload, secret)
         try:
             target = webhook_url.target(url)
         except UsageError as error:
@@ -203,10 +204,15 @@ def deliver(delivery: Delivery) -> None:
     handler(resolve())(delivery)
 
 
-def _what(payload: Any) -> tuple[str, bytes]:
-    if not isinstance(payload, dict) or "url" not in payload or "body" not in payload:
+def _what(payload: Any, secret: str) -> tuple[str, bytes]:
+    """Return the URL and the body of a webhook that a worker with this secret appended."""
+    if not isinstance(payload, dict) or not {"url", "body"} <= payload.keys():
         raise Bury("the task is not a webhook: it needs a url and a body")
-    return payload["url"], orjson.dumps(payload["body"])
+    url, body = payload["url"], payload["body"]
+    mac = str(payload.get("mac")).encode("utf-8", "replace")
+    if not hmac.compare_digest(mac, webhook_mac(secret, url, body).encode()):
+        raise Bury("the task was not appended by a worker with this AGENTBUS_WEBHOOK_SECRET")
+    return url, orjson.dumps(body)
 
 
 def _post(
