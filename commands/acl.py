@@ -14,7 +14,7 @@ from agentbus.core.names import MAX_BODY_BYTES
 VERB = Verb(
     "acl",
     Param("--user NAME", "The user's name (default: the project's)."),
-    Param("--read-only", "Grant read access only."),
+    Param("--read-only", "Grant read access only, and no scripts, as --functions."),
     Param(
         "--role ROLE",
         "publisher: talk, publish and read results, but take and settle no tasks; worker: all, as without.",

@@ -156,7 +156,7 @@ class Users(NamedTuple):
 
     def url(self, user: str | None = None) -> str:
         user = user or self.member
-        options = "?functions=true" if user == "caller" else ""
+        options = "?functions=true" if user in ("caller", "reader") else ""
         return f"unix://{user}:{PASSWORD}@{self.server.socket}{options}"
 
     def add(self, *words: str) -> None:
@@ -200,6 +200,7 @@ def users(place, binary) -> Iterator[Users]:
     with Server(place / "server", binary=binary) as server:
         shell = new_shell(place / "home", {"AGENTBUS_PROJECT": "shop", "AGENTBUS_AGENT": "ada"})
         shell.environment["AGENTBUS_URL"] = server.url
+        shell.ok("server", "load")
         (shell.home / "handlers.py").write_text(HANDLERS)
         (shell.home / "rules.yaml").write_text(RULES)
         made = Users(server, "shop", shell)
@@ -231,7 +232,6 @@ def done(users: Users, lines: Sequence[Sequence[str]], user: str | None = None) 
 @pytest.mark.parametrize("user", ["member", pytest.param("caller", marks=pytest.mark.slow)])
 def test_a_user_does_every_verb_in_its_project(users, user):
     users = users._replace(member=user)
-    users.shell.ok("server", "load")
     users.server.ask("ACL", "LOG", "RESET")
 
     assert done(users, NO_BUS) == {}
@@ -277,6 +277,20 @@ def test_a_reader_looks_and_changes_nothing(users):
     assert users.run("clear", "--force", user="reader").code == 2
 
     assert everything(users) == before
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(("EVAL", "return 1", "0"), ("EVAL_RO", "return 1", "0"), ("SCRIPT", "LOAD", "return 1")),
+        *(("EVALSHA", "0" * 40, "0"), ("EVALSHA_RO", "0" * 40, "0"), ("SCRIPT", "EXISTS", "0")),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_runs_no_script(users, argv):
+    url = users.url("reader").partition("?")[0]
+    with redis.Redis.from_url(url, driver_info=None, protocol=2) as client:
+        assert refused(client, argv)
 
 
 async def test_a_reader_sees_every_page_in_a_browser(users):
@@ -730,6 +744,6 @@ def test_json_has_the_words_of_the_rule(users):
         "project": "shop",
         "read_only": True,
         "role": None,
-        "functions": False,
+        "functions": True,
         "rule": list(acl.rule("shop", read_only=True).words),
     }

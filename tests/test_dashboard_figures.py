@@ -19,6 +19,7 @@ from agentbus.commands._top_panes import PANES
 from agentbus.commands._top_view import View
 from agentbus.core.keys import Keys
 from agentbus.dashboard import Dashboard, RowRange, Snapshot
+from agentbus.store import functions
 from tests.servers import Server, ask, free_port
 from tests.terminals import Terminal
 
@@ -258,7 +259,9 @@ def reader_url(own_server: Server) -> str:
     """The URL of a user who may only read the project `shop`."""
     rule = acl.rule("shop", user="reader", read_only=True, password=PASSWORD)
     assert own_server.ask("ACL", "SETUSER", rule.user, *rule.words) == b"OK"
-    return f"unix://reader:{PASSWORD}@{own_server.socket}"
+    with agentbus.connect(own_server.url, project="shop") as bus:
+        bus.runner.run(functions.load(), verb="server")
+    return f"unix://reader:{PASSWORD}@{own_server.socket}?functions=true"
 
 
 def test_an_account_that_may_only_read_is_shown_everything(own_server, reader_url, shell):

@@ -112,7 +112,8 @@ def rule(
 ) -> AccessRule:
     """Return the rule for a user with full access to one project and none to others.
 
-    `user` is by default the project's name. With `read_only` the user can read and wait, and cannot write.
+    `user` is by default the project's name. With `read_only` the user can read and wait, and cannot write;
+    it runs no scripts, as with `functions`: a script also changes state that all users of a server share.
     With the `role` "publisher" the user talks, takes flags, publishes and reads results, but cannot take or
     settle tasks, nor add to the queues of the bus itself; "worker" is the same as None: all.
     With `functions` the user runs no scripts, but calls what `agentbus server load` has loaded.
@@ -132,6 +133,7 @@ def rule(
         prefix = f"{{{bare}}}"
     writes = WRITES if role != "publisher" and not read_only else frozenset()
     allowed = READS | writes | (CLUSTER if cluster else frozenset())
+    functions = functions or read_only
     if functions:
         allowed = allowed - SCRIPTS | FUNCTIONS
     words = (
