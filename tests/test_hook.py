@@ -155,6 +155,25 @@ def test_the_bell_counts_what_is_new_and_names_who_asks(session, reviewer, own):
     )
 
 
+FOREIGN = ("sessions", "leases", "leases:fence", "who:{agent}", "inbox:{agent}:at")
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_hooks_speak_whatever_another_program_makes_of_their_records(session, reviewer, own, key):
+    reviewer.tell(session.agent, "does migration 42 drop the column?")
+    key = f"{session.project}:{key.format(agent=session.agent)}"
+    for command in (("SET", key, "x"), ("RPUSH", key, "x")):
+        ask(own, "DEL", key)
+        ask(own, *command)
+
+        page = session.context("SessionStart", source="startup")
+        reviewer.tell(session.agent, "and this one?")
+        bell = session.context("PostToolUse")
+
+        assert "ask" in page
+        assert "ask" in bell
+
+
 def test_the_bell_comes_once_for_each_message(session, reviewer, own):
     reviewer.tell(session.agent, "one")
 

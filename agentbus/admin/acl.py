@@ -42,7 +42,7 @@ TALK = frozenset(
     [
         *("ch", "last", "heard", "once", "agents", "topics", "jot", "jots", "jots_by_tag"),
         *("flag", "done", "failed", "fence"),
-        *("sessions", "who", "inbox", "leases"),
+        *("who", "inbox", "leases"),
     ]
 )
 _OF_GROUPS = frozenset(command for command in WRITES if command.startswith("xgroup")) | {
@@ -52,8 +52,11 @@ _OF_GROUPS = frozenset(command for command in WRITES if command.startswith("xgro
 _ADDED = {
     "q": ("xadd", "xtrim"),
     "order": ("zadd",),
-    "delayed": ("hset", "xadd", "zadd"),
-    "after": ("hset", "zadd"),
+    # No HSET: a stored task is not replaced.
+    "delayed": ("hsetnx", "xadd", "zadd"),
+    "after": ("hsetnx", "zadd"),
+    # Nothing that sets it: an id is given once.
+    "ids": ("incr",),
     "seen": ("set",),
     "stats": ("hincrby", "hset"),
 }
@@ -62,7 +65,8 @@ _NOTED = {
     "metrics": ("xadd",),
     "replies": ("xtrim",),
     "sinks": ("expire", "zadd", "zremrangebyscore"),
-    "flows": ("hincrby", "hset", "zadd", "zremrangebyscore"),
+    "flows": ("hsetnx", "zadd", "zremrangebyscore"),
+    "sessions": ("hdel", "hset"),
 }
 ROLES = ("publisher", "worker")
 # Commands that run scripts, and those that call the functions that replace them.

@@ -85,7 +85,7 @@ def delete(
     step = Script(
         "delete",
         (
-            *(keys.queues, once.key, keys.paused, keys.stats(queue), keys.awaited(queue)),
+            *(keys.queues, once.key, keys.paused, keys.ids(queue), keys.awaited(queue)),
             *(keys.settled, keys.beats, keys.delayed(queue), keys.after(queue)),
             *(keys.positions(queue), *(keys.queue(queue, one) for one in STREAMS)),
             *(*map(keys.beat, own_workers), *letters, *others),
@@ -114,8 +114,7 @@ def delete(
 def _all_of(scope: Scope, queue: str) -> Op[tuple[list[str], list[Key]]]:
     """Return a queue's groups with dead letters, and its keys that the script does not know."""
     keys, name = scope.keys, escape(queue)
-    apart = {keys.stats(queue), keys.awaited(queue), keys.delayed(queue), keys.after(queue)}
-    apart.add(keys.positions(queue))
+    apart = {keys.awaited(queue), keys.delayed(queue), keys.after(queue), keys.positions(queue)}
     boxes: set[str] = set()
     others: list[Key] = []
     there = False
@@ -128,7 +127,7 @@ def _all_of(scope: Scope, queue: str) -> Op[tuple[list[str], list[Key]]]:
             boxes.add(names.unescape(parts[1]))
         elif kind in _KINDS and key not in apart:
             others.append(key_bytes(key))
-        # Counters alone do not make a queue: those of delayed tasks outlive it.
+        # Counters alone do not make a queue.
         there = there or kind in ("q", "dlq", "delayed") or (kind in _KINDS and kind != "stats")
     if not there:
         raise (yield from missing(scope, queue))

@@ -259,8 +259,7 @@ def _stats_of(
         about = {
             name: (letter_counts.left(replies), _counters(next(replies))) for name in survey.groups
         }
-        # The counter of delayed tasks outlives a deleted queue.
-        if not (survey.exists or any(waiting) or counters.keys() - {"scheduled"}):
+        if not (survey.exists or any(waiting) or counters):
             continue
         rows: list[str | None] = [*sorted(about)]
         for row in rows or [None]:

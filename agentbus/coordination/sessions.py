@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from agentbus.core import client_session, names
 from agentbus.core.names import escape
 from agentbus.core.stream import text
-from agentbus.store.steps import Batch, Command, Script
+from agentbus.store.failures import or_empty
+from agentbus.store.steps import Batch, Command, Script, one_step
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
@@ -53,13 +54,16 @@ def lives(host: bytes, process: bytes, silent: bytes) -> bool:
 
 def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:
     """Return which agent a session is, None if it was never recorded."""
-    agent = yield Command("HGET", scope.keys.client_sessions, f"{client}:{session}")
+    asked = one_step(Command("HGET", scope.keys.client_sessions, f"{client}:{session}"))
+    # A key of another type, by another program, is replaced when a session is recorded.
+    agent = yield from or_empty(asked, None)
     return None if agent is None else text(agent)
 
 
 def session_of(scope: Scope, agent: str) -> Op[tuple[str, str] | None]:
     """Return the client and the id of an agent's session, None if it has none."""
-    stored = yield Command("HGET", scope.keys.client_sessions, escape(agent))
+    asked = one_step(Command("HGET", scope.keys.client_sessions, escape(agent)))
+    stored = yield from or_empty(asked, None)
     client, colon, session = text(stored or b"").partition(":")
     return (client, session) if colon else None
 

@@ -156,7 +156,12 @@ class Keys:
         return f"{self.project}:queues"
 
     def queue(self, queue: str, priority: str = "normal") -> str:
-        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix; `retry`: moved ones."""
+        """`<P>:q:<queue>[:<priority>]`, stream: tasks; `normal` has no suffix.
+
+        `<P>:attempts:<queue>:retry` for `retry`: moved ones, which no publisher may write.
+        """
+        if priority == "retry":
+            return f"{self.project}:attempts:{escape(queue)}:retry"
         suffix = "" if priority == "normal" else f":{priority}"
         return f"{self.project}:q:{escape(queue)}{suffix}"
 
@@ -179,6 +184,10 @@ class Keys:
     def bell(self, queue: str) -> str:
         """`<P>:delayed:<queue>:bell`, stream of the latest rings: wakes workers that wait for due tasks."""
         return f"{self.project}:delayed:{escape(queue)}:bell"
+
+    def ids(self, queue: str) -> str:
+        """`<P>:ids:<queue>`, string: the number of the last id of a delayed or dependent task; it grows."""
+        return f"{self.project}:ids:{escape(queue)}"
 
     @property
     def settled(self) -> str:

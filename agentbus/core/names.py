@@ -49,6 +49,7 @@ KEY_KINDS = frozenset(
         "order",
         "limits",
         "flows",
+        "ids",
         "positions",
         "seen",
         "results",

@@ -52,28 +52,29 @@ class Cancelled:
     workers: tuple[str, ...]
 
 
-def cancel(scope: Scope, given: str, policies: Policies = DEFAULTS) -> Op[Cancelled]:
+def cancel(
+    scope: Scope, given: str, policies: Policies = DEFAULTS, *, flow: str | None = None
+) -> Op[Cancelled]:
     """Cancel a task for all groups that have not finished it; idempotent.
 
     A task that no worker holds is removed in one atomic step, and those that wait for it are buried. A
-    worker that holds it is asked to stop it. Raises `NotFound`, `Refused` for a finished task, and
-    `UsageError` for an invalid id.
+    worker that holds it is asked to stop it. With a `flow`, only a task that was published as part of it is
+    cancelled. Raises `NotFound`, `Refused` for a finished task, and `UsageError` for an invalid id.
     """
     task = Address(given)
     by = f"{scope.agent} @ {rfc3339(scope.now())}"
     why, kept = attempts.cancelled_by(by), _kept(policies, task.queue)
-    if task.number and (yield from _not_ready(scope, task, why, kept)):
+    if task.number and (yield from _not_ready(scope, task, why, kept, flow)):
         return Cancelled(task.id, task.queue, "cancelled", ())
-    held = [(yield from _cancel_unfinished(scope, task, by, kept))]
+    held = [(yield from _cancel_unfinished(scope, task, by, kept, flow))]
     if ROUTER in (yield from working(scope, task.queue)):
         # Nothing says to which queue it was moved, where it has another entry.
         for queue in (yield from members(scope.keys.queues)):
             if queue != task.queue:
                 there = Address(task.id)
                 there.queue, there.entry = queue, ""
-                held.append(
-                    (yield from _cancel_unfinished(scope, there, by, _kept(policies, queue)))
-                )
+                kept = _kept(policies, queue)
+                held.append((yield from _cancel_unfinished(scope, there, by, kept, flow)))
     undone = [workers for workers in held if workers is not None]
     if not undone:
         return (yield from _confirm_cancelled(scope, task, policies))
@@ -86,17 +87,19 @@ def _kept(policies: Policies, queue: str) -> int:
     return max(math.ceil(policies.results_of(queue)), RESULT_KEPT)
 
 
-def _cancel_unfinished(scope: Scope, task: Address, by: str, kept: int) -> Op[set[str] | None]:
+def _cancel_unfinished(
+    scope: Scope, task: Address, by: str, kept: int, flow: str | None
+) -> Op[set[str] | None]:
     """Cancel a task in one queue; return the workers that hold it, None if it has ended there."""
     while True:
-        outcome = yield from _cancel_everywhere(scope, task, by, kept)
+        outcome = yield from _cancel_everywhere(scope, task, by, kept, flow)
         if outcome is not None:
             undone, workers = outcome
             return workers if undone else None
 
 
 def _cancel_everywhere(
-    scope: Scope, task: Address, by: str, kept: int
+    scope: Scope, task: Address, by: str, kept: int, flow: str | None
 ) -> Op[tuple[bool, set[str]] | None]:
     """Cancel the entries of a task; return whether one was undone, and the workers that hold it.
 
@@ -114,6 +117,7 @@ def _cancel_everywhere(
         if (yield Command("HGET", scope.keys.cancelled(task.queue), place.mark)):
             continue
         meta = _meta(place, entries[0][1])
+        _check_flow(task, meta, flow)
         if (yield _script(scope, task, place, meta, states, by, kept)) == b"again":
             return None
         yield from passed_on(scope)
@@ -244,7 +248,15 @@ def _wake_ordered(
             )
 
 
-def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
+def _check_flow(task: Address, meta: Mapping[str, Any], flow: str | None) -> None:
+    """Raise `Refused` for a task that is not part of the flow whose record names it."""
+    if flow is not None and meta.get("flow") != flow:
+        raise Refused(
+            f"the task {task.id!r} is not part of the flow {flow!r}", hint="cancel it by its id"
+        )
+
+
+def _not_ready(scope: Scope, task: Address, why: str, kept: int, flow: str | None) -> Op[bool]:
     """Cancel a task that is delayed or waits for others; return whether it was."""
     keys, queue, name = scope.keys, task.queue, task.id
     delayed, dependent = yield Batch(
@@ -255,6 +267,7 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int) -> Op[bool]:
     of = (delayed, results.DELAYED) if delayed is not None else (dependent, results.DEPENDENT)
     words = results.read(*of)[of[1] :]
     meta = _decoded(envelope.decode, [word.encode() for word in words])
+    _check_flow(task, meta, flow)
     groups = sorted((yield from working(scope, queue)) - {ROUTER}) or ["default"]
     group = groups[0] if len(groups) == 1 else "default"
     others = notifications(scope, queue, group, name, meta, error=why, cancelled=True)

@@ -47,7 +47,7 @@ class _Dependency(Address):
         keys, queue = scope.keys, self.queue
         return (
             *(keys.queue(queue, self.priority), keys.result(self.id, group)),
-            *(keys.delayed(queue), keys.stats(queue), keys.awaited(queue), keys.after(queue)),
+            *(keys.delayed(queue), keys.ids(queue), keys.awaited(queue), keys.after(queue)),
             *(keys.cancelled(queue), keys.queue(queue, RETRY), keys.moved(queue)),
             # A router buries a task that matches no rule.
             keys.result(self.id, ROUTER),
@@ -114,7 +114,7 @@ def publish(
                 *(once.key, keys.queue(queue, priority), keys.order(queue, priority)),
                 *(keys.metrics, keys.readers(queue, priority), keys.settled),
                 *(keys.delayed(queue), keys.bodies(queue), keys.bell(queue)),
-                keys.queue(queue, RETRY),
+                *(keys.queue(queue, RETRY), keys.ids(queue)),
                 *(spot for other in others for spot in other.keys(scope, group)),
                 *seen,
             ),

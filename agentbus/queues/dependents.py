@@ -19,7 +19,7 @@ from agentbus.core.names import unescape
 from agentbus.core.stream import text
 from agentbus.queues import results as stored
 from agentbus.queues.attempts import is_cancelled
-from agentbus.queues.ids import PRIORITIES, RESULT_KEPT, group_names, groups_of
+from agentbus.queues.ids import PRIORITIES, RESULT_KEPT, group_names, groups_of, is_writable
 from agentbus.queues.notify import notifications
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
@@ -94,15 +94,14 @@ def _release(scope: Scope, fields: Sequence[str]) -> Op[None]:
         if not page or isinstance(page, ServerReply):
             yield from _forget(scope, field, prefix)
             continue
+        index = keys.awaited(queue_of(field.partition("\n")[0]))
         for member in map(text, page):
             if watched(_waits(member)):
                 yield from record_flow_outcome(scope, (field, prefix, member), DONE)
-                continue
-            place = (
-                keys.awaited(queue_of(field.partition("\n")[0])),
-                queue_of(_waits(member)),
-            )
-            waiting.setdefault(place, []).append(member)
+            elif is_writable(queue_of(_waits(member))):
+                waiting.setdefault((index, queue_of(_waits(member))), []).append(member)
+            else:
+                yield Command("ZREM", index, member)
     for (index, queue), members in waiting.items():
         places = [
             key
@@ -137,10 +136,13 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
         yield from _forget(scope, *span)
     by_queue: dict[str, list[str]] = {}
     for member in members:
+        queue = queue_of(_waits(member))
         if watched(_waits(member)):
             yield from record_flow_outcome(scope, (*span, member), verdict)
-            continue
-        by_queue.setdefault(queue_of(_waits(member)), []).append(member)
+        elif is_writable(queue):
+            by_queue.setdefault(queue, []).append(member)
+        else:
+            yield Command("ZREM", scope.keys.awaited(queue_of(task_id)), member)
     for queue, own in by_queue.items():
         group = yield from _group(scope, queue)
         ids = [_waits(member) for member in own]
@@ -188,6 +190,7 @@ def _bury_dependents(
     keys, task_id, why = scope.keys, _waits(head[2]), head[4]
     # A missing one was buried or released by another process: the script finds it missing, too.
     priority, _, _, letters, kept, *flat = stored.read(body, stored.DEPENDENT)
+    letters = letters if letters and is_writable(letters) else queue
     if not (kept.isascii() and kept.isdigit() and len(kept) < _DIGITS):
         kept = "0"
     try:
@@ -204,7 +207,7 @@ def _bury_dependents(
         "bury_dependents",
         (
             *(keys.settled, index, keys.after(queue), keys.after_bodies(queue)),
-            *(keys.dead_letters(letters or queue, group), keys.result(task_id, group)),
+            *(keys.dead_letters(letters, group), keys.result(task_id, group)),
             *(keys.stats(queue), keys.awaited(queue), *others.keys),
         ),
         (*head, kept, others.counter, len(words), *words, *others.argv),
@@ -245,21 +248,44 @@ def record_flow_outcome(scope: Scope, mark: tuple[str, str, str], verdict: str) 
     task_id, _, group = field.partition("\n")
     # A dependent that was buried is recorded for all groups.
     group = group or member.split("\n")[1]
-    keys = scope.keys
-    index = keys.awaited(unescape(task_id.partition("@")[2].partition(":")[0]))
-    record, flows = keys.flow(flow)
+    index = scope.keys.awaited(unescape(task_id.partition("@")[2].partition(":")[0]))
+    outcome = (*mark, verdict, _FIELDS[kind], number)
+    result = scope.keys.result(task_id, group)
+    yield from _conclude(scope, flow, (index, result), outcome, cancelled=is_cancelled(verdict))
+
+
+def continue_flows(scope: Scope) -> Op[None]:
+    """Continue the flows whose last outcome is recorded, and which neither ended nor undo a task.
+
+    They stand still if another program's record or key prevented that.
+    """
+    record, index = scope.keys.flow("")
+    members = yield from or_empty(one_step(Command("ZRANGEBYSCORE", index, "+inf", "+inf")), [])
+    running = [text(flow) for flow in members]
+    for at in range(0, len(running), _PAGE):
+        page = running[at : at + _PAGE]
+        asked = [("HMGET", scope.keys.flow(flow)[0], "open", "ended") for flow in page]
+        for flow, reply in zip(page, (yield Batch(asked)), strict=True):
+            if reply == [b"0", None]:
+                yield from _conclude(scope, flow, (index, record), ("",) * 6, cancelled=False)
+
+
+def _conclude(
+    scope: Scope, flow: str, of_task: tuple[str, str], outcome: tuple[str, ...], *, cancelled: bool
+) -> Op[None]:
+    """Record an outcome in a flow, or none; `of_task` are its task's index of dependents and its result."""
+    record, flows = scope.keys.flow(flow)
     stored = yield from or_empty(one_step(Command("HGET", record, "places")), None)
     places = _places(stored)
-    cancelled = int(is_cancelled(verdict))
+    index, result = of_task
     ends: list[str] = [place_of(*place) for place in places]
     yield Script(
         "record_flow_outcome",
         (
-            *(keys.settled, index, record, flows),
-            keys.result(task_id, group),
+            *(scope.keys.settled, index, record, flows, result),
             *(key for queue, priority in places for key in _keys_of(scope, queue, priority)),
         ),
-        (*mark, verdict, _FIELDS[kind], number, flow, cancelled, RESULT_KEPT, KEPT, *ends),
+        (*outcome, flow, int(cancelled), RESULT_KEPT, KEPT, *ends),
         writes=True,
     )
 
@@ -280,8 +306,9 @@ def _keys_of(scope: Scope, queue: str, priority: str) -> tuple[str, ...]:
 def _places(stored: bytes | None) -> list[tuple[str, str]]:
     """Return the queues and priorities of the tasks that undo others."""
     try:
-        places: Any = orjson.loads(stored or b"[]")
-        return [(str(queue), str(priority)) for queue, priority in places]
+        places = [(str(queue), priority) for queue, priority in orjson.loads(stored or b"[]")]
     except (ValueError, TypeError):
         # Another program wrote it.
         return []
+    # A user who may publish may write any place into the record.
+    return [place for place in places if is_writable(place[0]) and place[1] in PRIORITIES]

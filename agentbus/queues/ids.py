@@ -56,9 +56,14 @@ def bound_of(queue: str) -> int:
     return 100 if queue.startswith("agent.") else BOUND
 
 
+def is_writable(queue: str) -> bool:
+    """Return whether publishers may add tasks to a queue, and not the bus alone, as to `~webhooks`."""
+    return not queue.startswith(OF_THE_BUS)
+
+
 def writable(queue: str) -> None:
-    """Raise `InvalidName` for a queue of the bus itself, such as `~webhooks`, which signs its tasks."""
-    if queue.startswith(OF_THE_BUS):
+    """Raise `InvalidName` for a queue to which the bus alone adds tasks."""
+    if not is_writable(queue):
         raise InvalidName(
             f"the queue {queue!a} belongs to the bus itself",
             hint=f"use another: only the bus adds tasks to queues that begin with {OF_THE_BUS!r}",

@@ -85,6 +85,7 @@ def tidy(
     if not dry_run:
         yield from by_hand.tidy(scope)
         yield from dependents.resolve(scope)
+        yield from dependents.continue_flows(scope)
     return done
 
 
@@ -130,6 +131,7 @@ class Janitor:
         tidying = _Tidying(scope, self._policies, leftovers=leftovers)
         for queue in (yield from _registered(scope)):
             yield from or_empty(tidying.queue(queue), Tidied(queue, 0, 0, 0))
+        yield from dependents.continue_flows(scope)
         if leftovers:
             yield from by_hand.tidy(scope)
 

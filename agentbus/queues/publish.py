@@ -510,7 +510,7 @@ def schedule(
             *(keys.delayed(queue), keys.bodies(queue), keys.queues, keys.stats(queue)),
             *(once, keys.queue(queue, priority), keys.bell(queue)),
             *(keys.metrics, keys.readers(queue, priority), keys.after(queue)),
-            *(keys.queue(queue, RETRY), *seen),
+            *(keys.queue(queue, RETRY), keys.ids(queue), *seen),
         )
 
     head = (1, queue, bound, round(window_of(item, window)), suffix(queue, "normal"))

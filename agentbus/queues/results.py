@@ -139,7 +139,7 @@ def _read_state(scope: Scope, task: Address, group: str | None) -> Op[tuple[str,
             (
                 keys.queue(task.queue, task.priority),
                 keys.result(task.id, group or "default"),
-                *(keys.delayed(task.queue), keys.stats(task.queue), keys.cancelled(task.queue)),
+                *(keys.delayed(task.queue), keys.ids(task.queue), keys.cancelled(task.queue)),
                 *(keys.queue(task.queue, RETRY), keys.moved(task.queue)),
             ),
             (task.entry, task.id, task.number, group or ""),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.core.errors import AgentBusError, UsageError
+from agentbus.core.errors import AgentBusError, Refused, UsageError
 from agentbus.core.stream import text
 from agentbus.queues import attempts, tracing
 from agentbus.queues.dependents import place_of
@@ -101,9 +101,11 @@ def publish_again(
     numbers: Sequence[int],
 ) -> Op[bool]:
     """Publish tasks of an ended flow again; return False if it has changed. Raises `QueueFull`."""
-    before = dict(enumerate(tasks_in(fields), 1))
+    before = dict(enumerate(tasks_in(flow.id, fields), 1))
     chosen = [before[number] for number in numbers]
     undos = [task["undo"] for task in chosen if task["undo"]]
+    for task in (*chosen, *undos):
+        writable(task["queue"])
     ids = yield from _reserved(scope, [task["queue"] for task in (*chosen, *undos)])
     own, of_undos = dict(zip(numbers, ids, strict=False)), iter(ids[len(chosen) :])
     now = round(scope.now(), 3)
@@ -127,15 +129,19 @@ def _stamped(one: Planned, span: Span | None) -> Planned:
 
 def _reserved(scope: Scope, queues: Sequence[str]) -> Op[list[str]]:
     """Return a new task id for each of these queues, in order."""
-    numbers = Counter(queues)
-    steps = [("HINCRBY", scope.keys.stats(one), "scheduled", n) for one, n in numbers.items()]
-    replies = yield Batch(steps)
-    free: dict[str, Iterator[int]] = {}
-    for (queue, number), last in zip(numbers.items(), replies, strict=True):
-        if not isinstance(last, int):
-            raise last
-        free[queue] = iter(range(last - number + 1, last + 1))
-    return [f"d{next(free[queue])}{suffix(queue, 'normal')}" for queue in queues]
+    keys = scope.keys
+    counted = [
+        ("HINCRBY", keys.stats(queue), "scheduled", n) for queue, n in Counter(queues).items()
+    ]
+    # One by one: a publisher may increment the counter, and not set it.
+    numbers = yield Batch([*(("INCR", keys.ids(queue)) for queue in queues), *counted])
+    for number in numbers[: len(queues)]:
+        if not isinstance(number, int):
+            raise number
+    return [
+        f"d{number}{suffix(queue, 'normal')}"
+        for queue, number in zip(queues, numbers, strict=False)
+    ]
 
 
 def _record(
@@ -220,6 +226,11 @@ def _send(
         place, bound = places[int(reply[4]) - 1], bounds[int(reply[4]) - 1]
         yield from make_room_or_raise(scope, *place, bound, argv, reply)
     scope.free_slot(once, step)
+    if reply[0] == b"taken":
+        raise Refused(
+            f"another program stored something under the task id {text(reply[1])!r}",
+            hint="publish the flow again: its tasks get other ids",
+        )
     return text(reply[0])
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import orjson
 
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import Refused, UsageError
 from agentbus.core.stream import text
+from agentbus.queues.ids import PRIORITIES
 from agentbus.queues.task import Task
 from agentbus.tasks.typed_task import Item
 
@@ -145,6 +146,8 @@ def read(flow: str, fields: Mapping[str, str]) -> FlowState | None:
     """Return a flow by its record's fields; None if there is none, or another program wrote it."""
     try:
         size, open_ = int(fields["size"]), int(fields["open"])
+        if size > MOST_TASKS:
+            return None
         failed, cancelled = (int(fields.get(name) or 0) for name in ("failed", "cancelled"))
         state = fields.get("state") or ("compensating" if fields.get("undoing") else "running")
         return FlowState(
@@ -165,13 +168,31 @@ def read(flow: str, fields: Mapping[str, str]) -> FlowState | None:
         return None
 
 
-def tasks_in(fields: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the records of a flow's tasks, the first one first."""
-    return [
-        orjson.loads(fields[f"task {number}"])
-        for number in range(1, int(fields["size"]) + 1)
-        if f"task {number}" in fields
-    ]
+def tasks_in(flow: str, fields: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the records of a flow's tasks, the first one first. Raises `Refused` for an invalid one."""
+    try:
+        tasks = [orjson.loads(fields[f"task {n}"]) for n in range(1, int(fields["size"]) + 1)]
+        for task in tasks:
+            undo = task["undo"]
+            for one in (task,) if undo is None else (task, undo):
+                _check_record(one)
+            if not all(type(n) is int and 0 < n <= len(tasks) for n in task["after"]):
+                raise ValueError("it waits for a task that the flow does not have")
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused(
+            f"the record of the flow {flow!r} is not valid ({type(error).__name__})",
+            hint="another program changed it: publish its tasks again",
+        ) from None
+    return tasks
+
+
+def _check_record(task: Mapping[str, Any]) -> None:
+    """Raise `ValueError` or `TypeError` unless a task can be shown, and its body published again."""
+    words = [*(task[name] for name in ("id", "name", "queue", "group")), *task["body"]]
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("a word is not text")
+    if task["body"][0] not in PRIORITIES or "meta" not in task["body"][7:]:
+        raise ValueError("the body is not that of a task")
 
 
 def words_of(flat: list[bytes]) -> dict[str, str]:

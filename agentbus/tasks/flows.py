@@ -139,7 +139,7 @@ def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
 
 def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
     flow_state, fields = yield from _record(scope, flow)
-    tasks = flow_record.tasks_in(fields)
+    tasks = flow_record.tasks_in(flow, fields)
     keys = scope.keys
     waits = yield Batch([("ZSCORE", keys.after(task["queue"]), task["id"]) for task in tasks])
     shown = []
@@ -199,7 +199,7 @@ def _undone(flow: FlowState, fields: Mapping[str, str], number: int) -> str | No
 
 def _results(scope: Scope, policies: Policies, flow: str, wait: float | None) -> Op[list[Any]]:
     state, fields = yield from _record(scope, flow)
-    tasks = flow_record.tasks_in(fields)
+    tasks = flow_record.tasks_in(flow, fields)
     followed = {number for task in tasks for number in task["after"]}
     until = scope.monotonic() + (wait or 0.0)
     returned = []
@@ -219,14 +219,14 @@ def _cancel(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
             hint="Flows(bus).show() returns its tasks",
             shell_hint=f"see 'agentbus flow show {names.shell_word(flow)}'",
         )
-    tasks = [*enumerate(flow_record.tasks_in(fields), 1)]
+    tasks = [*enumerate(flow_record.tasks_in(flow, fields), 1)]
     # Cancel dependent tasks first: they would be buried with the tasks that they wait for.
     for number, task in reversed(tasks):
         if f"end {number}" not in fields:
             try:
-                yield from cancel.cancel(scope, task["id"], policies)
+                yield from cancel.cancel(scope, task["id"], policies, flow=flow)
             except (Refused, NotFound):
-                # It has ended meanwhile.
+                # It has ended meanwhile, or another program changed the record.
                 continue
     return (yield from _shown(scope, policies, flow))
 

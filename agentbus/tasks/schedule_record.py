@@ -244,6 +244,7 @@ def _check(state: ScheduleState) -> None:
     ):
         if not isinstance(value, kinds):
             raise TypeError("a field has another type")
+    writable(state.queue)
     if state.missed not in MISSED or (state.every is None) == (state.cron is None):
         raise ValueError("not a schedule")
     if state.every is not None:

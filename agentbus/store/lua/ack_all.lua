@@ -6,6 +6,7 @@
 -- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: 1, or 0 if it holds others, lacks some, or some may have dependents; then nothing was done; and how many
 --          consumers hold tasks of the first stream
+--@include json
 --@include once
 --@include log_attempts
 local before = already(KEYS[2], ARGV[3])

@@ -38,7 +38,7 @@ if ARGV[3] ~= '' then
   local token = ARGV[3] .. ' '
   local kept = call('GET', KEYS[2])
   if kept and string.sub(kept, 1, #token) == token then
-    stale = cjson.decode(string.sub(kept, #token + 1))
+    for id in string.gmatch(string.sub(kept, #token + 1), '%S+') do stale[#stale + 1] = id end
   else
     local first, without = 8 + 2 * streams, {}
     local from, done = first, 0
@@ -90,7 +90,7 @@ if ARGV[3] ~= '' then
     if #stale > 0 then redis.pcall('HINCRBY', KEYS[1], 'stale', #stale) end
     if #KEYS > 5 + streams then log_attempts(from, from - first, without) end
     -- As long as in lib/once.lua.
-    call('SET', KEYS[2], token .. cjson.encode(stale), 'EX', 10800)
+    call('SET', KEYS[2], token .. table.concat(stale, ' '), 'EX', 10800)
   end
 end
 local cancelled = left > 0 and call('EXISTS', KEYS[5]) == 1

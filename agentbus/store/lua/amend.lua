@@ -4,6 +4,7 @@
 -- ARGV: task id, priority ('' to leave it), when it is due in unix ms ('' to leave it), 1 for at once, then its entry at
 --       each of these places
 -- Returns: 1, or 0 if it is in another state
+--@include json
 --@include decode_task
 local call, time = redis.call, redis.call('TIME')
 local id, priority, due = ARGV[1], ARGV[2], ARGV[3]

@@ -5,6 +5,7 @@
 --       what to renew: 'own' (this agent's hold), 'none', or a fencing token (the hold that has it)
 -- Returns: {'taken' | 'renewed' | 'held', value, fencing token, remaining TTL in ms (-1: none), channel's last id},
 --          or {'over', value or '', '0', '-1', ''} if the hold with that fencing token has ended
+--@include json
 --@include once
 --@include ids
 --@include fence

@@ -6,6 +6,7 @@
 --       the cancelled, seconds to keep the record of its runs, the record of this run as JSON without its beginning
 --       and its end
 -- Returns: the number of this attempt, 0 if this consumer no longer holds the task, or -1 if it was cancelled
+--@include json
 --@include owner
 --@include runs
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[2]) then

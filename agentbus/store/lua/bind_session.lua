@@ -4,7 +4,8 @@
 -- ARGV: session (`<client>:<id>`), agent as a field, agent, the session's id
 -- Returns: {the other session that this agent is now, '' for none, how many fields there are, then of that session's
 --          presence the process, the host, and for how many ms it was not seen}
-local other = redis.call('HGET', KEYS[1], ARGV[2])
+--@include replace
+local other = replace(KEYS[1], 'HGET', ARGV[2])
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 if other and other ~= ARGV[1] then
   local found = redis.pcall('HMGET', KEYS[2], 'session', 'state', 'pid', 'host', 'seen')

@@ -7,6 +7,7 @@
 --       the record of its runs, the record of this one, its milliseconds, how many words follow, fields and values of
 --       the letter, then the words of each notification
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
+--@include json
 --@include once
 --@include owner
 --@include say

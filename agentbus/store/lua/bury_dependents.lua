@@ -6,6 +6,7 @@
 --       this one, the error, seconds to keep it (0: never), a counter to raise ('' for none), how many words follow,
 --       fields and values of the letter, then the words of each notification
 -- Returns: the letter's id, or '' if it no longer waits
+--@include json
 --@include say
 --@include append_notifications
 --@include forget_outcome
@@ -20,7 +21,7 @@ if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id)
   for i = 9, 8 + count do words[#words + 1] = ARGV[i] end
   letter = redis.call('XADD', KEYS[5], '*', unpack(words))
   redis.pcall('HINCRBY', KEYS[7], 'dead', 1)
-  if ARGV[6] ~= '0' then redis.call('SET', KEYS[6], '!' .. letter .. ' ' .. ARGV[5], 'EX', ARGV[6]) end
+  if ARGV[6] ~= '0' then redis.call('SET', KEYS[6], '!' .. letter .. ' ' .. ARGV[5], 'NX', 'EX', ARGV[6]) end
   if ARGV[7] ~= '' then redis.pcall('HINCRBY', KEYS[7], ARGV[7], 1) end
   local others = redis.call('ZRANGEBYLEX', KEYS[8], '[' .. id .. '\n', '(' .. id .. '\11', 'LIMIT', 0, 1)
   if #others > 0 then redis.call('HSETNX', KEYS[1], id .. '\n', ARGV[4]) end

@@ -3,6 +3,7 @@
 -- KEYS: once slot, then the completions
 -- ARGV: token, then for each completion the value that was read
 -- Returns: {'1'} if they existed and are deleted now, else {'0'}
+--@include json
 --@include once
 local before = already(KEYS[1], ARGV[1])
 if before then return before end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Deletes a queue or one of its groups, unless live workers or unfinished tasks are there. Tasks elsewhere that wait
 -- for its unfinished ones are buried by a further step.
--- KEYS: queues, once slot, paused, stats, awaited, recorded outcomes, beats, delayed, after, positions, the streams, the
+-- KEYS: queues, once slot, paused, the counter of ids, awaited, recorded outcomes, beats, delayed, after, positions, the streams, the
 --       records of workers, dead letters and purged ones of each group, then all else to delete
 -- ARGV: token, 1 to delete in any case, queue, group ('' for the whole queue), milliseconds after which a silent worker
 --       is dead, the field of the queue's pause, the outcome to record for dependents, how many streams, how many
@@ -10,6 +10,7 @@
 --       it was: number of its stream, entry, member
 -- Returns: {'deleted', unfinished tasks, dead letters, the server's time in ms, number of the last delayed task,
 --          live workers}, {'refused', unfinished tasks, dependents elsewhere, live workers}, or {'absent'}
+--@include json
 --@include once
 --@include ids
 local before = already(KEYS[2], ARGV[1])
@@ -106,15 +107,12 @@ end
 for _, head in ipairs(heads) do redis.pcall('HSETNX', KEYS[6], head, ARGV[7]) end
 local dead, last = 0, 11 + streams + workers
 for i = last, last + 2 * boxes - 1, 2 do dead = dead + math.max(0, size('XLEN', KEYS[i]) - size('SCARD', KEYS[i + 1])) end
-local made = redis.pcall('HGET', KEYS[4], 'scheduled')
-if type(made) ~= 'string' then made = nil end
+-- The counter stays: an id is never given again, since its result may still be kept.
+local made = redis.pcall('GET', KEYS[4])
 if group == '' then
   for i = 8, 10 + streams do call('UNLINK', KEYS[i]) end
   redis.pcall('ZREM', KEYS[1], ARGV[3])
   redis.pcall('HDEL', KEYS[3], ARGV[6], (string.gsub(ARGV[6], '^queue:', 'limit:')))
-  call('UNLINK', KEYS[4])
-  -- A delayed task's id is never given again: its result may still be kept.
-  if made then call('HSET', KEYS[4], 'scheduled', made) end
 else
   for i = 1, streams do
     if is_stream(KEYS[10 + i]) then call('XGROUP', 'DESTROY', KEYS[10 + i], group) end
@@ -122,4 +120,4 @@ else
   end
 end
 for i = last, #KEYS do call('UNLINK', KEYS[i]) end
-return keep(KEYS[2], ARGV[1], { 'deleted', undone, dead, string.format('%d', now), made or '0', live })
+return keep(KEYS[2], ARGV[1], { 'deleted', undone, dead, string.format('%d', now), type(made) == 'string' and made or '0', live })

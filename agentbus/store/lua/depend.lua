@@ -1,7 +1,7 @@
 #!lua
 -- Keeps a task until its dependencies are done; if they are, it is ready at once.
 -- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, recorded outcomes, delayed,
---       bodies of delayed tasks, bell, the stream of retries, then for each dependency its stream, result, delayed, stats,
+--       bodies of delayed tasks, bell, the stream of retries, the counter of ids, then for each dependency its stream, result, delayed, its counter,
 --       awaited, after, cancelled, stream of retries, where moved tasks are, result for routers; and last seen (only with a dedup key)
 -- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
 --       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
@@ -9,6 +9,7 @@
 --       the group, for how many ms an outcome is recorded; then the task's fields and values
 -- Returns: {'accepted', task id}, {'seen', task id}, {'full', number, group, id} as publish does; or for a dependency, by number:
 --          {'buried' or 'cancelled', number, why}, {'absent', number}, or {'unclear', number} where its entry must be searched for
+--@include json
 --@include once
 --@include ids
 --@include stream
@@ -20,11 +21,12 @@
 --@include moved_entry
 --@include task_state
 --@include make_ready
+--@include new_ids
 --@include has_group
 local before = already(KEYS[5], ARGV[6])
 if before then return before end
 local call, number = redis.call, tonumber(ARGV[13])
-local seen = KEYS[15 + 10 * number]
+local seen = KEYS[16 + 10 * number]
 if seen then
   local first = call('GET', seen)
   if first then return { 'seen', first } end
@@ -34,7 +36,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 -- Returns '+' if the dependency is done, '' if it is not, else the reply.
 local function dependency_state(n)
-  local key, at = 5 + 10 * n, 9 + 5 * n
+  local key, at = 6 + 10 * n, 9 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
   -- Until its dependents are released, its outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
@@ -74,23 +76,24 @@ if not fits then
 end
 local due = ARGV[8]
 if ARGV[7] ~= '' then due = string.format('%d', now + tonumber(ARGV[7])) end
-local id = 'd' .. call('HINCRBY', KEYS[4], 'scheduled', 1) .. ARGV[5]
+local id = new_ids(KEYS[15], ARGV[5], 1, { KEYS[2], KEYS[12] })[1]
 local task = { ARGV[9], ARGV[10], due, ARGV[11], ARGV[12] }
 for i = 14 + 5 * number, #ARGV do task[#task + 1] = ARGV[i] end
+redis.pcall('HINCRBY', KEYS[4], 'scheduled', 1)
 call('ZADD', KEYS[3], 'NX', time[1] .. '000', ARGV[2])
 if #open == 0 then
   make_ready(id, task, { KEYS[6], KEYS[7], KEYS[11], KEYS[12], KEYS[13] }, now)
 else
-  call('HSET', KEYS[2], id, cjson.encode(task))
+  call('HSETNX', KEYS[2], id, cjson.encode(task))
   call('ZADD', KEYS[1], #open, id)
   local waits = {}
   for _, n in ipairs(open) do waits[#waits + 1] = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n] end
-  call('HSET', KEYS[2], id .. '\n', cjson.encode(waits))
+  call('HSETNX', KEYS[2], id .. '\n', cjson.encode(waits))
   -- The number's length stands before it, so that dependents are ordered by their numbers.
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
     local mark = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n]
-    call('ZADD', KEYS[9 + 10 * n], 0, mark, 0, mark .. last)
+    call('ZADD', KEYS[10 + 10 * n], 0, mark, 0, mark .. last)
   end
 end
 if seen then call('SET', seen, id, 'EX', ARGV[4]) end

@@ -6,6 +6,7 @@
 --       the agent's peers begin with, before a number ('' if it has none)
 -- Returns: {'ended', agent @ time, fencing token, entry id}, {'held', value, fencing token, remaining TTL in ms},
 --          or {'absent'} if there is no such hold to release
+--@include json
 --@include once
 --@include say
 --@include hold

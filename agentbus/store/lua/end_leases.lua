@@ -5,6 +5,7 @@
 --       1 for all leases of the agent, token, then for each: pattern, and its fencing token ('' for any)
 -- Returns: how many have ended, their lines, then for each pattern that had none to end: its number, and the lines of
 --          another agent's lease of it ('' for none)
+--@include json
 --@include once
 --@include overlap
 --@include leases

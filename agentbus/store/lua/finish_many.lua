@@ -7,6 +7,7 @@
 --       its own id, and its result ('' to keep none), and of a redelivered one the record of this run and its milliseconds
 -- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: {the ids that this consumer no longer holds, 1 if one of the others has dependents}
+--@include json
 --@include once
 --@include held
 --@include record_outcome

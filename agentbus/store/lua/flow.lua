@@ -6,8 +6,9 @@
 --       the flow is new), number of places, number of tasks, then for a new flow's record how many words, its fields and values;
 --       for each place its queue, its bound, how many of the tasks go there; for each task its number, its place, its id, its
 --       record, its body, how many of these tasks it waits for, their places in this list
--- Returns: {'published'}, {'exists'}, {'changed'} if an earlier run is not the last one or has not ended, or {'full',
---          number, group, id, place} as publish does
+-- Returns: {'published'}, {'exists'}, {'changed'} if an earlier run is not the last one or has not ended, {'taken', id} if
+--          another program stored something under the id, or {'full', number, group, id, place} as publish does
+--@include json
 --@include once
 --@include ids
 --@include stream
@@ -17,6 +18,7 @@
 --@include count_refused
 --@include order
 --@include make_ready
+--@include decode_task
 local before = already(KEYS[3], ARGV[3])
 if before then return before end
 local call = redis.call
@@ -35,44 +37,54 @@ for place = 1, places do
     if ARGV[1] == '0' or oldest == '' then count_refused(KEYS[5], KEYS[key + 3], 100000, ARGV[at], wanted) end
     return { 'full', kept + undone, blocking, oldest, place }
   end
-  call('ZADD', KEYS[4], 'NX', time[1] .. '000', ARGV[at])
   at = at + 3
+end
+local tasks = {}
+for n = 1, number do
+  local task = { number = ARGV[at], key = 11 * tonumber(ARGV[at + 1]) - 6, id = ARGV[at + 2], record = ARGV[at + 3], body = ARGV[at + 4],
+    waits = {} }
+  for i = 1, tonumber(ARGV[at + 5]) do task.waits[i] = tonumber(ARGV[at + 5 + i]) end
+  task.words = decode_task(task.body, { low = 1, normal = 1, high = 1, critical = 1 }, 5)
+  for i = 5, 7, 2 do
+    if call('HGET', KEYS[task.key + i], task.id) then return { 'taken', task.id } end
+  end
+  tasks[n], at = task, at + 6 + #task.waits
 end
 -- First, where a user who may not publish flows is refused.
 call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 call('ZADD', KEYS[2], '+inf', ARGV[2])
 if run == '' then
-  call('HSET', flow, 'created', string.format('%d', now), unpack(ARGV, 9, 8 + words))
+  call('HSETNX', flow, 'created', string.format('%d', now))
+  for i = 9, 8 + words, 2 do call('HSETNX', flow, ARGV[i], ARGV[i + 1]) end
+  call('HSETNX', flow, 'run', 1)
+  call('HSETNX', flow, 'open', number)
 else
   call('HDEL', flow, 'ended', 'state', 'undoing', 'failed', 'cancelled', 'stuck')
   -- Until it has ended again.
   call('EXPIRE', flow, 34560000)
+  call('HINCRBY', flow, 'run', 1)
+  call('HSET', flow, 'open', number)
 end
-call('HINCRBY', flow, 'run', 1)
-call('HSET', flow, 'open', number)
--- The number, the id and the key of awaited of each of these tasks, for those that wait for it.
-local ids, awaited = {}, {}
-for n = 1, number do
-  local mine, key, id = ARGV[at], 11 * tonumber(ARGV[at + 1]) - 6, ARGV[at + 2]
-  local body, waits = ARGV[at + 4], tonumber(ARGV[at + 5])
-  ids[n], awaited[n] = id, KEYS[key + 9]
-  call('HSET', flow, 'task ' .. mine, ARGV[at + 3])
-  if run ~= '' then call('HDEL', flow, 'end ' .. mine, 'undo ' .. mine) end
-  local mark = id .. '\n' .. group
-  call('ZADD', KEYS[key + 9], 0, mark, 0, mark .. '\n00flow ' .. mine .. ' ' .. ARGV[2])
-  if waits == 0 then
-    make_ready(id, cjson.decode(body), { KEYS[key + 1], KEYS[key + 2], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8] }, now)
+for place = 1, places do call('ZADD', KEYS[4], 'NX', time[1] .. '000', ARGV[6 + words + 3 * place]) end
+for _, task in ipairs(tasks) do
+  local key = task.key
+  call(run == '' and 'HSETNX' or 'HSET', flow, 'task ' .. task.number, task.record)
+  if run ~= '' then call('HDEL', flow, 'end ' .. task.number, 'undo ' .. task.number) end
+  local mark = task.id .. '\n' .. group
+  call('ZADD', KEYS[key + 9], 0, mark, 0, mark .. '\n00flow ' .. task.number .. ' ' .. ARGV[2])
+  if #task.waits == 0 then
+    make_ready(task.id, task.words, { KEYS[key + 1], KEYS[key + 2], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8] }, now)
   else
     local marks = {}
-    local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
-    for i = 1, waits do
-      local other = tonumber(ARGV[at + 5 + i])
-      marks[i] = ids[other] .. '\n' .. group
-      call('ZADD', awaited[other], 0, marks[i] .. last)
+    local last = string.format('\n%02d', #string.match(task.id, '%d+')) .. task.id
+    for i, n in ipairs(task.waits) do
+      local other = tasks[n]
+      marks[i] = other.id .. '\n' .. group
+      call('ZADD', KEYS[other.key + 9], 0, marks[i] .. last)
     end
-    call('HSET', KEYS[key + 5], id, body, id .. '\n', cjson.encode(marks))
-    call('ZADD', KEYS[key + 4], waits, id)
+    call('HSETNX', KEYS[key + 5], task.id, task.body)
+    call('HSETNX', KEYS[key + 5], task.id .. '\n', cjson.encode(marks))
+    call('ZADD', KEYS[key + 4], #marks, task.id)
   end
-  at = at + 6 + waits
 end
 return keep(KEYS[3], ARGV[3], { 'published' })

@@ -3,6 +3,7 @@
 -- KEYS: jot, jots, channel, agents, topics, once slot, then the zset of each tag it has
 -- ARGV: title, agent, the tags that the caller expects, bound, token, message
 -- Returns: {'forgotten', entry id}, {'absent'}, or {'tags', its present tags} if they differ
+--@include json
 --@include once
 --@include say
 local before = already(KEYS[6], ARGV[5])

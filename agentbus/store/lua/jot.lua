@@ -5,6 +5,7 @@
 --       existing note, bound, token, message, how many of the tag keys are new tags; the rest are old ones
 -- Returns: {'written', unix time, entry id}, {'exists'}, or {'tags', its present tags} if they are neither
 --       the expected nor the new ones
+--@include json
 --@include once
 --@include say
 local before = already(KEYS[6], ARGV[8])

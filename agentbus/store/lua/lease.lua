@@ -9,6 +9,7 @@
 --          {'held', bell's last id, ms until the last of them has ended, how many, then for the first 20: number of the
 --          pattern, and lines}; {'over', number of the pattern} if the lease with that token has ended;
 --          or {'full', number of leases}
+--@include json
 --@include once
 --@include ids
 --@include fence

@@ -5,6 +5,7 @@
 -- Returns: how many pairs of a pattern and another agent's lease overlap, then for the first 20 pairs: number of the
 --          pattern, and the lease's lines; then the same for this agent's own leases, the first one of each pattern;
 --          without a pattern: 0, then for each lease 0 and its lines
+--@include json
 --@include overlap
 --@include leases
 local paths, reply, last = {}, { 0 }, 0

@@ -3,6 +3,7 @@
 -- KEYS: paused
 -- ARGV: field of the order, by whom, why ('' for no reason)
 -- Returns: the order as JSON
+--@include json
 --@include hold
 --@include replace
 local order = { by = ARGV[2], at = now() }

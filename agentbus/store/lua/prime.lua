@@ -7,6 +7,7 @@
 --          number of leases of others, those that end last as lines, number of this agent's, those, {asks, urgent
 --          messages, others, unread messages, then for each ask and urgent message its sender and the ms when it was
 --          sent}, newest decisions}
+--@include json
 --@include ids
 --@include stream
 --@include overlap

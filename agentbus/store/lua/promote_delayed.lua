@@ -3,6 +3,7 @@
 -- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
 -- ARGV: limit, then the priorities
 -- Returns: {how many moved, ms until the next one is due or ''}
+--@include json
 --@include order
 --@include decode_task
 local call, time = redis.call, redis.call('TIME')

@@ -6,6 +6,7 @@
 --       ('': none), its fields and values
 -- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', how many are not done, the
 --          group that blocks ('' if none), ''}, or the number of all and the id behind which they stay
+--@include json
 --@include once
 --@include ids
 --@include lowest_of_readers

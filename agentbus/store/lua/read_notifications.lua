@@ -9,6 +9,7 @@
 --          ask and urgent message its sender and the ms when it was sent}; for a stop {'idle', then pattern and token of
 --          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}; for a wake with
 --          nothing new {'quiet', the inbox's last id}, or {'busy'} if the agent is active or gone
+--@include json
 --@include ids
 --@include say
 --@include stream

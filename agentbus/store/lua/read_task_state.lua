@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Returns the state of a task for a group.
--- KEYS: stream, result, delayed, stats, cancelled, the stream of retries, where moved tasks are
+-- KEYS: stream, result, delayed, the counter of ids, cancelled, the stream of retries, where moved tasks are
 -- ARGV: entry's id ('' if the task was delayed), the task's id, its number if it was delayed, group ('' for
 --       'default', or the only one there is)
 -- Returns: {'kept', the stored result}, {'done'}, {'waiting'}, {'absent'}, {'cancelled', by whom and when}, {'group', the only

@@ -8,6 +8,7 @@
 --       part of a task's id after the entry's id, then the three fields and values of a tombstone, the queue first;
 --       the bound of the log of attempts
 -- Returns: {id to continue from ('' at the end), how many were put aside, how many were lost}
+--@include json
 --@include record_outcome
 --@include replace
 --@include put_aside_suspect

@@ -5,6 +5,7 @@
 --       then the three fields and values of a tombstone, the queue first; the bound of the log of attempts, the part of a
 --       task's id after the entry's id
 -- Returns: {how many were put aside, how many were lost, 1 if it holds more}, or {} if it lives
+--@include json
 --@include replace
 --@include put_aside_suspect
 --@include cut_off

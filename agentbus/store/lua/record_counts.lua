@@ -4,6 +4,7 @@
 -- ARGV: token, bound of the metrics, queue, how many of the queue's counters follow, their names and numbers, how
 --       many of the group's, theirs, then the entry's fields and values
 -- Returns: {entry's id}
+--@include json
 --@include once
 --@include count_refused
 local before = already(KEYS[4], ARGV[1])

@@ -5,6 +5,7 @@
 -- ARGV: how many priorities, the priorities, then the members of awaited, which are the record's field, a newline, two
 --       digits, and the dependent
 -- Returns: how many tasks are ready
+--@include json
 --@include order
 --@include make_ready
 --@include forget_outcome

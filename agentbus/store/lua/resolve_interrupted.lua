@@ -3,6 +3,7 @@
 -- KEYS: once slot
 -- ARGV: token
 -- Returns: the reply, or {} if the request was not executed
+--@include json
 --@include once
 local before = already(KEYS[1], ARGV[1])
 if before then return before end

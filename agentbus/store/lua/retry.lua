@@ -6,6 +6,7 @@
 --       its runs, the record of this one ('' for none), its milliseconds
 -- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: for each 1, 0 if this consumer no longer holds it, or 2 if it was cancelled and must be settled as that
+--@include json
 --@include once
 --@include held
 --@include owner

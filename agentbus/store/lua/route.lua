@@ -12,6 +12,7 @@
 -- Returns: {when tasks put aside are tried again in ms or '', for each task the number of the candidate that got it,
 --          or 0: not this consumer's, -1: a duplicate, -2: its queues are full or limited, -4: a circle, -5: too many
 --          fields, -6: another program's key stands there}
+--@include json
 --@include held
 --@include ids
 --@include lowest_of_readers

@@ -1,12 +1,13 @@
 #!lua
 -- Keeps tasks until they are due, all or none of them.
 -- KEYS: delayed, bodies, queues, stats, once slot, stream (for the bound), bell, metrics, readers,
---       after, the stream of retries, seen (only with a dedup key, and one task)
+--       after, the stream of retries, the counter of ids, seen (only with a dedup key, and one task)
 -- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds, task id's
 --       suffix, token, then for each task its delay in ms ('' if due at a time), when it is due in ms ('' if after a
 --       delay), its priority, its ordering key or '', and its fields and values, as JSON
 -- Returns: {'accepted', the first task's id, whose number those of the others follow}, {'seen', task id}, or {'full', number,
 --          group, id} as publish does
+--@include json
 --@include once
 --@include ids
 --@include lowest_of_readers
@@ -14,11 +15,12 @@
 --@include lowest_needed
 --@include count_refused
 --@include replace
+--@include new_ids
 local before = already(KEYS[5], ARGV[6])
 if before then return before end
 local call, count = redis.call, (#ARGV - 6) / 3
-if KEYS[12] then
-  local first = call('GET', KEYS[12])
+if KEYS[13] then
+  local first = call('GET', KEYS[13])
   if first then return { 'seen', first } end
 end
 local delayed = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[10])
@@ -30,19 +32,19 @@ if not fits then
 end
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local number = call('HINCRBY', KEYS[4], 'scheduled', count)
-local bodies, dues, soonest = {}, {}, nil
+local fresh = new_ids(KEYS[12], ARGV[5], count, { KEYS[2] })
+local dues, soonest = {}, nil
 for n = 1, count do
   local at = 4 + 3 * n
-  local id = 'd' .. string.format('%d', number - count + n) .. ARGV[5]
+  local id = fresh[n]
   local due = ARGV[at + 1] ~= '' and ARGV[at + 1] or string.format('%d', now + tonumber(ARGV[at]))
-  bodies[2 * n - 1], bodies[2 * n] = id, ARGV[at + 2]
+  call('HSETNX', KEYS[2], id, ARGV[at + 2])
   dues[2 * n - 1], dues[2 * n] = due, id
   if not soonest or tonumber(due) < tonumber(soonest) then soonest = due end
 end
-call('HSET', KEYS[2], unpack(bodies))
 call('ZADD', KEYS[1], unpack(dues))
 call('ZADD', KEYS[3], 'NX', time[1], ARGV[2])
+redis.pcall('HINCRBY', KEYS[4], 'scheduled', count)
 replace(KEYS[7], 'XADD', 'MAXLEN', 1, '*', 'due', soonest)
-if KEYS[12] then call('SET', KEYS[12], bodies[1], 'EX', ARGV[4]) end
-return keep(KEYS[5], ARGV[6], { 'accepted', bodies[1] })
+if KEYS[13] then call('SET', KEYS[13], fresh[1], 'EX', ARGV[4]) end
+return keep(KEYS[5], ARGV[6], { 'accepted', fresh[1] })

@@ -6,6 +6,7 @@
 --       the task's id, token, its place among the cancelled, seconds to keep the record of its runs, the record of
 --       this one, its milliseconds, then the words of each notification
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
+--@include json
 --@include once
 --@include owner
 --@include say

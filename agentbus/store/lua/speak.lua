@@ -3,6 +3,7 @@
 -- KEYS: channel, agents, topics, once slot
 -- ARGV: agent, message, topic ('' for none), bound, token, then further fields and values
 -- Returns: {entry id}
+--@include json
 --@include once
 --@include say
 local before = already(KEYS[4], ARGV[5])

@@ -4,6 +4,7 @@
 -- ARGV: token, its name, the stamp that it has ('' for none), its new stamp, its record ('' to remove it), when it is due
 --       in ms ('' for never, '=' as before)
 -- Returns: {'done'}, or {'changed'}
+--@include json
 --@include once
 --@include replace
 local before = already(KEYS[4], ARGV[1])

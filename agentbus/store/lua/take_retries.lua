@@ -8,6 +8,7 @@
 --          1 if they are without an attempt: they run as if for the first time, and their records are deleted; 2 for one
 --          suspect, which its holder may have begun before it died; else 0. The record of a cancelled one is ''. With a log of
 --          attempts also when each one was due
+--@include json
 --@include ids
 --@include record_outcome
 --@include cut_off

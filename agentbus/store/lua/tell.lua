@@ -11,6 +11,7 @@
 --          before, with the answer's id, {'nobody', names that were never seen}, {'full', name, unread},
 --          {'fast', name, how many}, or {'unleased', number of a pattern, the lines of another agent's lease of it, of
 --          one of the sender's that overlaps it and is not given, or ''}
+--@include json
 --@include once
 --@include ids
 --@include topic_and_agent

@@ -6,6 +6,7 @@
 --       those of the script publish, for one task, or for none: a tick that is left out
 -- Returns: {'tasks', its id}, {'tasks'} for one left out, {'changed'} if it is not due as decided any more, or
 --          {'full', …} as the script publish does; the tick is then due as before
+--@include json
 --@include once
 --@include ids
 --@include lowest_of_readers

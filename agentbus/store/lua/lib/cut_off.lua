@@ -15,8 +15,8 @@ local function add_cut_off(found, stream, attempts, id, holder, tail)
   end
   local entry, fields = redis.call('XRANGE', stream, id, id)[1], {}
   for i = 1, entry and #entry[2] or 0, 2 do fields[entry[2][i]] = entry[2][i + 1] end
-  local known, meta = pcall(cjson.decode, fields['meta'] or '')
-  meta = known and type(meta) == 'table' and meta or {}
+  local meta = decode(fields['meta'] or '')
+  meta = type(meta) == 'table' and meta or {}
   local first = fields['id'] or meta['id'] or fields['agentbus_moved_from']
   local at = found[holder]
   if not at then

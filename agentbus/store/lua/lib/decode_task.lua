@@ -1,9 +1,9 @@
 -- decode_task(text, known, fixed): returns the words of a task that is delayed or depends on others: its priority, which is a key of
 -- `known`, and more words about it, `fixed` in all, then its fields and values. If another program wrote `text` in another
 -- form, they are those of an entry that workers bury as malformed.
-local function decode_task(text, known, fixed)
-  local read, task = pcall(cjson.decode, text)
-  local sound = read and type(task) == 'table' and #task > fixed and #task < 4000 and (#task - fixed) % 2 == 0
+-- checked_task(task, text, known, fixed): the same of a task that is decoded.
+local function checked_task(task, text, known, fixed)
+  local sound = type(task) == 'table' and #task > fixed and #task < 4000 and (#task - fixed) % 2 == 0
   for i = 1, sound and #task or 0 do sound = sound and type(task[i]) == 'string' end
   sound = sound and known[task[1]] and (fixed == 2 or string.find(task[3], '^%d*$') and #task[3] < 16)
   if sound then return task end
@@ -11,4 +11,7 @@ local function decode_task(text, known, fixed)
   for i = 2, fixed do task[i] = '' end
   for _, word in ipairs({ 'payload', text, 'meta', '!' }) do task[#task + 1] = word end
   return task
+end
+local function decode_task(text, known, fixed)
+  return checked_task(decode(text), text, known, fixed)
 end

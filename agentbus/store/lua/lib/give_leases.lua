@@ -28,7 +28,7 @@ end
 local function give_leases(key, fences, bell, now, to, mine)
   for _, one in ipairs(mine) do
     redis.call('HDEL', key, one.field)
-    local ends = one.lease['until']
+    local ends = one.ends
     local before = redis.call('PTTL', fences)
     local token = fence(fences, string.format('%d', ends - now))
     if before > redis.call('PTTL', fences) then redis.call('PEXPIRE', fences, before) end

@@ -24,8 +24,8 @@ local later = {}
 function later.__index(one, name)
   local found
   if name == 'lease' then
-    local read, values = pcall(cjson.decode, one.json)
-    found = read and type(values) == 'table' and values or {}
+    local values = decode(one.json)
+    found = type(values) == 'table' and values or {}
   elseif name == 'token' then
     found = string.match(one.json, '"token"%s*:%s*(%d+)') or '0'
   elseif name == 'text' then

@@ -2,7 +2,7 @@
 local function already(slot, token)
   local kept = redis.call('GET', slot)
   if kept and string.sub(kept, 1, #token + 1) == token .. ' ' then
-    return cjson.decode(string.sub(kept, #token + 2))
+    return decode(string.sub(kept, #token + 2))
   end
 end
 -- A corrected clock may leap by an hour or two, and must not expire a slot: a request executed before the

@@ -1,6 +1,6 @@
--- task_state(key, result, delayed, stats, cancelled, retries, index, entry, id, number, group): returns the state of a task for a group,
--- as returned by the script `read_task_state`; `key` is its stream, `retries` the stream of retries, `index` where tasks in it are found.
-local function task_state(key, result, delayed, stats, cancelled, retries, index, entry, id, number, group)
+-- task_state(key, result, delayed, counter, cancelled, retries, index, entry, id, number, group): returns the state of a task for a group,
+-- as returned by the script `read_task_state`; `key` is its stream, `counter` that of ids, `retries` the stream of retries, `index` where tasks in it are found.
+local function task_state(key, result, delayed, counter, cancelled, retries, index, entry, id, number, group)
   local kept = redis.call('GET', result)
   if kept then return { 'kept', kept } end
   local by = redis.call('HGET', cancelled, id)
@@ -10,7 +10,7 @@ local function task_state(key, result, delayed, stats, cancelled, retries, index
   local state = stream(key)
   if entry == '' then
     if redis.call('ZSCORE', delayed, id) then return { 'waiting' } end
-    local made = redis.call('HGET', stats, 'scheduled') or '0'
+    local made = redis.call('GET', counter) or '0'
     if longer(number, made) then return { 'absent' } end
   elseif newer(entry, state['last-generated-id']) then
     return { 'absent' }
