@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import html
 import os
+import pathlib
 import secrets
 import socket
+import tempfile
+import threading
 import webbrowser
+from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from agentbus.client.aio import AsyncBus
 from agentbus.commands import _signals, _together, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._output import Out
 from agentbus.core.errors import ConfigError, Refused, UsageError
 
 _LOOPBACK = "127.0.0.1"
@@ -42,10 +49,11 @@ VERB = Verb(
     Param("--reports DIR", "Show the pages that report --html wrote into DIR.", values="file"),
     Param("--open", "Open the address in a browser."),
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
-    text="Prints the address to open. It holds a code that works once, in one browser, which then keeps a"
-    " session; start it again for another browser. With --token-file any number of browsers can enter its"
-    " token instead. Elsewhere than on the loopback address, and with --public-url, a token is always"
-    " needed: without --token-file one is made and printed. The pages only read, unless --write is given;"
+    text="Prints the address to open. It holds a code that works once, within 10 minutes, in one browser,"
+    " which then keeps a session; start it again for another browser. With --token-file the address holds"
+    " no code, and any number of browsers can enter the token of the file. Elsewhere than on the loopback"
+    " address, and with --public-url, a token is always needed: without --token-file one is made and"
+    " printed. The pages only read, unless --write is given;"
     " then the channel and the log say who did what. Ctrl-C and SIGTERM end it, with 0. JSON: url, project,"
     " token.",
     examples=(
@@ -78,22 +86,22 @@ def run(call: Call) -> None:
     listening = _listen(args.host, args.port)
     try:
         port = listening.getsockname()[1]
-        token = _token(args.token_file)
+        token = _token(args.token_file, call.out)
         generated = token is None and (public is not None or not _is_loopback(listening))
         if generated:
             token = secrets.token_urlsafe(24)
-        code = secrets.token_urlsafe(24)
+        code = secrets.token_urlsafe(24) if args.token_file is None or args.open else None
         shown = _shown(args.host, listening)
         base = args.public_url.rstrip("/") if public is not None else f"http://{shown}:{port}"
-        url = f"{base}/?code={code}"
+        # A journal keeps what is printed; the file's token is there for browsers.
+        url = f"{base}/?code={code}" if args.token_file is None else f"{base}/"
         record = {"url": url, "project": call.settings.project}
         call.out.record(record | ({"token": token} if generated else {}), url)
         if generated and not call.out.json:
             call.out.warn(f"token, for more browsers: {token}")
         _views.warn_if_empty(call.out, call.bus)
-        if args.open:
-            webbrowser.open(url)
-        asyncio.run(_serve(call, listening, token, code, public))
+        with _browser(f"{base}/?code={code}") if args.open else contextlib.nullcontext():
+            asyncio.run(_serve(call, listening, token, code, public, base))
     finally:
         listening.close()
 
@@ -102,8 +110,9 @@ async def _serve(
     call: Call,
     listening: socket.socket,
     token: str | None,
-    code: str,
+    code: str | None,
     public: tuple[str, str, str] | None,
+    address: str,
 ) -> None:
     """Serve until a signal, or until the timeout."""
     from agentbus.dashboard.web import application  # needs the extra `web`
@@ -130,8 +139,27 @@ async def _serve(
                 hosts=hosts,
                 origins=(origin,) if origin else (),
                 reports=args.reports,
+                address=address,
             )
             await serve(app, listening, ended=ended, prefix=prefix, say=call.out.warn)
+
+
+@contextlib.contextmanager
+def _browser(url: str) -> Iterator[None]:
+    """Open an address in a browser while the pages are served, by a file that only this user can read.
+
+    Everybody can read the arguments of the browser's process. And a browser in this terminal runs until its
+    user quits it.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".html") as file:
+        target = html.escape(url)
+        file.write(
+            f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Open</a>'
+        )
+        file.flush()
+        place = pathlib.Path(file.name).as_uri()
+        threading.Thread(target=webbrowser.open, args=(place,), daemon=True).start()
+        yield
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -169,12 +197,14 @@ def _is_loopback(listening: socket.socket) -> bool:
     return ip_address(listening.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def _token(path: str | None) -> str | None:
+def _token(path: str | None, out: Out) -> str | None:
     """Return the token that a file holds. Raises `ConfigError`."""
     if path is None:
         return None
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                out.warn(f"others may read the token file {path!a}: chmod 600 prevents it")
             token = file.read(4_096).strip()
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import pathlib
 import re
 import signal
 import socket
@@ -16,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from tests.servers import Shell, free_port
+from tests.tiers import nightly
 
 LOG = ".local/state/agentbus/agentbus.log"
 
@@ -154,6 +156,57 @@ def test_the_reports_of_a_directory_are_shown(shell, tmp_path):
     assert without == 403
 
 
+# Enters the address that the file redirects to, as a browser in the terminal that runs until it is quit.
+BROWSER = """
+import json, os, pathlib, re, sys, urllib.request
+file = pathlib.Path(sys.argv[1].removeprefix("file://"))
+address = re.search('url=([^"]+)"', file.read_text())[1]
+with urllib.request.urlopen(address) as answer:
+    found = [sys.argv[1:], oct(file.stat().st_mode)[-3:], address, answer.status]
+print(json.dumps(found), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("words", [(), nightly(("--token-file", "token"))])
+def test_a_browser_is_started_without_the_code_in_its_arguments(shell, tmp_path, words):
+    shell.ok("speak", "hi")
+    browser = tmp_path / "browser.py"
+    browser.write_text(BROWSER)
+    (shell.home / "token").write_text("a-token-of-the-user-1234")
+    (shell.home / "token").chmod(0o600)
+    environment = {"BROWSER": f"{sys.executable} {browser} %s"}
+    with shell.start(
+        *("web", "--port", "0", "--open", *words), env=environment, stdin=subprocess.PIPE
+    ) as process:
+        url = process.stdout.readline().strip()
+        arguments, mode, address, status = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        # The browser ends with stdin.
+        assert process.communicate(timeout=60)[1] == ""
+        assert process.returncode == 0
+
+    assert (mode, status) == ("600", 200)
+    assert urlsplit(address).netloc == urlsplit(url).netloc
+    assert re.fullmatch(r"code=.{32}", urlsplit(address).query)
+    assert "code=" not in str(arguments)
+    assert not pathlib.Path(urlsplit(arguments[0]).path).exists()
+
+
+def test_with_a_token_file_no_code_is_printed(shell, tmp_path):
+    shell.ok("speak", "hi")
+    path = tmp_path / "token"
+    path.write_text("a-token-of-the-user-1234")
+    path.chmod(0o600)
+    with started(shell, "--token-file", str(path)) as (process, printed):
+        status, _, text = ask(printed["url"])
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+
+    assert printed["url"].endswith("/")
+    assert (status, 'name="token"' in text, said) == (401, True, "")
+
+
 def test_a_directory_of_reports_that_is_missing_is_a_sentence(shell, tmp_path):
     done = shell.run("web", "--reports", str(tmp_path / "none"))
 
@@ -178,7 +231,7 @@ def test_elsewhere_than_on_loopback_it_makes_a_token(shell):
 def test_behind_a_proxy_it_answers_to_the_address_that_the_proxy_shows(shell, project, path):
     shell.ok("speak", "hi")
     public = "https://bus.example.com/agentbus"
-    proxied = {"Host": "bus.example.com", "X-Forwarded-Proto": "https"}
+    proxied = {"Host": "bus.example.com"}
     port = free_port()
     with started(shell, "--public-url", public, "--write", port=port) as (_, printed):
         local = f"http://127.0.0.1:{port}"
@@ -233,6 +286,20 @@ def test_a_token_file_must_hold_a_token(shell, tmp_path, text):
 
     assert done.returncode == 2
     assert "token" in done.stderr
+
+
+def test_a_token_file_that_others_may_read_is_warned_of(shell, tmp_path):
+    shell.ok("speak", "hi")
+    path = tmp_path / "token"
+    path.write_text("a-token-of-the-user-1234")
+    path.chmod(0o640)
+    with started(shell, "--token-file", str(path)) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+
+    assert said == (
+        f"agentbus: others may read the token file {str(path)!r}: chmod 600 prevents it\n"
+    )
 
 
 def test_importing_the_dashboard_loads_no_server():

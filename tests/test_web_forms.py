@@ -42,13 +42,10 @@ async def test_a_form_without_a_session_is_refused(bus, guarded):
 
 
 async def test_without_write_a_form_is_refused(bus, abus):
-    writing = application(abus, write=True, token=TOKEN)
-    browser = Browser(writing)
+    browser = Browser(application(abus, token=TOKEN))
     await browser.post("/session", {"token": TOKEN})
     token = (await browser.get("/")).page.all("input", name="csrf")[0]["value"]
 
-    # The session and its tokens are good there, too.
-    browser.app = application(abus, token=TOKEN)
     answer = await browser.post("/act/project.halt", {"csrf": token, "back": "/"})
 
     assert (answer.status, "read-only" in answer.text) == (403, True)

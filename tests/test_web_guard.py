@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
+import agentbus.aio
 from agentbus.dashboard import app
 from agentbus.dashboard.web import application
 from agentbus.dashboard.web.sessions import WebSessions
@@ -125,10 +129,74 @@ async def test_sessions_of_a_token_outlast_the_program(abus, entered, project):
     browser = Browser(entered)
     await browser.post("/session", {"token": TOKEN})
 
-    browser.app = application(abus, token=TOKEN)
+    browser.app = application(abus, write=True, person="eve", token=TOKEN)
     assert project in (await browser.get("/")).text
-    browser.app = application(abus, token=TOKEN + "2")
+    browser.app = application(abus, write=True, person="eve", token=TOKEN + "2")
     assert (await browser.get("/")).status == 401
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"write": True}, {"write": True, "person": "eve", "address": "http://b:7071"}]
+)
+async def test_another_dashboard_of_the_same_token_accepts_no_session(bus, abus, entered, options):
+    other = Browser(application(abus, token=TOKEN, **options))
+    await other.post("/session", {"token": TOKEN})
+    form = (await other.get("/")).page.all("input", name="csrf")[0]["value"]
+    browser = Browser(entered)
+
+    browser.cookies = dict(other.cookies)
+    assert (await browser.get("/")).status == 401
+    await browser.post("/session", {"token": TOKEN})
+    answer = await browser.post("/act/project.halt", {"csrf": form, "back": "/"})
+
+    assert (answer.status, bus.paused()) == (403, [])
+
+
+async def test_another_project_of_the_same_token_accepts_no_session(entered, url, project):
+    browser = Browser(entered)
+    await browser.post("/session", {"token": TOKEN})
+
+    async with agentbus.aio.connect(url, project=f"{project}-2", agent="ada") as abus:
+        browser.app = application(abus, write=True, person="eve", token=TOKEN)
+        assert (await browser.get("/")).status == 401
+
+
+async def test_who_leaves_has_no_session_any_more(entered):
+    browser = Browser(entered)
+    await browser.post("/session", {"token": TOKEN})
+    copied = dict(browser.cookies)
+    page = (await browser.get("/")).page
+
+    answer = await browser.press(page, "/leave")
+
+    assert (answer.status, browser.cookies) == (200, {})
+    browser.cookies = copied
+    assert (await browser.get("/")).status == 401
+
+
+async def test_to_leave_ends_the_streams_of_the_session(entered, monkeypatch):
+    monkeypatch.setattr("agentbus.dashboard.web.app._LOOK", 0.01)
+    browser, other = Browser(entered), Browser(entered)
+    for each in (browser, other):
+        await each.post("/session", {"token": TOKEN})
+    page = (await browser.get("/")).page
+
+    async with browser.stream("/live?page=/") as stream, other.stream("/live?page=/") as kept:
+        await stream.event("regions")
+        await kept.event("regions")
+        await browser.press(page, "/leave")
+        while entered.state.site.feed.viewers == 2:
+            await asyncio.sleep(0)
+        assert entered.state.site.feed.viewers == 1
+
+
+async def test_another_site_ends_no_session(entered):
+    browser = Browser(entered)
+    await browser.post("/session", {"token": TOKEN})
+
+    for form, headers in (({}, {}), ({"csrf": "x"}, {}), ({}, {"origin": "http://evil.example"})):
+        assert (await browser.post("/leave", form, **headers)).status == 403
+    assert (await browser.get("/")).status == 200
 
 
 @pytest.mark.parametrize(
@@ -141,14 +209,101 @@ async def test_a_forged_cookie_is_no_session(guarded, cookie):
     assert (await browser.get("/")).status == 403
 
 
-async def test_a_session_ends_after_a_week(monkeypatch):
-    sessions = WebSessions(None, CODE)
-    cookie = sessions.start()
-    assert sessions.is_valid(cookie)
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of the sessions that a test moves."""
+    now = [0.0]
+    for name, real in (("time", time.time), ("monotonic", time.monotonic)):
+        monkeypatch.setattr(
+            f"agentbus.dashboard.web.sessions.{name}", lambda real=real: real() + now[0]
+        )
+    return now
 
-    now = __import__("time").time()
-    monkeypatch.setattr("agentbus.dashboard.web.sessions.time.time", lambda: now + 7 * 86_400 + 1)
-    assert not sessions.is_valid(cookie)
+
+async def test_a_session_that_is_used_ends_after_a_week(entered, clock):
+    browser = Browser(entered)
+    await browser.post("/session", {"token": TOKEN})
+    for _ in range(14):
+        assert (await browser.get("/queues")).status == 200
+        clock[0] += 12 * 3_600 - 1
+
+    assert (await browser.get("/queues")).status == 200
+    clock[0] += 15
+    assert (await browser.get("/queues")).status == 401
+
+
+async def test_a_session_that_is_not_used_ends_after_half_a_day(entered, clock):
+    browser = Browser(entered)
+    await browser.post("/session", {"token": TOKEN})
+    clock[0] += 12 * 3_600 + 1
+
+    assert (await browser.get("/queues")).status == 401
+
+
+async def test_a_form_is_of_its_session_when_the_cookie_was_renewed(bus, guarded, clock):
+    browser = await opened(guarded)
+    form = (await browser.get("/")).page.all("input", name="csrf")[0]["value"]
+    before = dict(browser.cookies)
+    clock[0] += 2 * 3_600
+
+    await browser.get("/queues")
+    answer = await browser.post("/act/project.halt", {"csrf": form, "back": "/"})
+
+    assert browser.cookies["agentbus_7070"] != before["agentbus_7070"]
+    assert (answer.status, len(bus.paused())) == (303, 1)
+
+
+async def test_an_open_page_is_told_to_renew_its_cookie(guarded, monkeypatch):
+    monkeypatch.setattr("agentbus.dashboard.web.app._LOOK", 0.01)
+    monkeypatch.setattr("agentbus.dashboard.web.app.RENEWED", 0)
+    browser = await opened(guarded)
+
+    async with browser.stream("/live?page=/") as stream:
+        await stream.event("renew")
+
+
+async def test_a_code_lives_for_ten_minutes(guarded, clock):
+    clock[0] += 601
+
+    assert (await Browser(guarded).get(f"/?code={CODE}")).status == 403
+
+
+# -- wrong tokens --
+
+
+async def test_wrong_tokens_of_an_address_are_slowed_and_logged(entered, clock, monkeypatch):
+    logged = []
+    monkeypatch.setattr("agentbus.dashboard.person.write", lambda *record: logged.append(record))
+    browser = Browser(entered)
+    tries = [(await browser.post("/session", {"token": "wrong"})).status for _ in range(7)]
+    late = await browser.post("/session", {"token": TOKEN})
+    clock[0] += 61
+    right = await browser.post("/session", {"token": TOKEN})
+
+    assert tries == [403] * 5 + [429] * 2
+    assert (late.status, right.status) == (429, 200)
+    assert [(level, one["outcome"]) for level, _, one in logged] == [
+        ("warning", "wrong token from 127.0.0.1")
+    ] * 5
+
+
+def test_wrong_tokens_of_one_address_stop_no_other_one(clock):
+    sessions = WebSessions(TOKEN, None)
+    for number in range(7):
+        assert sessions.examines("2001:db8::1") == (number < 5)
+        sessions.is_token("wrong", f"2001:db8::{number}")
+
+    assert sessions.examines("2001:db8:0:1::1")
+    assert sessions.examines("192.0.2.1")
+
+
+def test_wrong_tokens_of_many_addresses_are_bounded(clock):
+    sessions = WebSessions(TOKEN, None)
+    for number in range(100):
+        assert sessions.examines(f"192.0.2.{number}")
+        sessions.is_token("wrong", f"192.0.2.{number}")
+
+    assert not sessions.examines("198.51.100.1")
 
 
 async def test_a_shared_link_that_another_site_shows_is_opened_from_ours(guarded):
@@ -272,3 +427,32 @@ async def test_a_form_behind_a_proxy_comes_from_its_origin(bus, abus):
 
     assert answer.status == 303
     assert [one.kind for one in bus.paused()] == ["project"]
+
+
+@pytest.mark.parametrize("host", ["bus.example.com", "bus.example.com:8443"])
+async def test_behind_a_proxy_with_tls_all_is_secure_whatever_the_proxy_says(bus, abus, host):
+    made = application(
+        abus,
+        write=True,
+        code=CODE,
+        hosts=["127.0.0.1", "bus.example.com"],
+        origins=["https://bus.example.com:8443"],
+    )
+    browser = Browser(made, host=host)
+    entering = await browser.get(f"/?code={CODE}")
+
+    plain = await halting(browser, origin=f"http://{host}")
+    assert (plain.status, bus.paused()) == (403, [])
+    done = await halting(browser, origin="https://bus.example.com:8443")
+
+    assert entering.header("set-cookie").endswith("; Secure")
+    assert (done.status, done.header("set-cookie").endswith("; Secure")) == (303, True)
+
+
+async def test_a_form_of_plain_http_is_refused_where_the_page_is_secure(bus, abus):
+    made = application(abus, write=True, code=CODE)
+    browser = await opened(made, scheme="https")
+
+    answer = await halting(browser, origin=f"http://{HOST}")
+
+    assert (answer.status, bus.paused()) == (403, [])

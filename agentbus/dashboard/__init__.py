@@ -99,10 +99,11 @@ def app(
 
     It only reads, unless `write` lets its forms act, as `human:<person>` (by default the user of the
     system). Requests must name one of `hosts`, or the address that they have reached; forms must come from
-    there too, or from one of `origins` (`https://bus.example.com`). With a `token` each browser must enter
-    it once; without one the application around it decides who may see the pages. `reports` is a directory:
-    the pages that `agentbus report --html` has written into it are listed and shown. Raises `ConfigError`
-    without the extra `web`, and for a token of less than 16 characters.
+    there too, or from one of `origins` (`https://bus.example.com`), whose host counts as reached by TLS.
+    With a `token` each browser must enter it once; without one the application around it decides who may
+    see the pages. `reports` is a directory: the pages that `agentbus report --html` has written into it are
+    listed and shown. Raises `ConfigError` without the extra `web`, and for a token of less than 16
+    characters.
     """
     try:
         from agentbus.dashboard.web import application  # needs the extra `web`

@@ -28,10 +28,10 @@ def acting(settings: Settings, name: str | None) -> Settings:
     return found
 
 
-def log(settings: Settings, view: str, action: str, outcome: str) -> None:
+def log(settings: Settings, view: str, action: str, outcome: str, level: str = "info") -> None:
     """Write to the operations log what the person did in a view."""
     fields = {"verb": view, "agent": settings.agent, "project": settings.project}
-    write("info", settings.log_level, {**fields, "action": action, "outcome": outcome})
+    write(level, settings.log_level, {**fields, "action": action, "outcome": outcome})
 
 
 def _user() -> str:

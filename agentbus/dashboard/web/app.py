@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from contextlib import asynccontextmanager
 from hashlib import blake2s
 from pathlib import Path
@@ -19,11 +20,11 @@ from starlette.routing import Route
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, UsageError
 from agentbus.dashboard import person as persons, report_files
 from agentbus.dashboard.web import actions
-from agentbus.dashboard.web.guard import FORM, HEADERS, LOOPBACK, SESSION, WebGuard
+from agentbus.dashboard.web.guard import FORM, HEADERS, LEAVE, LOOPBACK, SESSION, WebGuard
 from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed
 from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
 from agentbus.dashboard.web.pages import PAGES, TEXTS, archive
-from agentbus.dashboard.web.sessions import WebSessions
+from agentbus.dashboard.web.sessions import RENEWED, WebSessions
 from agentbus.dashboard.web.templates import page_templates
 from agentbus.dashboard.web.viewers import Viewer
 
@@ -40,8 +41,8 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _REPORT = "/report"
 _ID = re.compile(r"\d{1,19}-\d{1,19}")
 _DONE, _FAILED = "agentbus_done", "agentbus_failed"
-# Seconds that a browser may take for each part of a stream.
-_TAKES = 20.0
+# Seconds that a browser may take for each part of a stream, and between two looks at its session.
+_TAKES, _LOOK = 20.0, 2.0
 
 
 class WebSite:
@@ -61,11 +62,15 @@ class WebSite:
         context.paths = {page.name: page.path for page in PAGES}
         context.paths |= {one.name: one.path for one in TEXTS}
         context.paths |= {name: f"/act/{name}" for name in actions.ACTIONS}
-        context.paths["report"] = _REPORT
+        context.paths |= {"report": _REPORT, "leave": LEAVE}
         context.assets = {
             name: blake2s(data, digest_size=6).hexdigest() for name, data in self.files.items()
         }
         self.feed = LiveFeed(context, self.templates)
+
+    def refused(self, address: str) -> None:
+        """Log a wrong token."""
+        persons.log(self.settings, "web", "session", f"wrong token from {address}", level="warning")
 
     def message(self, base: str, title: str, text: str, refresh: str = "", form: str = "") -> str:
         """Return a page that says something, outside of a session."""
@@ -83,10 +88,17 @@ def application(
     hosts: Collection[str] = LOOPBACK,
     origins: Collection[str] = (),
     reports: str | None = None,
+    address: str = "",
 ) -> Starlette:
-    """Return the ASGI application of the pages; `agentbus.dashboard.app` describes the arguments."""
+    """Return the ASGI application of the pages; `agentbus.dashboard.app` describes the arguments.
+
+    `address` is where they are shown: with one token, dashboards of several addresses have sessions apart.
+    """
     site = WebSite(bus, write=write, person=person, reports=reports)
-    sessions = WebSessions(token, code)
+    settings = site.settings
+    apart = (address, settings.url, settings.project, write and settings.agent)
+    sessions = WebSessions(token, code, repr(apart))
+    site.context.leaves = sessions.needed
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -101,6 +113,7 @@ def application(
         origins=origins,
         write=write,
         page=site.message,
+        log=site.refused,
     )
     found = Starlette(
         routes=[
@@ -200,7 +213,8 @@ class _Served:
 
         view = self._view(request, page, dict(QueryParams(query)), site.feed.newest)
         since = request.headers.get("last-event-id", request.query_params.get("since", ""))
-        return _EventStream(site.feed, Viewer(view, since if _ID.fullmatch(since) else ""))
+        viewer = Viewer(view, since if _ID.fullmatch(since) else "")
+        return _EventStream(site.feed, viewer, self._sessions, request.scope[SESSION])
 
     async def static(self, request: Request) -> Response:
         """Answer with the script or the style sheet."""
@@ -263,13 +277,15 @@ class _Served:
 
 
 class _EventStream(Response):
-    """A stream of server-sent events, which ends when its browser leaves or takes nothing."""
+    """A stream of server-sent events, which ends with its session, or with a browser that takes nothing."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, feed: LiveFeed, viewer: Viewer) -> None:
+    def __init__(self, feed: LiveFeed, viewer: Viewer, sessions: WebSessions, session: str) -> None:
         self._feed = feed
         self._viewer = viewer
+        self._sessions = sessions
+        self._session = session
         super().__init__(None, headers={"cache-control": "no-store", "x-accel-buffering": "no"})
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
@@ -279,7 +295,7 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until one of both ends."""
-        ways = (self._send(send), self._left(receive), self._viewer.dropped.wait())
+        ways = (self._send(send), self._left(receive), self._ended(), self._viewer.dropped.wait())
         tasks = [asyncio.ensure_future(way) for way in ways]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -302,6 +318,15 @@ class _EventStream(Response):
             return
         finally:
             await stream.aclose()
+
+    async def _ended(self) -> None:
+        """Wait until the session ends, and tell the browser when to renew its cookie meanwhile."""
+        renewed = time.monotonic()
+        while self._sessions.lasts(self._session):
+            await asyncio.sleep(_LOOK)
+            if time.monotonic() > renewed + RENEWED:
+                renewed = time.monotonic()
+                self._viewer.send("renew", None)
 
     @staticmethod
     async def _left(receive: Receive) -> None:

@@ -41,7 +41,7 @@ HEADERS = {
 }
 # The bytes of a form, its fields, and the seconds within which it must have come.
 _MOST_BYTES, _LOGIN_BYTES, _MOST_FIELDS, _SECONDS = 1_000_000, 4_000, 200, 10.0
-_LOGIN = "/session"
+_LOGIN, LEAVE = "/session", "/leave"
 _STATIC = "/static/"
 
 
@@ -49,8 +49,9 @@ class WebGuard:
     """The middleware around the pages.
 
     `hosts` are the names in a Host header that are accepted, beside the address that the client has
-    reached; `origins` those of POST requests, beside the Host. `page` renders a message with a status,
-    a title, a text, and the values of the page's form or refresh.
+    reached; `origins` those of POST requests, beside the Host. A host that only an https origin names is
+    behind a proxy with TLS, whatever the proxy says. `page` renders a message with a status, a title, a
+    text, and the values of the page's form or refresh; `log` is called for a wrong token.
     """
 
     def __init__(
@@ -62,13 +63,18 @@ class WebGuard:
         origins: Collection[str],
         write: bool,
         page: Callable[[str, str, str, str, str], str],
+        log: Callable[[str], None],
     ) -> None:
         self._app = app
         self._sessions = sessions
         self._hosts = {host.lower().strip("[]") for host in hosts}
         self._origins = {origin.lower().rstrip("/") for origin in origins}
+        parts = [origin.partition("://") for origin in self._origins]
+        plain = {_host_name(host) for scheme, _, host in parts if scheme == "http"}
+        self._secure = {_host_name(host) for scheme, _, host in parts if scheme == "https"} - plain
         self._write = write
         self._page = page
+        self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -101,6 +107,8 @@ class WebGuard:
             return self._refuse(
                 base, "This is not an address of this dashboard; --public-url names another one."
             )
+        if _host_name(host[0]) in self._secure:
+            scope["scheme"] = "https"
         if scope["method"] == "POST":
             return await self._post(scope, receive, send, headers, base, path)
         if scope["method"] not in ("GET", "HEAD"):
@@ -116,7 +124,7 @@ class WebGuard:
             return self._entered(scope, name, "" if known else self._sessions.start())
         if not known and self._sessions.needed:
             return self._unknown(scope, headers, base)
-        fresh = "" if known else self._sessions.start()
+        fresh = self._sessions.renewed(cookie) if known else self._sessions.start()
         scope[SESSION] = cookie if known else fresh
         await self._app(scope, receive, _with_cookie(send, scope, name, fresh) if fresh else send)
         return None
@@ -125,7 +133,7 @@ class WebGuard:
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, base: str, path: str
     ) -> Response | None:
         origin = headers.getlist("origin")
-        if len(origin) != 1 or not self._is_own_origin(origin[0], headers["host"]):
+        if len(origin) != 1 or not self._is_own_origin(origin[0], scope, headers["host"]):
             return self._refuse(base, "This form comes from another site.")
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return self._refuse(base, "This form comes from another site.")
@@ -134,7 +142,7 @@ class WebGuard:
         # Before the form is read: a stranger could keep it coming.
         if not (entering or self._sessions.is_valid(cookie)):
             return self._refuse(base, "This browser has no session here.")
-        if not (entering or self._write):
+        if not (entering or self._write or path == LEAVE):
             return self._refuse(
                 base, "This dashboard is read-only: it was started without --write."
             )
@@ -143,11 +151,11 @@ class WebGuard:
         except ValueError as error:
             return self._refuse(base, f"This form cannot be read: {error}.", 400)
         if entering:
-            if not self._sessions.is_token(form.get("token", "")):
-                return self._refuse(base, "This is not the token.")
-            return self._entered(scope, name, self._sessions.start())
+            return self._enter(scope, base, name, form.get("token", ""))
         if not self._sessions.is_csrf(cookie, form.get("csrf", "")):
             return self._refuse(base, "This form is not of this session: reload the page.")
+        if path == LEAVE:
+            return self._leave(scope, base, name, cookie)
         scope[SESSION], scope[FORM] = cookie, form
         await self._app(scope, receive, send)
         return None
@@ -162,9 +170,31 @@ class WebGuard:
         except ValueError:
             return False
 
-    def _is_own_origin(self, origin: str, host: str) -> bool:
+    def _is_own_origin(self, origin: str, scope: Scope, host: str) -> bool:
         host, origin = host.lower(), origin.lower()
-        return origin in self._origins or origin in (f"http://{host}", f"https://{host}")
+        # A proxy with TLS may not say that it has it.
+        plain = scope["scheme"] != "https" and origin == f"http://{host}"
+        return origin in self._origins or origin == f"https://{host}" or plain
+
+    def _enter(self, scope: Scope, base: str, name: str, token: str) -> Response:
+        """Begin a session if the token is right."""
+        address = (scope.get("client") or ("",))[0]
+        if not self._sessions.examines(address):
+            text = "Too many wrong tokens have come: try again in a minute."
+            return self._refuse(base, text, 429)
+        if not self._sessions.is_token(token, address):
+            self._log(address)
+            return self._refuse(base, "This is not the token.")
+        return self._entered(scope, name, self._sessions.start())
+
+    def _leave(self, scope: Scope, base: str, name: str, cookie: str) -> Response:
+        """End a session."""
+        self._sessions.end(cookie)
+        answer = HTMLResponse(
+            self._page(base, "Left", "The session of this browser has ended.", "", "")
+        )
+        _set_cookie(answer.headers, scope, name, "", "; Max-Age=0")
+        return answer
 
     def _entered(self, scope: Scope, name: str, cookie: str) -> Response:
         """Begin a session, and go to the page without the code, from a page of ours.
@@ -192,8 +222,9 @@ class WebGuard:
             return HTMLResponse(self._page(base, "Token", text, "", f"{base}{_LOGIN}"), 401)
         return self._refuse(
             base,
-            "Open the address that agentbus web has printed; it works once, in one browser. Start it again"
-            " for another one, or with --token-file, which any number of browsers can enter.",
+            "Open the address that agentbus web has printed; it works once, within 10 minutes, in one"
+            " browser. Start it again for another one, or with --token-file, whose token any number of"
+            " browsers can enter.",
         )
 
     def _refuse(self, base: str, text: str, status: int = 403) -> Response:
@@ -233,10 +264,12 @@ def _cookie(headers: Headers, name: str) -> str:
     return next((value for value in found if value), "")
 
 
-def _set_cookie(headers: MutableHeaders, scope: Scope, name: str, value: str) -> None:
-    safe = "; Secure" if scope.get("scheme") == "https" else ""
+def _set_cookie(
+    headers: MutableHeaders, scope: Scope, name: str, value: str, age: str = ""
+) -> None:
+    rest = "HttpOnly; SameSite=Strict" + ("; Secure" if scope.get("scheme") == "https" else "")
     path = scope.get("root_path", "") + "/"
-    headers.append("set-cookie", f"{name}={value}; Path={path}; HttpOnly; SameSite=Strict{safe}")
+    headers.append("set-cookie", f"{name}={value}; Path={path}{age}; {rest}")
 
 
 def _with_cookie(send: Send, scope: Scope, name: str, value: str) -> Send:
@@ -272,4 +305,4 @@ async def _form(headers: Headers, receive: Receive, most: int) -> Mapping[str, s
     return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
 
 
-__all__ = ["FORM", "HEADERS", "LOOPBACK", "SESSION", "WebGuard"]
+__all__ = ["FORM", "HEADERS", "LEAVE", "LOOPBACK", "SESSION", "WebGuard"]

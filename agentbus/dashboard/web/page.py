@@ -65,6 +65,8 @@ class WebContext:
         self.bus = bus
         self.reports = reports
         self.write = write
+        # Browsers have a session to leave.
+        self.leaves = False
         self.person = person
         self.dashboard: Dashboard[Awaiting] = Dashboard(bus)
         self.reader: Pages[Awaiting] = Pages(bus, self.dashboard)

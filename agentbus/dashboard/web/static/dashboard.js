@@ -178,6 +178,7 @@
       announce(`No data since ${from.slice(11, 19)} UTC: ${why}`);
     });
     source.addEventListener("sighted", () => announce(""));
+    source.addEventListener("renew", () => fetch(location.href, { method: "HEAD", cache: "no-store" }).catch(() => {}));
   }
 
   function close() {
