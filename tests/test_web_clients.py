@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,11 @@ from agentbus.dashboard.web import live, serve, viewers
 
 PATIENCE = 20.0
 GET = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+# A login whose form does not come.
+LOGIN = (
+    b"POST /session HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\n"
+    b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 40\r\n\r\n"
+)
 
 
 class Pages:
@@ -24,9 +30,13 @@ class Pages:
         self.feed = feed
         self.opened: list[asyncio.StreamWriter] = []
 
-    async def connect(self, said: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection and say something."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def connect(
+        self, said: bytes = b"", address: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection from an address of this machine and say something."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, local_addr=(address, 0)
+        )
         self.opened.append(writer)
         writer.write(said)
         await writer.drain()
@@ -83,6 +93,55 @@ async def test_idle_clients_beyond_the_bound_give_way_to_new_ones(pages, monkeyp
 
     assert await closed(first)
     assert len(idle) == 60
+
+
+async def test_logins_whose_form_does_not_come_give_way_to_new_clients(pages, monkeypatch):
+    monkeypatch.setattr(serve, "_MOST", 20)
+    first, _ = await pages.connect(LOGIN)
+    for _ in range(60):
+        await pages.connect(LOGIN)
+
+    for _ in range(10):
+        assert await pages.get() == OK
+
+    assert await closed(first)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one loopback address elsewhere")
+async def test_a_client_that_opens_many_connections_displaces_its_own(pages, monkeypatch):
+    monkeypatch.setattr(serve, "_MOST", 20)
+    reader, writer = await pages.connect(address="127.0.0.3")
+    for _ in range(60):
+        await pages.connect(LOGIN, address="127.0.0.2")
+
+    writer.write(GET % b"/")
+    async with asyncio.timeout(PATIENCE):
+        assert await reader.readline() == OK
+
+
+async def test_where_no_client_gives_way_a_new_one_is_closed(pages, monkeypatch):
+    monkeypatch.setattr(serve, "_MOST", 3)
+    for _ in range(3):
+        reader, _ = await pages.connect(GET % b"/live?page=/")
+        await reader.readuntil(b"event: regions\n")
+
+    for _ in range(3):
+        reader, _ = await pages.connect()
+        assert await closed(reader)
+
+
+async def test_a_flood_of_connections_costs_each_of_them_the_same(pages, monkeypatch):
+    monkeypatch.setattr(serve, "_MOST", 20)
+    looks = []
+    waits = serve._WebConnection.waits.fget
+    monkeypatch.setattr(
+        serve._WebConnection, "waits", property(lambda one: looks.append(one) or waits(one))
+    )
+    for _ in range(300):
+        await pages.connect(LOGIN)
+
+    assert await pages.get() == OK
+    assert len(looks) < 600
 
 
 async def test_an_answer_in_progress_does_not_give_way(pages, monkeypatch):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from agentbus.dashboard.web.sessions import network
 
 if TYPE_CHECKING:
     import socket
@@ -16,8 +19,10 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Connections; above it, the one that has been idle the longest is closed for a new one.
+# Connections; above it, one that waits for its client is closed for a new one.
 _MOST = 512
+# Connections that are accepted at a time: until they are served or closed, each is an open file more.
+_ACCEPTED = 64
 # Seconds within which a request's head must have come, a client must take something of its answer, and
 # what is left of an answer must have gone once the connection is closed.
 _HEAD, _STUCK, _CLOSING = 10.0, 30.0, 5.0
@@ -26,29 +31,82 @@ _KEPT_ALIVE = 5
 _LAST = 2
 
 
+class _Places:
+    """The connections of each network, those first that have been idle the longest."""
+
+    def __init__(self) -> None:
+        self._networks: dict[str, dict[_WebConnection, None]] = {}
+
+    def add(self, connection: _WebConnection) -> None:
+        """Add a connection, or make it the last one of its network."""
+        known = self._networks.setdefault(connection.network, {})
+        known.pop(connection, None)
+        known[connection] = None
+
+    def remove(self, connection: _WebConnection) -> None:
+        """Remove a connection."""
+        known = self._networks.get(connection.network, {})
+        known.pop(connection, None)
+        if not known:
+            self._networks.pop(connection.network, None)
+
+    def make_room(self) -> bool:
+        """Tell whether there is room, after a connection has been closed if need be.
+
+        It is one of the network that has the most, so that a client that opens many displaces itself.
+        """
+        if sum(map(len, self._networks.values())) < _MOST:
+            return True
+        for connections in sorted(self._networks.values(), key=len, reverse=True):
+            for connection in connections:
+                if connection.waits:
+                    self.remove(connection)
+                    connection.transport.abort()
+                    return True
+        return False
+
+
 class _WebConnection(H11Protocol):
     """A connection that knows since when it waits for a request, or for its client to take the answer."""
 
     since = 0.0
     stuck: float | None = None
+    network = ""
+
+    def __init__(self, places: _Places, **options: Any) -> None:
+        super().__init__(**options)
+        self._places = places
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for the connection."""
+        """Take a place, or close the connection if there is none."""
+        if not self._places.make_room():
+            transport.abort()
+            return
         super().connection_made(transport)
         self.since = self.loop.time()
-        if len(self.connections) > _MOST:
-            idle = (one for one in self.connections if isinstance(one, _WebConnection) and one.idle)
-            oldest = min(idle, key=lambda one: one.since, default=self)
-            oldest.transport.abort()
+        self.network = network(self.client[0] if self.client else "")
+        self._places.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place up."""
+        if self.transport is not None:
+            self._places.remove(self)
+            super().connection_lost(exc)
 
     @property
     def idle(self) -> bool:
         """Tell whether it waits for a request."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def waits(self) -> bool:
+        """Tell whether it waits for a request, or for the rest of one."""
+        return self.idle or self.cycle.more_body
+
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         self.since = self.loop.time()
+        self._places.add(self)
         super().on_response_complete()
 
     def sweep(self, now: float) -> None:
@@ -107,8 +165,9 @@ class _Said(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Say what kind of error it was."""
         error = record.exc_info[1] if record.exc_info else None
-        # Without one it is an answer that was not finished: its client took nothing.
-        if error is not None:
+        # Without one it is an answer that was not finished: its client took nothing. At the end, requests
+        # that have not come are cancelled.
+        if error is not None and not isinstance(error, asyncio.CancelledError):
             self._say(f"a request failed unexpectedly ({type(error).__name__})")
 
 
@@ -130,7 +189,7 @@ async def serve(
     server = _Quiet(
         Config(
             _Prefixed(app, prefix) if prefix else app,
-            http=_WebConnection,
+            http=partial(_WebConnection, _Places()),  # type: ignore[arg-type]
             ws="none",
             loop="asyncio",
             # Addresses hold the one-time code, and are not logged.
@@ -139,6 +198,7 @@ async def serve(
             server_header=False,
             timeout_keep_alive=_KEPT_ALIVE,
             timeout_graceful_shutdown=_LAST,
+            backlog=_ACCEPTED,
         )
     )
     serving = asyncio.create_task(server.serve([listening]))
