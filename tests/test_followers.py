@@ -16,7 +16,7 @@ import pytest
 import agentbus
 import agentbus.aio
 from agentbus import EpochMismatch
-from tests.servers import Server
+from tests.servers import Server, ask
 
 PATIENCE = 60.0
 OPTIONS: list[dict[str, Any]] = [{}, {"start": "newest"}, {"since": "0"}, {"peek": True}]
@@ -57,6 +57,47 @@ async def test_an_asynchronous_follower_does_so_too(options, own_server, project
 
         with pytest.raises(EpochMismatch, match="went back in time"):
             await following
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [*((each, 1) for each in OPTIONS), ({"peek": True}, 1100)], ids=str
+)
+def test_a_follower_reports_a_server_that_was_wiped_although_somebody_speaks_at_once(
+    options, said, connect
+):
+    bus, other = connect("ada"), connect("bob")
+    bus.speak("before")
+    messages = bus.overhear(follow=True, **options)
+    assert next(messages).text == "before"
+
+    for key in ask(bus, "KEYS", f"{bus.project}:*"):
+        ask(bus, "DEL", key)
+    for number in range(said):
+        ask(other, "XADD", f"{bus.project}:ch:main", "*", "agent_id", "bob", "message", number)
+
+    with pytest.raises(EpochMismatch, match="the channel was deleted"):
+        list(messages)
+
+
+def test_a_follower_of_a_server_that_lost_the_end_of_its_log_reads_on(own_server, project):
+    with agentbus.connect(own_server.url, project=project, agent="ada", deadline=30) as bus:
+        bus.speak("one")
+        messages = bus.overhear(follow=True)
+        assert next(messages).text == "one"
+        # when the server loses what was written from here on
+        bus.speak("two")
+        kept = own_server.written
+        assert next(messages).text == "two"
+        bus.speak("three")
+        assert next(messages).text == "three"
+        size = own_server.written - kept
+        own_server.kill()
+        own_server.lose_tail(size)
+        own_server.start()
+        bus.speak("four")
+
+        # then
+        assert next(messages).text == "four"
 
 
 def test_a_follower_of_metrics_reports_it(own_server, project):

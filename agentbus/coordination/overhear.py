@@ -234,8 +234,10 @@ class _Reader:
         self.tail = "0-0"
         # The channel's end at the last read.
         self.seen = "0-0"
-        # Without cursors: the ordinal of the last examined entry among all that were ever added.
+        # The last known ordinal of an examined entry among all that were ever added, and how many were
+        # examined since.
         self.ordinal: int | None = None
+        self.since = 0
         # True if a cursor was moved on another server than the one that was read, as far as is known.
         self.met_another = False
 
@@ -260,11 +262,12 @@ class _Reader:
             if not self.moves and position(last) < position(self.seen):
                 # It would hear nothing until the server's clock has caught up.
                 raise self._misplaced([b"", b"", self.seen.encode(), reply[6]])
+            missed = self._missed(reply[5], reply[8], list(map(text, reply[9])))
             self.seen = last
             more = bool(reply[3])
             if reply[4] != b"0" and self.moves:
                 yield Emit(self._gap(text(reply[4]), examined))
-            if not self.moves and (missed := self._missed(reply[5], reply[8])):
+            if not self.moves and missed:
                 yield Emit(self._gap(str(missed), examined))
             ordinals = _Ordinals(reply[5], reply[7], reply[8])
             yield from self._emit(entries, examined, ordinals)
@@ -276,15 +279,22 @@ class _Reader:
                 self.start = following(position(examined))
                 self.begins = list(map(text, reply[9]))
 
-    def _missed(self, before: int, examined: int) -> int:
-        """Return how many entries were trimmed since the last read, as far as the server knows by now."""
-        expected = self.ordinal
-        if before >= 0:
-            self.ordinal = before + examined
-            return 0 if expected is None else max(0, before - expected)
-        if expected is not None:
-            self.ordinal = expected + examined
-        return 0
+    def _missed(self, before: int, examined: int, positions: list[str]) -> int:
+        """Return how many entries were trimmed since the last read, as far as the server knows by now.
+
+        Raises `EpochMismatch` if the channel has had none of the entries that this reader has examined.
+        """
+        # Cursors that went back with the server's data count from where they are.
+        known = self.ordinal if positions == self.begins else None
+        if before < 0:
+            self.ordinal, self.since = known, self.since + examined
+            return 0
+        since, self.ordinal, self.since = self.since, before + examined, 0
+        if known and before == since:
+            raise self._went_back(
+                f"the reader is at {self.seen}, but the channel was deleted since"
+            )
+        return 0 if known is None else max(0, before - known - since)
 
     def _find_start(self) -> Op[None]:
         """Find where cursors begin that do not exist yet, and report what this skips."""
@@ -392,12 +402,14 @@ class _Reader:
                 hint="another program wrote it; bus.overhear(reset=True) starts again",
                 shell_hint="another program wrote it; 'agentbus overhear --reset' starts again",
             )
+        reader = f"the cursor {cursor!a} is" if cursor else "the reader is"
+        return self._went_back(f"{reader} at {value}, but the channel ends at {text(reply[3])}")
+
+    def _went_back(self, what: str) -> EpochMismatch:
         from agentbus.core.errors import EpochMismatch
 
-        reader = f"the cursor {cursor!a} is" if cursor else "the reader is"
         return EpochMismatch(
-            f"{reader} at {value}, but the channel ends at {text(reply[3])}:"
-            " the server went back in time",
+            f"{what}: the server went back in time",
             hint="read on with bus.overhear(since=...), or start again with reset=True",
             shell_hint="read on with --since, or start again with 'agentbus overhear --reset'",
         )
