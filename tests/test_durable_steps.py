@@ -224,6 +224,25 @@ def test_one_that_lost_its_task_records_nothing(bus: agentbus.Bus, connect: Conn
     assert steps(bus, task) == {"steps", "step:one"}
 
 
+def test_one_that_lost_its_task_begins_no_step(bus: agentbus.Bus, connect: Connect) -> None:
+    bus.queue("mail").publish(1)
+    (lost,) = bus.queue("mail").fetch()
+    lost.step("one", lambda: "lost")
+    eve = connect("eve").queue("mail")
+    (mine,) = eve.fetch(visibility=0.0001)
+    mine.step("two", lambda: "mine")
+    calls: list[int] = []
+
+    # when it was frozen before a step
+    monotonic = bus.scope.monotonic
+    bus.scope.monotonic = lambda: monotonic() + 1.1
+    with pytest.raises(StaleDelivery, match="was not begun: another consumer has reclaimed"):
+        lost.step("two", calls.append, 1)
+
+    assert calls == []
+    assert mine.step("one", calls.append, 2) == "lost"
+
+
 def test_a_typed_task_has_steps(bus: agentbus.Bus) -> None:
     tasks, calls = Tasks(), []
 
