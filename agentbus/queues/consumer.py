@@ -156,7 +156,7 @@ class QueueConsumer(Turns):
         keys = (
             *(self.streams[priority], self.retries(priority), self.letters),
             *(self.stats, self.attempts(priority), self.awaited, self.scope.keys.settled),
-            self.cancelled,
+            *(self.cancelled, self.scope.keys.taken),
             *self._log_key,
         )
         ids = suffix(self.queue, priority)

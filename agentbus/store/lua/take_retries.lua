@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Takes tasks that were put aside and are due; trimmed ones become tombstones.
--- KEYS: stream, retries, dead letters, stats, attempts, awaited, recorded outcomes, cancelled; the log of attempts, if there is one
+-- KEYS: stream, retries, dead letters, stats, attempts, awaited, recorded outcomes, cancelled, the tasks held by hand; the log of
+--       attempts, if there is one
 -- ARGV: group, consumer, limit, limit for tasks without an attempt so far (0: they are like the others), 1 if a suspect
 --       may be taken, the part of a task's id after the entry's id, then the three fields and values of a tombstone, the
 --       queue first; the bound of the log of attempts
@@ -19,9 +20,16 @@ local firsts, suspects = tonumber(ARGV[4]), ARGV[5] == '1'
 local most, kind = math.max(tonumber(ARGV[3]), firsts), nil
 local taken, numbers, lost, overdue = {}, {}, 0, 0
 local dues, unfinished = {}, {}
+-- Deletes the record of who held a task by hand until now.
+local function forget_holder(entry, record)
+  local named = {}
+  for i = 1, #entry[2] - 1, 2 do named[entry[2][i]] = entry[2][i + 1] end
+  local name = named['id'] or named['agentbus_moved_from'] or entry[1] .. ARGV[6]
+  redis.pcall('HDEL', KEYS[9], name .. '\n' .. ARGV[1] .. '\n' .. string.match(record, ' hand:(.*)$'))
+end
 -- Takes tasks; the record of those that are without an attempt is deleted, and so is what names no entry.
 local function take(members, records, first)
-  local scores = KEYS[9] and call('ZMSCORE', KEYS[2], unpack(members))
+  local scores = KEYS[10] and call('ZMSCORE', KEYS[2], unpack(members))
   call('ZREM', KEYS[2], unpack(members))
   local ids, found, gone = {}, {}, {}
   for i, id in ipairs(members) do
@@ -39,8 +47,10 @@ local function take(members, records, first)
     if found[id] then
       taken[#taken + 1], numbers[#numbers + 1] = found[id], records[i] or ''
       if scores then dues[#dues + 1] = scores[i] or '' end
-      -- It was held by hand, until now.
-      if string.find(records[i] or '', ' hand:', 1, true) then overdue = overdue + 1 end
+      if string.find(records[i] or '', ' hand:', 1, true) then
+        overdue = overdue + 1
+        forget_holder(found[id], records[i])
+      end
     elseif is_id(id) and #call('XRANGE', KEYS[1], id, id) == 0 then
       lost = lost + 1
       call('XACK', KEYS[1], ARGV[1], id)
@@ -92,5 +102,5 @@ if lost > 0 then redis.pcall('HINCRBY', KEYS[4], 'lost', lost) end
 if overdue > 0 then redis.pcall('HINCRBY', KEYS[4], 'reclaimed', overdue) end
 local next = redis.pcall('ZRANGEBYSCORE', KEYS[2], suspects and '-inf' or 1000, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 local left = next[2] and string.format('%d', math.ceil(math.min(math.max(0, tonumber(next[2]) - now), 1e15))) or ''
-if KEYS[9] then log_cut_off(unfinished, KEYS[9], ARGV[13], ARGV[8], ARGV[1], ARGV[6]) end
-return { taken, left, lost, kind or 0, numbers, KEYS[9] and dues or nil }
+if KEYS[10] then log_cut_off(unfinished, KEYS[10], ARGV[13], ARGV[8], ARGV[1], ARGV[6]) end
+return { taken, left, lost, kind or 0, numbers, KEYS[10] and dues or nil }
