@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
+import inspect
 import pickle
 from typing import Any
 
@@ -179,3 +181,20 @@ def test_the_public_values_are_frozen_dataclasses(name):
 
     assert dataclasses.is_dataclass(value)
     assert value.__doc__
+
+
+PUBLIC = (
+    *("agentbus", "agentbus.acl", "agentbus.aio", "agentbus.backends", "agentbus.errors"),
+    *("agentbus.events", "agentbus.pipeline", "agentbus.prometheus", "agentbus.retry"),
+    *("agentbus.routing", "agentbus.settings", "agentbus.tasks", "agentbus.testing"),
+    *("agentbus.dashboard", "agentbus.loggers", "agentbus.webhook"),
+)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_tools_can_list_the_members_of_public_classes(module):
+    public = importlib.import_module(module)
+    for name in getattr(public, "__all__", dir(public)):
+        value = getattr(public, name)
+        if inspect.isclass(value):
+            assert inspect.getmembers(value)
