@@ -244,3 +244,57 @@ def test_a_burial_is_known_by_its_letter_when_its_records_are_gone(
     monkeypatch.setattr("agentbus.queues.state.RUNS_KEPT", -60.0)
 
     assert [bus.task(task).state for task in tasks] == ["done", "buried"]
+
+
+# -- what is not there --
+
+
+def forget_all(bus: agentbus.Bus) -> None:
+    """Wipe the project, as a server that comes back empty."""
+    for key in ask(bus, "KEYS", f"{bus.project}:*"):
+        ask(bus, "DEL", key)
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_a_task_of_a_server_that_was_wiped_is_not_called_done(bus, trims) -> None:
+    queue = bus.queue("q: 50%")
+    lost = queue.publish("lost")
+    again = queue.publish("again")
+    while True:
+        forget_all(bus)
+        if (new := queue.publish("new")).split("-")[0] > again.split("-")[0]:
+            break
+    bus.subscribe("q: 50%", lambda _delivery: None, drain=True).run()
+    if trims:
+        queue.publish("newest")
+        ask(bus, "XTRIM", bus.scope.keys.queue("q: 50%", "normal"), "MAXLEN", 1)
+
+    assert bus.result(new) is None
+    for gone in (lost, again):
+        with pytest.raises(NotFound, match="there is no task"):
+            bus.result(gone)
+        with pytest.raises(NotFound, match="there is no task"):
+            queue.publish("next", after=gone)
+
+
+def test_a_task_that_was_trimmed_is_done_all_the_same(bus) -> None:
+    queue = bus.queue("q")
+    done = queue.publish("done")
+    bus.subscribe("q", lambda _delivery: None, drain=True).run()
+    queue.publish("next")
+    ask(bus, "XTRIM", bus.scope.keys.queue("q", "normal"), "MAXLEN", 1)
+
+    assert bus.result(done) is None
+
+
+def test_a_task_that_a_failover_lost_is_not_called_done_beside_older_ones(bus) -> None:
+    queue = bus.queue("q")
+    queue.publish("older")
+    lost = queue.publish("lost")
+    stream = bus.scope.keys.queue("q", "normal")
+    ask(bus, "XDEL", stream, lost.partition("@")[0])
+    assert queue.publish("newer") > lost
+    bus.subscribe("q", lambda _delivery: None, drain=True).run()
+
+    with pytest.raises(NotFound, match="there is no task"):
+        bus.result(lost)

@@ -151,34 +151,31 @@ def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
             task_id, _, group = text(member).partition("\n")
             if "\n" in group:
                 continue
-            verdict = yield from _ended(scope, task_id, group, thorough)
+            other = _Dependency(task_id)
+            verdict, state = yield from _ended(scope, other, group, thorough)
             if verdict:
-                keys = (scope.keys.settled, index)
-                ended += yield Script(
-                    "record_outcome", keys, (task_id, group, verdict, ""), writes=True
-                )
+                keys = (scope.keys.settled, index, *other.state_keys(scope, group))
+                argv = (task_id, group, verdict, "", state, other.entry, other.number)
+                ended += yield Script("record_outcome", keys, argv, writes=True)
         start = f"({text(members[-1])}" if len(members) == _PAGE else ""
     if ended:
         yield from resolve(scope)
 
 
 def _ended(
-    scope: Scope, task_id: str, group: str, thorough: bool
-) -> Generator[Step, Any, str | None]:
-    """Return a task's outcome for a group; None if it is unfinished, or unknown."""
-    other = _Dependency(task_id)
-    keys = other.keys(scope, group)
-    reply = yield Script(
-        "read_task_state", (*keys[:4], *keys[6:9]), (other.entry, task_id, other.number, group)
-    )
-    state = text(reply[0])
+    scope: Scope, other: _Dependency, group: str, thorough: bool
+) -> Generator[Step, Any, tuple[str | None, str]]:
+    """Return a task's outcome for a group, None if it is unfinished or unknown, and the state read."""
+    argv = (other.entry, other.id, other.number, group)
+    reply = yield Script("read_task_state", other.state_keys(scope, group), argv)
+    read = state = text(reply[0])
     if state == "cancelled":
-        return f"-{attempts.cancelled_by(text(reply[1]))}"
+        return f"-{attempts.cancelled_by(text(reply[1]))}", read
     if state == "kept":
         ended = attempts.burial(reply[1])
-        return DONE if ended is None else ("!" if ended[0] else "-") + ended[1]
+        return DONE if ended is None else ("!" if ended[0] else "-") + ended[1], read
     if state == "waiting" and thorough and not other.entry:
-        waits = yield Batch([("ZSCORE", key, task_id) for key in other.delays(scope)])
+        waits = yield Batch([("ZSCORE", key, other.id) for key in other.delays(scope)])
         works = yield from groups(scope, other.queue)
         # If the group does not work here, the task may have been moved to where it does.
         if group in works and waits == [None, None]:
@@ -190,8 +187,8 @@ def _ended(
         there = yield Command("XRANGE", stream, other.entry, other.entry)
         state = "done" if there else "absent"
     if state == "absent":
-        return "!it was trimmed, without a record that it was done"
-    return DONE if state == "done" else None
+        return "!it was trimmed, without a record that it was done", read
+    return DONE if state == "done" else None, read
 
 
 def _others(after: str | Iterable[str]) -> list[_Dependency]:

@@ -21,14 +21,14 @@ from agentbus.queues.ids import (
     group_names,
     groups_of,
     missing,
-    split,
+    suffix,
 )
 from agentbus.queues.limiting import release_rest
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.retry_stream import move_aside
 from agentbus.store.failures import WrongType, or_empty
 from agentbus.store.scan import hash_fields, members, queues
-from agentbus.store.steps import Batch, Command, Script, one_step
+from agentbus.store.steps import Batch, Command, Script
 
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
@@ -246,7 +246,9 @@ class _Tidying:
                     forgotten += yield from self._forget(stream, records, group)
         if self._leftovers:
             forgotten += yield from self._delete_cancel_marks(queue)
-            forgotten += yield from self._delete_moves(queue)
+            moves = {"hash": scope.keys.moved(queue)}
+            retries = scope.keys.queue(queue, RETRY)
+            forgotten += yield from self._forget(retries, moves, "", "value")
             for group in sorted(group_names(streams)):
                 forgotten += yield from self._delete_visibilities(queue, group)
         for name, group in sorted(boxes - self._boxes):
@@ -261,27 +263,11 @@ class _Tidying:
 
     def _delete_cancel_marks(self, queue: str) -> Number:
         """Delete the marks of cancelled tasks whose entries were trimmed."""
-        keys, cursor, total = self._scope.keys, "0", 0
-        while True:
-            page = Command("HSCAN", keys.cancelled(queue), cursor, "COUNT", _LOOKED_AT)
-            onwards, flat = yield from or_empty(one_step(page), [b"0", []])
-            # Another program may have written anything.
-            marks = [mark for mark in map(text, flat[::2]) if "@" in mark]
-            if marks:
-                ids = [split(mark.partition("\n")[0]) for mark in marks]
-                entries = yield Batch(
-                    [
-                        ("XRANGE", keys.queue(queue, priority), entry, entry)
-                        for entry, _, priority in ids
-                    ]
-                )
-                gone = [mark for mark, reply in zip(marks, entries, strict=True) if reply == []]
-                total += len(gone)
-                if gone and not self._dry_run:
-                    yield Command("HDEL", keys.cancelled(queue), *gone)
-            cursor = text(onwards)
-            if cursor == "0":
-                return total
+        keys, total = self._scope.keys, 0
+        for priority in STREAMS:
+            stream, records = keys.queue(queue, priority), {"hash": keys.cancelled(queue)}
+            total += yield from self._forget(stream, records, "", suffix(queue, priority))
+        return total
 
     def _delete_visibilities(self, queue: str, group: str) -> Number:
         """Delete the recorded visibilities of consumers that are neither in the group nor registered."""
@@ -311,27 +297,6 @@ class _Tidying:
         if group != ROUTER and not self._dry_run and length > 5 * self._policies.bound_of(queue):
             yield from move_aside(self._scope, queue, group, priority)
 
-    def _delete_moves(self, queue: str) -> Number:
-        """Delete the records of moved tasks whose entries were trimmed."""
-        keys, cursor, total = self._scope.keys, "0", 0
-        while True:
-            onwards, flat = yield Command("HSCAN", keys.moved(queue), cursor, "COUNT", _LOOKED_AT)
-            records = {
-                field: text(entry)
-                for field, entry in zip(flat[::2], flat[1::2], strict=True)
-                if stream_id(text(entry)) is not None
-            }
-            stream = keys.queue(queue, RETRY)
-            asked = [("XRANGE", stream, entry, entry) for entry in records.values()]
-            entries = (yield Batch(asked)) if asked else []
-            gone = [field for field, reply in zip(records, entries, strict=True) if reply == []]
-            total += len(gone)
-            if gone and not self._dry_run:
-                yield Command("HDEL", keys.moved(queue), *gone)
-            cursor = text(onwards)
-            if cursor == "0":
-                return total
-
     def _trim(self, queue: str, priority: str) -> Number:
         keys = self._scope.keys.queue(queue, priority), self._scope.keys.readers(queue, priority)
         retention = round(self._policies.retention_of(queue) * 1000)
@@ -353,8 +318,11 @@ class _Tidying:
             yield from DeadLetters(self._scope, queue, group).compact()
         return total
 
-    def _forget(self, stream: str, records: dict[str, str], group: str) -> Number:
-        """Delete records, by their type, of entries that a stream no longer has."""
+    def _forget(self, stream: str, records: dict[str, str], group: str, named: str = "") -> Number:
+        """Delete records, by their type, of entries that a stream no longer has.
+
+        `named` is how a record names its entry, as in the script.
+        """
         total = 0
         for kind, key in records.items():
             cursor = ""
@@ -369,6 +337,7 @@ class _Tidying:
                         _LOOKED_AT,
                     ),
                     self._only_count,
+                    named,
                 )
                 total += int(number)
                 cursor = text(onwards)

@@ -62,6 +62,15 @@ class Address:
                 f"{task_id[:300]!r} is not a task id", hint="give one that 'publish' returned"
             )
 
+    def state_keys(self, scope: Scope, group: str) -> tuple[str, ...]:
+        """Return the keys from which a script reads the task's state."""
+        keys, queue = scope.keys, self.queue
+        return (
+            *(keys.queue(queue, self.priority), keys.result(self.id, group)),
+            *(keys.delayed(queue), keys.ids(queue), keys.cancelled(queue)),
+            *(keys.queue(queue, RETRY), keys.moved(queue), keys.queues),
+        )
+
 
 def result(
     scope: Scope,
@@ -136,12 +145,7 @@ def _read_state(scope: Scope, task: Address, group: str | None) -> Op[tuple[str,
     while True:
         reply = yield Script(
             "read_task_state",
-            (
-                keys.queue(task.queue, task.priority),
-                keys.result(task.id, group or "default"),
-                *(keys.delayed(task.queue), keys.ids(task.queue), keys.cancelled(task.queue)),
-                *(keys.queue(task.queue, RETRY), keys.moved(task.queue)),
-            ),
+            task.state_keys(scope, group or "default"),
             (task.entry, task.id, task.number, group or ""),
         )
         state = text(reply[0])

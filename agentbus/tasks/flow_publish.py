@@ -240,7 +240,7 @@ def _keys_of(scope: Scope, queue: str, priority: str) -> tuple[str, ...]:
         *(keys.queue(queue, priority), keys.order(queue, priority), keys.stats(queue)),
         *(keys.after(queue), keys.after_bodies(queue), keys.delayed(queue), keys.bodies(queue)),
         *(keys.bell(queue), keys.awaited(queue), keys.readers(queue, priority)),
-        keys.queue(queue, RETRY),
+        *(keys.queue(queue, RETRY), keys.ids(queue)),
     )
 
 

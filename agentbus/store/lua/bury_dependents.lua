@@ -12,7 +12,9 @@
 --@include forget_outcome
 --@include decode_task
 local id, letter = string.match(ARGV[3], '\n%d%d([^\n]*)$'), ''
-if redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id) == 1 then
+-- Since the caller has read it, the server may have lost the burial: the task then runs again.
+local lost = string.sub(redis.call('HGET', KEYS[1], ARGV[1]) or '+', 1, 1) == '+'
+if not lost and redis.call('ZREM', KEYS[2], ARGV[3]) == 1 and redis.call('ZREM', KEYS[3], id) == 1 then
   local found = redis.call('HGET', KEYS[4], id)
   local task = found and decode_task(found, { low = 1, normal = 1, high = 1, critical = 1 }, 5) or {}
   redis.call('HDEL', KEYS[4], id, id .. '\n')

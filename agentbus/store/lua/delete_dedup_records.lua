@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Deletes the dedup records of tasks that went with their queue, and none of a task published since.
+-- Deletes the dedup records of tasks that went with their queue, and none of a task that is there: it was published
+-- since, or the server has lost the deletion.
 -- KEYS: the streams, then the records
 -- ARGV: when the queue was deleted in ms, number of its last delayed task, how many streams, their priorities
 -- Returns: how many were deleted
@@ -13,8 +14,7 @@ local function since(task)
   local number = string.match(entry, '^d(%d+)$')
   if number then return longer(number, ARGV[2]) end
   local ms = string.match(entry, '^(%d+)%-%d+$')
-  if not ms or ms ~= ARGV[1] then return ms ~= nil and longer(ms, ARGV[1]) end
-  -- It was published in the same millisecond.
+  if not ms or longer(ms, ARGV[1]) then return ms ~= nil end
   local stream = places[priority == '' and 'normal' or priority]
   return stream ~= nil and #redis.call('XRANGE', stream, entry, entry) == 1
 end

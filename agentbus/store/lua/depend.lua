@@ -42,7 +42,7 @@ local function dependency_state(n)
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
   if note then return note == '+' and '+' or { string.sub(note, 1, 1) == '-' and 'cancelled' or 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
-  local found = task_state(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8],
+  local found = task_state(KEYS[key], KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], KEYS[key + 6], KEYS[key + 7], KEYS[key + 8], KEYS[3],
     entry, id, ARGV[at + 2], group)
   if found[1] == 'kept' then
     local letter, why = string.match(found[2], '^!(%S*) ?(.*)$')

@@ -1,7 +1,7 @@
 #!lua
 -- Publishes the tasks of a flow with its record, all or none of them; or publishes some tasks of an ended one again.
 -- KEYS: the flow, flows, once slot, queues, metrics, then for each place, which is a queue's stream: the stream, order, stats,
---       after, its bodies, delayed, bodies of delayed tasks, bell, awaited, readers, the stream of retries
+--       after, its bodies, delayed, bodies of delayed tasks, bell, awaited, readers, the stream of retries, the counter of ids
 -- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, flow, token, group, number of an earlier run ('' if
 --       the flow is new), number of places, number of tasks, then for a new flow's record how many words, its fields and values;
 --       for each place its queue, its bound, how many of the tasks go there; for each task its number, its place, its id, its
@@ -30,7 +30,7 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local words = tonumber(ARGV[8])
 local at = 9 + words
 for place = 1, places do
-  local key, bound, wanted = 11 * place - 6, tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local key, bound, wanted = 12 * place - 7, tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local kept = call('ZCARD', KEYS[key + 4]) + call('ZCARD', KEYS[key + 6])
   local fits, undone, blocking, oldest = room(KEYS[key + 1], bound - kept, wanted, KEYS[key + 10], KEYS[key + 11])
   if not fits then
@@ -41,7 +41,7 @@ for place = 1, places do
 end
 local tasks = {}
 for n = 1, number do
-  local task = { number = ARGV[at], key = 11 * tonumber(ARGV[at + 1]) - 6, id = ARGV[at + 2], record = ARGV[at + 3], body = ARGV[at + 4],
+  local task = { number = ARGV[at], key = 12 * tonumber(ARGV[at + 1]) - 7, id = ARGV[at + 2], record = ARGV[at + 3], body = ARGV[at + 4],
     waits = {} }
   for i = 1, tonumber(ARGV[at + 5]) do task.waits[i] = tonumber(ARGV[at + 5 + i]) end
   task.words = decode_task(task.body, { low = 1, normal = 1, high = 1, critical = 1 }, 5)
@@ -70,6 +70,9 @@ for _, task in ipairs(tasks) do
   local key = task.key
   call(run == '' and 'HSETNX' or 'HSET', flow, 'task ' .. task.number, task.record)
   if run ~= '' then call('HDEL', flow, 'end ' .. task.number, 'undo ' .. task.number) end
+  -- If the server has lost that the number was reserved, nobody else is to get it.
+  local reserved = tonumber(string.match(task.id, '^d(%d+)@') or 0)
+  while reserved > (tonumber(call('GET', KEYS[key + 12])) or 0) do call('INCR', KEYS[key + 12]) end
   local mark = task.id .. '\n' .. group
   call('ZADD', KEYS[key + 9], 0, mark, 0, mark .. '\n00flow ' .. task.number .. ' ' .. ARGV[2])
   if #task.waits == 0 then

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Forgets a task of the stream of retries that is done, and trims the stream.
+-- Forgets a task of the stream of retries that is done, and trims the stream. Nothing is done if the server has lost
+-- that it is done.
 -- KEYS: the stream of retries, where moved tasks are
 -- ARGV: the task's place before, a newline, and the group
 -- Returns: how many entries were trimmed
@@ -7,6 +8,9 @@
 --@include undelivered
 --@include lowest_of_readers
 --@include lowest_needed
+--@include moved_entry
+local place, group = string.match(ARGV[1], '^(.*)\n(.-)$')
+if moved_entry(KEYS[2], KEYS[1], place, group) then return 0 end
 redis.call('HDEL', KEYS[2], ARGV[1])
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 local lowest = lowest_needed(KEYS[1])

@@ -83,7 +83,8 @@ if ARGV[3] == '' then
   if not valid or open > 0 or undoing and (undoing > size or not call('HGET', flow, 'undo ' .. of[4])) then return '' end
   return continue(undoing or size + 1)
 end
-local state = ''
-if call('ZREM', KEYS[2], ARGV[3]) == 1 then state = record() end
+-- Since the caller has read it, the server may have lost the settlement: the task then runs again.
+local state, kept = '', call('HGET', KEYS[1], ARGV[1]) or ''
+if string.sub(kept, 1, 1) == string.sub(ARGV[4], 1, 1) and call('ZREM', KEYS[2], ARGV[3]) == 1 then state = record() end
 forget_outcome(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
 return state

@@ -12,13 +12,17 @@
 --@include decode_task
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local number, places, freed, fields = tonumber(ARGV[1]), {}, 0, {}
+local number, places, freed, fields, done = tonumber(ARGV[1]), {}, 0, {}, {}
 for i = 1, number do places[ARGV[1 + i]] = 6 + 2 * i end
 for i = 2 + number, #ARGV do
   local field, id = string.match(ARGV[i], '^(.*)\n%d%d([^\n]*)$')
-  if fields[#fields] ~= field then fields[#fields + 1] = field end
+  if fields[#fields] ~= field then
+    fields[#fields + 1] = field
+    -- Since the caller has read it, the server may have lost the settlement: the task then runs again.
+    done[field] = redis.call('HGET', KEYS[1], field) == '+'
+  end
   -- Each member counts once, even if several processes pass it.
-  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 and redis.call('ZSCORE', KEYS[3], id)
+  if done[field] and redis.call('ZREM', KEYS[2], ARGV[i]) == 1 and redis.call('ZSCORE', KEYS[3], id)
     and tonumber(redis.call('ZINCRBY', KEYS[3], -1, id)) < 1 then
     local found = redis.call('HGET', KEYS[4], id)
     if found then

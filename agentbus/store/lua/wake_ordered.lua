@@ -2,7 +2,7 @@
 -- Ends the turns of tasks with ordering keys: the next one of each key, if it was put aside, is due at once.
 -- KEYS: stream, order, retries, bell, the stream of retries, its retries, where moved tasks are
 -- ARGV: group, the part of a task's id after the entry's id, then for each task, ascending, its entry's id and its ordering
---       key; the group has done all of them
+--       key; the group has done all of them, unless the server has lost that
 -- Returns: 1 if another one was waiting
 --@include ids
 --@include order
@@ -18,10 +18,14 @@ if not alone then
 end
 local last, keys, gone = {}, {}, {}
 for i = 3, #ARGV, 2 do
-  local key, at = ARGV[i + 1], order_member(ARGV[i + 1], ARGV[i])
-  if not last[key] then keys[#keys + 1] = key end
-  last[key] = at
-  if alone or not select(2, unfinished_groups(KEYS[1], ARGV[i], KEYS[5], KEYS[7], ARGV[2])) then gone[#gone + 1] = at end
+  local id, key = ARGV[i], ARGV[i + 1]
+  local held = redis.pcall('XPENDING', KEYS[1], group, id, id, 1)[1] or moved_entry(KEYS[7], KEYS[5], id .. ARGV[2], group)
+  if not held then
+    local at = order_member(key, id)
+    if not last[key] then keys[#keys + 1] = key end
+    last[key] = at
+    if alone or not select(2, unfinished_groups(KEYS[1], id, KEYS[5], KEYS[7], ARGV[2])) then gone[#gone + 1] = at end
+  end
 end
 if #gone > 0 then redis.pcall('ZREM', KEYS[2], unpack(gone)) end
 local waiting = 0

@@ -18,7 +18,7 @@ local function publish(k, a)
     end
     redis.pcall('HINCRBY', KEYS[k + 3], 'dropped', call('XTRIM', stream, 'MAXLEN', '=', math.max(0, bound - fresh)))
   end
-  local reply, at = { 'tasks' }, a + 9
+  local reply, at, began = { 'tasks' }, a + 9, nil
   fresh = 0
   for n = 1, count do
     local words, mark, key = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
@@ -26,7 +26,7 @@ local function publish(k, a)
     local id = mark > 0 and (seen[mark] or call('GET', KEYS[k + 8 + mark])) or nil
     if not id then
       id = call('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + words))
-      fresh = fresh + 1
+      fresh, began = fresh + 1, string.match(id, '^%d+')
       if mark > 0 then call('SET', KEYS[k + 8 + mark], id .. ARGV[a + 6], 'EX', ARGV[a + 5]) end
       if key ~= '' then call('ZADD', KEYS[k + 5], 0, order_member(key, id)) end
     end
@@ -35,7 +35,7 @@ local function publish(k, a)
   end
   if fresh > 0 then
     redis.pcall('HINCRBY', KEYS[k + 3], 'published', fresh)
-    call('ZADD', KEYS[k + 2], 'NX', call('TIME')[1] .. '000', ARGV[a + 2])
+    call('ZADD', KEYS[k + 2], 'NX', began, ARGV[a + 2])
   end
   return reply
 end

@@ -1,6 +1,7 @@
--- task_state(key, result, delayed, counter, cancelled, retries, index, entry, id, number, group): returns the state of a task for a group,
--- as returned by the script `read_task_state`; `key` is its stream, `counter` that of ids, `retries` the stream of retries, `index` where tasks in it are found.
-local function task_state(key, result, delayed, counter, cancelled, retries, index, entry, id, number, group)
+-- task_state(key, result, delayed, counter, cancelled, retries, index, queues, entry, id, number, group): returns the state of a task for a
+-- group, as returned by the script `read_task_state`; `key` is its stream, `counter` that of ids, `retries` the stream of retries, `index`
+-- where tasks in it are found, `queues` when each queue began.
+local function task_state(key, result, delayed, counter, cancelled, retries, index, queues, entry, id, number, group)
   local kept = redis.call('GET', result)
   if kept then return { 'kept', kept } end
   local by = redis.call('HGET', cancelled, id)
@@ -32,15 +33,19 @@ local function task_state(key, result, delayed, counter, cancelled, retries, ind
   -- A delayed task got another id when it was due, which is not recorded.
   if entry == '' then return { 'waiting' } end
   local there = #redis.call('XRANGE', key, entry, entry) == 1
-  local oldest = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
-  if not reached then
-    -- An entry older than all that is left may have been trimmed after a router moved it.
-    local trimmed = state['entries-added'] > state['length'] and not (oldest and newer(entry, oldest[1]))
-    return { (there or trimmed) and 'waiting' or 'absent' }
+  local trimmed = false
+  if not there and state['entries-added'] > state['length'] then
+    -- One that is older than all that are left may have been trimmed, unless it is older than its queue: a server that was
+    -- wiped has never had it.
+    local oldest = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
+    local queue = string.gsub(string.gsub(string.match(id, '@([^:]*)'), '%%3A', ':'), '%%25', '%%')
+    local began = tonumber(redis.pcall('ZSCORE', queues, queue))
+    trimmed = not (oldest and newer(entry, oldest[1])) and not (began and tonumber(string.match(entry, '^%d+')) < began)
   end
+  -- A router may have moved it.
+  if not reached then return { (there or trimmed) and 'waiting' or 'absent' } end
   if newer(entry, reached) then return { there and 'waiting' or 'absent' } end
   if #redis.call('XPENDING', key, wanted, entry, entry, 1) == 1 then return { 'waiting' } end
   if moved_entry(index, retries, id, wanted) then return { 'waiting' } end
-  if not there and oldest and newer(entry, oldest[1]) then return { 'absent' } end
-  return { 'done' }
+  return { (there or trimmed) and 'done' or 'absent' }
 end
