@@ -12,12 +12,14 @@ import sys
 import time
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused, Unhealthy, UsageError
 from agentbus.pipeline.archives import log as commits, log_files, packs, versions
 from agentbus.pipeline.archives.delta import commit_text
+from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.log_files import (
@@ -298,6 +300,42 @@ def test_a_directory_that_leads_elsewhere_is_refused_and_nothing_there_is_delete
     with pytest.raises(Unhealthy, match="is a symbolic link"):
         Log(log.place).settle(Log(log.place).open(), grace=0)
     assert stray.exists()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"_data/kind=queue/date={DATE}/0000000001-aaaaaaaa-0.parquet",
+        "_data/kind=queue/date=2001-01-01/deeper/0000000001-aaaaaaaa-0.parquet",
+        f"_log/{3:020d}.json",
+        "_log/last_state",
+        f"_delta_log/{2:020d}.json",
+    ],
+)
+def test_a_file_that_leads_elsewhere_is_refused(log, tmp_path, file):
+    add(log, log.create("demo"))
+    inside, outside = tmp_path / "archive" / file, tmp_path / "another archive's rows"
+    outside.write_bytes(b"PAR1")
+    inside.parent.mkdir(parents=True, exist_ok=True)
+    inside.unlink(missing_ok=True)
+    inside.symlink_to(outside)
+
+    with pytest.raises(Unhealthy, match=f"{file} is a symbolic link"):
+        archive_files(tmp_path / "archive")
+
+
+@pytest.mark.parametrize("file", [f"{2:020d}.state.json.zst", f"{1000:020d}.commits.json.zst"])
+def test_a_small_file_of_the_log_that_unpacks_to_much_is_refused(log, tmp_path, file, monkeypatch):
+    monkeypatch.setattr(log_files, "_UNPACKED", 1 << 20)
+    state = add(log, log.create("demo"))
+    packed = pa.Codec("zstd").compress(bytes(8 << 20), asbytes=True)
+    (tmp_path / "archive/_log" / file).write_bytes(packed)
+    before = pa.total_allocated_bytes()
+
+    with pytest.raises(Unhealthy, match=rf"{file} has \d+ bytes, and unpacked more than 1048576"):
+        packs.Packs(log.place).read(5) if "commits" in file else Log(log.place).state(state.version)
+
+    assert pa.total_allocated_bytes() - before < 4 << 20
 
 
 # Of the newest one the Delta log alone still says that it was there.
@@ -592,7 +630,8 @@ def test_a_pack_that_is_lost_is_told_of_its_commits(packed, tmp_path, content):
     pack.unlink() if content is None else pack.write_bytes(content)
 
     assert Log(place(tmp_path / "archive")).open() == packed
-    with pytest.raises(Unhealthy, match=f"{1:020d}.json cannot be read"):
+    name = f"{1:020d}.json" if content is None else pack.name
+    with pytest.raises(Unhealthy, match=f"{name} cannot be read"):
         Log(place(tmp_path / "archive")).state(5)
 
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 
 from agentbus.core.errors import AgentBusError, ConfigError, NotFound, Unhealthy, UsageError
 from agentbus.pipeline.archives.places import ArchiveTarget, FileInfo, Place
-from agentbus.pipeline.rows import schema
 
-_KINDS = tuple(f"kind={kind}" for kind in schema.KINDS)
 _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EACCES)
 
 
@@ -59,10 +57,14 @@ class Directory(Place):
         path = self._path(name)
         with told("read", path):
             try:
-                with open(path, "rb") as file:
+                with open(path, "rb", opener=_without_links) as file:
                     return file.read()
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise _is_link(path) from None
+                raise
 
     def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
         with told("list", self._path(folder)):
@@ -148,13 +150,11 @@ class Directory(Place):
             _link(origin, path)
 
     def check(self) -> None:
-        top = ("_log", "_delta_log", "_data", *(f"_data/{kind}" for kind in _KINDS))
-        for folder in map(self._path, top):
-            with told("list", folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                _no_link(folder)
-                if folder.rpartition("/")[2] in _KINDS:
-                    for name in os.listdir(folder):
-                        _no_link(f"{folder}/{name}")
+        with told("list", self.root):
+            # Files of logs may be many: `read` refuses those that are links.
+            _check_links(self._path("_log"), below=False)
+            _check_links(self._path("_delta_log"), below=False)
+            _check_links(self._path("_data"))
 
     def tidy(self, before: float) -> None:
         for folder in ("_log", "_delta_log"):
@@ -227,12 +227,31 @@ def written_beside(path: str, data: bytes) -> Iterator[str]:
             os.unlink(temporary)
 
 
-def _no_link(path: str) -> None:
-    if os.path.islink(path):
-        raise Unhealthy(
-            f"{path} is a symbolic link, and the files of an archive lie in the archive",
-            hint="put the directory itself there, or give the path of the whole archive elsewhere",
-        )
+def _check_links(folder: str, *, below: bool = True) -> None:
+    """Raise `Unhealthy` if a folder of an archive, or anything below it, is a symbolic link."""
+    if os.path.islink(folder):
+        raise _is_link(folder)
+    inner = []
+    # Compaction may delete what is in it meanwhile.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries if below else ():
+            if entry.is_symlink():
+                raise _is_link(entry.path)
+            if entry.is_dir():
+                inner.append(entry.path)
+    for each in inner:
+        _check_links(each)
+
+
+def _is_link(path: str) -> Unhealthy:
+    return Unhealthy(
+        f"{path} is a symbolic link, and the files of an archive lie in the archive",
+        hint="put the file or directory itself there, or give the path of the whole archive elsewhere",
+    )
+
+
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def _link(origin: str, path: str) -> None:

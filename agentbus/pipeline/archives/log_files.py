@@ -33,6 +33,9 @@ _EVERY, _FILES = 100, 200
 _MANY = 1000
 # Bytes that are unpacked at once.
 _PIECE = 1 << 20
+# A file is unpacked to at most so many bytes, or so many times its size, whichever is more. Packed logs of
+# real archives have a tenth of their size.
+_UNPACKED, _TIMES = 64 << 20, 100
 # Of how many states one is kept until its versions are.
 _LANDMARK = 10
 
@@ -106,22 +109,30 @@ def read_commit(data: bytes, name: str) -> Commit:
 
 def read_state(data: bytes, name: str) -> State:
     """Return the state that a file holds; `name` is the file that an error names."""
-    try:
-        data = _unpacked(data)
-    except OSError as error:
-        raise _unreadable(name) from error
+    data = unpacked(data, name)
     written = _decoded(_STATES, data, name)
     _check_paths(written.files, written.removed, name)
     held = {field: getattr(written, field) for field in written.__struct_fields__}
     return State(**held | {"files": {file.path: file for file in written.files}})
 
 
-def _unpacked(data: bytes) -> bytes:
-    stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
-    pieces = []
-    # `read` without a size takes twice as long.
-    while piece := stream.read_buffer(_PIECE):
-        pieces.append(piece)
+def unpacked(data: bytes, name: str) -> bytes:
+    """Return what a file holds unpacked. Raises `Unhealthy` if it cannot be, or is far larger than it."""
+    most, size, pieces = max(_UNPACKED, _TIMES * len(data)), 0, []
+    try:
+        stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
+        # `read` without a size takes twice as long.
+        while piece := stream.read_buffer(_PIECE):
+            size += len(piece)
+            if size > most:
+                raise Unhealthy(
+                    f"{name} has {len(data)} bytes, and unpacked more than {most}: it is not what AgentBus"
+                    " wrote",
+                    hint="restore this file from a copy of the archive",
+                )
+            pieces.append(piece)
+    except OSError as error:
+        raise _unreadable(name) from error
     return b"".join(pieces)
 
 

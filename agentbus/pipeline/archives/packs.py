@@ -10,6 +10,7 @@ from collections import defaultdict
 
 import pyarrow as pa
 
+from agentbus.pipeline.archives.log_files import unpacked
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.retention import LogFiles
 
@@ -61,11 +62,7 @@ class Packs:
             data = self._place.read(_name(end))
             if data is None:
                 return b""
-            try:
-                text = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
-            except OSError:
-                # It is said of the commit that it cannot be read.
-                return b""
+            text = unpacked(data, self._place.uri(_name(end)))
             self._end, self._commits = end, text.splitlines(keepends=True)
         at = version - (end - _EACH) - 1
         return self._commits[at] if at < len(self._commits) else b""
