@@ -33,8 +33,8 @@ _EVERY, _FILES = 100, 200
 _MANY = 1000
 # Bytes that are unpacked at once.
 _PIECE = 1 << 20
-# A file is unpacked to at most so many bytes, or so many times its size, whichever is more. Packed logs of
-# real archives have a tenth of their size.
+# A file is unpacked to at most 64 MiB, or a hundred times its size, whichever is more. Packed logs of real
+# archives have a tenth of their size.
 _UNPACKED, _TIMES = 64 << 20, 100
 # Of how many states one is kept until its versions are.
 _LANDMARK = 10
