@@ -222,6 +222,25 @@ def test_a_result_is_not_overwritten_by_the_burial_of_a_forged_dependent(bus: ag
     assert bus.queue("pay").result(paid) == 1
 
 
+def test_no_other_user_answers_for_the_server(bus: agentbus.Bus) -> None:
+    queue = bus.queue("pay")
+    queue.publish(1, key="a")
+    (slot,) = list(scanned(bus, Keys(bus.project).once("*")))
+    number = int(ask(bus, "GET", slot).partition(b" ")[0].partition(b".")[0])
+
+    for guess in (number + 1, f"{number + 1}.", f"{number + 1}.{'0' * 16}"):
+        ask(bus, "SET", slot, f'{guess} ["tasks","9-9"]')
+        queue.publish(2, key=f"b{guess}")
+        number += 1
+
+    assert len(queue.peek()) == 4
+
+
+def scanned(bus: agentbus.Bus, pattern: str) -> list[bytes]:
+    keys: list[bytes] = ask(bus, "SCAN", 0, "MATCH", pattern, "COUNT", 100_000)[1]
+    return keys
+
+
 # -- flows that stand still ---------------------------------------------------------------------
 
 

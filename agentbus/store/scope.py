@@ -32,6 +32,8 @@ EMBEDDED_ADVICE = (
     "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
 )
 _WITHOUT_END = 2**62
+# The random digits of a token, and for how many tokens they are read at a time.
+_DIGITS, _TOKENS_AT_ONCE = 16, 64
 _LONGEST_SUB = 6
 
 
@@ -107,6 +109,7 @@ class Scope:
         # An iterator is advanced by C code, so that two threads never get the same number.
         self._slots = iter(range(1, _WITHOUT_END))
         self._tokens = iter(range(1, _WITHOUT_END))
+        self._random = ""
 
     def once(self) -> Once:
         """Reserve a slot for one write, which may be sent any number of times."""
@@ -117,7 +120,13 @@ class Scope:
             slot = self._free.pop()
         except IndexError:
             slot = next(self._slots)
-        return Once(self.keys.once(f"{self._client}.{slot}"), slot, str(next(self._tokens)))
+        number = next(self._tokens)
+        at = number % _TOKENS_AT_ONCE * _DIGITS
+        if not at or not self._random:
+            self._random = os.urandom(_TOKENS_AT_ONCE * _DIGITS // 2).hex()
+        # Others may read and write the slot: with the next token they could answer for the server.
+        token = f"{number}.{self._random[at : at + _DIGITS]}"
+        return Once(self.keys.once(f"{self._client}.{slot}"), slot, token)
 
     def token(self) -> str:
         """Return a token that no other request in this project carries."""

@@ -9,6 +9,7 @@ local before = already(KEYS[1], ARGV[1])
 if before then return before end
 -- Of a later request in this slot, the reply is kept.
 local kept = redis.call('GET', KEYS[1])
-local last = kept and tonumber(string.match(kept, '^(%d+) '))
-if not last or last < tonumber(ARGV[1]) then keep(KEYS[1], ARGV[1], {}) end
+local function number(token) return tonumber(string.match(token or '', '^(%d+)%.%x+$')) end
+local last = kept and number(string.match(kept, '^%S+'))
+if not last or last < number(ARGV[1]) then keep(KEYS[1], ARGV[1], {}) end
 return {}
