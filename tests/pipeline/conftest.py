@@ -26,6 +26,9 @@ from tests.pipeline import clusters
 from tests.servers import free_port
 from tests.spreading import APART
 
+# A setting of the session that nobody else may see; text that a file of properties must escape.
+SECRET = "session-secret= é\\u0041:#!"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse a test that would start a second session, in a file that was said to need none."""
@@ -107,6 +110,7 @@ def spark(s3_port: int) -> Iterator[SparkSession]:
             "spark.driver.memory": "1g",
             **clusters.PLAIN_PLANS,
             "spark.driver.extraJavaOptions": clusters.QUICK,
+            "spark.hadoop.test.secret": SECRET,
             **clusters.s3a_settings(f"http://127.0.0.1:{s3_port}"),
         },
     )

@@ -6,9 +6,12 @@ Spark itself would leave it running forever.
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import re
 import signal
+import string
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,12 +21,15 @@ from pyspark import SparkConf, java_gateway
 from pyspark.errors import PySparkRuntimeError
 
 from agentbus.core.errors import AgentBusError
+from agentbus.pipeline.spark import scratch
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 # The name by which Spark's own function starts a process.
 _POPEN = "Popen"
+# Characters that are written as they are.
+_PLAIN = frozenset(string.ascii_letters + string.digits + "./_-+,;@$%&()[]{}*?<>|")
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 # The error of bash, in any language, after an empty answer of the first JVM.
 _EMPTY_ANSWER = re.compile(rb".*/spark-class: \D+\d+: CMD: .*")
@@ -43,16 +49,22 @@ def launch(conf: SparkConf, said: pathlib.Path | None = None) -> JavaGateway:
 def _launch(conf: SparkConf, stderr: IO[bytes] | None) -> JavaGateway:
     started: list[subprocess.Popen[bytes]] = []
 
-    def popen(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+    # Settings may be secret, and everybody can read the arguments of a process.
+    properties = scratch.place() / "spark.properties"
+    with open(os.open(properties, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.writelines(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.getAll())
+
+    def popen(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        given = ["--properties-file", str(properties), "--load-spark-defaults"]
         with _held_back():
-            started.append(subprocess.Popen(*words, **options))
+            started.append(subprocess.Popen([command[0], *given, *command[1:]], **options))
         return started[0]
 
     plain = getattr(java_gateway, _POPEN)
     setattr(java_gateway, _POPEN, popen)
     try:
         options = {} if stderr is None else {"stderr": stderr}
-        return java_gateway.launch_gateway(conf, popen_kwargs=options)  # type: ignore[no-untyped-call]
+        return java_gateway.launch_gateway(popen_kwargs=options)  # type: ignore[no-untyped-call]
     except BaseException as error:
         ended = [process.poll() for process in started]
         for process in started:
@@ -68,6 +80,13 @@ def _launch(conf: SparkConf, stderr: IO[bytes] | None) -> JavaGateway:
         raise
     finally:
         setattr(java_gateway, _POPEN, plain)
+        properties.unlink()
+
+
+def _escaped(text: str) -> str:
+    """Return text as a key or a value of a file of Java's properties."""
+    units = struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass"))
+    return "".join(chr(unit) if chr(unit) in _PLAIN else f"\\u{unit:04x}" for (unit,) in units)
 
 
 def _answered_nothing(stderr: IO[bytes] | None) -> bool:

@@ -14,13 +14,20 @@ from collections.abc import Callable
 from agentbus.core import settings
 from agentbus.core.settings_check import make_private
 
+# A path of this length leaves room for the name that Spark gives a socket.
+_LONGEST = 60
+
 
 @functools.cache
 def place() -> pathlib.Path:
     """Return this process's own directory, made on the first call and removed when the process ends."""
-    made = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-spark-"))
-    atexit.register(_remove, made, os.getpid())
-    return made
+    return _made(None)
+
+
+@functools.cache
+def sockets() -> pathlib.Path:
+    """Return a directory as `place` does, whose path is short enough for sockets in it."""
+    return place() if len(os.fsencode(place())) <= _LONGEST else _made("/tmp")
 
 
 def cached(name: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
@@ -55,9 +62,16 @@ def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.
 
 def clear() -> None:
     """Remove this process's directory now, for a process that ends without running exit handlers."""
-    if place.cache_info().currsize:
-        _remove(place(), os.getpid())
-        place.cache_clear()
+    for made in (sockets, place):
+        if made.cache_info().currsize:
+            _remove(made(), os.getpid())
+            made.cache_clear()
+
+
+def _made(above: str | None) -> pathlib.Path:
+    made = pathlib.Path(tempfile.mkdtemp(prefix="agentbus-spark-", dir=above))
+    atexit.register(_remove, made, os.getpid())
+    return made
 
 
 def _remove(made: pathlib.Path, owner: int) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import secrets
 import socket
 import sys
 import urllib.parse
@@ -179,6 +180,13 @@ def _options(master: str, given: dict[str, str]) -> dict[str, str]:
     }
     if is_local(master):
         options.update(_LOCALLY)
+    if master.startswith("local"):
+        # Every user of this machine can connect to its loopback address.
+        options["spark.authenticate"] = "true"
+        options["spark.python.unix.domain.socket.enabled"] = "true"
+        options["spark.python.unix.domain.socket.dir"] = str(scratch.sockets())
+    if master.startswith("local-cluster"):
+        options["spark.authenticate.secret"] = secrets.token_hex(32)
     if on_loopback(master):
         options["spark.driver.host"] = _LOOPBACK
         options["spark.driver.bindAddress"] = _LOOPBACK
@@ -216,6 +224,9 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
         spark = home.private()
     # Set, since Spark's own search for it fails on a path with a blank.
     variables["SPARK_HOME"] = spark
+    if on_loopback(master) and settings.variable("SPARK_LOCAL_IP") is None:
+        # The pages of `local-cluster` would be on all addresses.
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK
     settings.hand_down(**variables)
     own = conf.get("spark.driver.extraJavaOptions") or ""
     if is_local(master):
