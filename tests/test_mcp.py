@@ -219,6 +219,15 @@ def test_a_byte_order_mark_before_a_message_is_left_out(client):
     assert client.read() == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
 
+def test_a_line_that_is_too_long_is_refused_once_and_the_next_one_answered(client):
+    client.write(b'{"id": 1, "method": "' + b"x" * (9 << 20) + b'"}')
+    refused = client.read()
+
+    assert refused["error"]["code"] == -32600
+    assert "exceeds 8388608 bytes" in refused["error"]["message"]
+    assert client.ask("ping")["result"] == {}
+
+
 @pytest.mark.parametrize(
     ("number", "known"), [("1e999", "1e999"), ("[-1e999]", ["-1e999"]), ("1.5", 1.5)]
 )

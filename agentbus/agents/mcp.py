@@ -91,17 +91,21 @@ class Server:
 
     def serve(self) -> None:
         """Read requests from stdin, and answer them on stdout."""
-        rest = b""
+        # The line that has not ended yet; None: it was refused, and the rest of it is passed over.
+        rest: bytes | None = b""
         while data := stdio.read(1 << 16):
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _LONGEST:
-                self._answer(
-                    None, error=ProtocolError(_REQUEST, f"a line exceeds {_LONGEST} bytes")
-                )
-                return
-            for line in lines:
-                if line.strip():
+            *lines, last = data.split(b"\n")
+            for end in lines:
+                if rest is not None and (line := rest + end).strip():
                     self._read(line)
+                rest = b""
+            if rest is not None:
+                rest += last
+                if len(rest) > _LONGEST:
+                    self._answer(
+                        None, error=ProtocolError(_REQUEST, f"a line exceeds {_LONGEST} bytes")
+                    )
+                    rest = None
         # Calls that wait for nothing are answered, as for a client that wrote all of its requests at once.
         until = time.monotonic() + _LAST_ANSWERS
         for call in self._calls:
