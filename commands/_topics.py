@@ -25,7 +25,7 @@ _SETTINGS = {
     "database": "URL of the database of events.",
     "webhooks": "1: workers send webhooks.",
     "webhook_secret": "Secret that signs webhooks.",
-    "webhook_allow": "Hosts of webhooks that may have private addresses.",
+    "webhook_allow": "Hosts of webhooks, or host:port, that may have private addresses.",
 }
 
 

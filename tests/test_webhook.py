@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import pytest
 import trustme
@@ -46,6 +47,7 @@ class Receiver:
     def __init__(self, authority: trustme.CA) -> None:
         self.got: queues.Queue[tuple[dict[str, str], bytes, str]] = queues.Queue()
         self.answers: list[tuple[int, dict[str, str]]] = []
+        self.text = b""
         self.answering = threading.Event()
         self.answering.set()
         kept = self
@@ -60,6 +62,7 @@ class Receiver:
                 for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()
+                self.wfile.write(kept.text)
 
             def log_message(self, *_args: Any) -> None:
                 pass
@@ -455,6 +458,8 @@ PRIVATE = [
     *("2001:db8::1", "2002:7f00:1::", "2002:a00:1::1", "fc00::1", "fd12:3456::1", "fe80::1"),
     *("fe80::1%eth0", "fec0::1", "ff02::1", "ff0e::1", "5f00::1", "4000::1"),
     *("3fff::1", "3fff:fff:ffff::1"),
+    # What only machines of Azure and of IBM Cloud reach.
+    *("168.63.129.16", "161.26.0.10", "166.9.14.1", "::ffff:168.63.129.16"),
 ]
 PUBLIC = [
     *("1.1.1.1", "8.8.8.8", "93.184.216.34", "172.32.0.1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"),
@@ -510,6 +515,33 @@ def test_a_private_host_is_buried_and_never_connected_to(
     (letter,) = bus.queue(WEBHOOKS).dead_letters()
     assert letter.attempts == 1
     assert "AGENTBUS_WEBHOOK_ALLOW" in letter.error
+
+
+def test_a_host_that_is_allowed_with_a_port_is_allowed_on_no_other_one(
+    switched_on: None, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, connect: Connect
+) -> None:
+    port = urlsplit(receiver.url).port
+    for allowed, count in ((f"localhost:{port}", 1), (f"localhost:{port - 1}, [::1]:443", 0)):
+        monkeypatch.setenv("AGENTBUS_WEBHOOK_ALLOW", allowed)
+        bus = connect("carol")
+        finished(bus, receiver.url)
+
+        assert sent(bus) == count
+
+    (letter,) = bus.queue(WEBHOOKS).dead_letters()
+    assert "not an address of the public internet" in letter.error
+
+
+def test_a_dead_letter_holds_no_answer_of_a_host_in_the_own_network(
+    on: agentbus.Bus, receiver: Receiver
+) -> None:
+    receiver.answers = [(403, {})]
+    receiver.text = b"internal: hunter2"
+    finished(on, receiver.url)
+
+    assert sent(on) == 0
+    (letter,) = on.queue(WEBHOOKS).dead_letters()
+    assert letter.error == "Bury: the receiver answered 403"
 
 
 def test_a_host_with_one_private_address_among_public_ones_is_refused(
@@ -749,6 +781,8 @@ def test_a_file_that_comes_with_a_repository_sets_nothing_of_webhooks(
     [
         *(("AGENTBUS_WEBHOOK_SECRET", "short"), ("AGENTBUS_WEBHOOK_SECRET", "sesame\n" * 8)),
         *(("AGENTBUS_WEBHOOKS", "perhaps"), ("AGENTBUS_WEBHOOK_ALLOW", "*.example.org")),
+        *(("AGENTBUS_WEBHOOK_ALLOW", "a:0"), ("AGENTBUS_WEBHOOK_ALLOW", "[::1]:99999")),
+        *(("AGENTBUS_WEBHOOK_ALLOW", "a:b"), ("AGENTBUS_WEBHOOK_ALLOW", "h:1:2")),
         *(("AGENTBUS_WEBHOOK_ALLOW", "https://a/"), ("AGENTBUS_WEBHOOK_SECRET", "sesame" * 99)),
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 
@@ -150,18 +151,25 @@ def _secret(given: Located) -> str | None:
     )
 
 
+# A host, perhaps with a port, as it stands in a URL; or an address of IPv6 without its brackets.
+_HOST = re.compile(
+    r"(?:\[[0-9a-f:.]+\]|[^]\[:/@*? ]+)(?::([0-9]{1,5}))?|[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*"
+)
+
+
 def _hosts(given: Located) -> tuple[str, ...] | None:
     parts = given.value.split(",") if isinstance(given.value, str) else given.value
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         return given.wrong("names of hosts, joined by commas")
-    hosts = tuple(part.strip().strip("[]").lower() for part in parts if part.strip())
+    hosts = tuple(part.strip().lower() for part in parts if part.strip())
     for host in hosts:
-        if not (host.isascii() and host.isprintable()) or set(host) & set("/@*? "):
+        match = _HOST.fullmatch(host) if host.isascii() and host.isprintable() else None
+        if match is None or not 0 < int(match[1] or 1) < 65_536:
             return given.add(
                 f"{given.what} names {host!a}",
-                "write a host as it stands in the URL, not a pattern",
+                "write host, or host:port, as it stands in the URL, not a pattern",
             )
-    return hosts
+    return tuple(host.strip("[]") if host[-1] == "]" else host for host in hosts)
 
 
 def _lease_scope(given: Located) -> str | None:

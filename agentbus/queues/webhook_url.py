@@ -20,6 +20,11 @@ class WebhookTarget:
     port: int
     path: str
 
+    @property
+    def authority(self) -> str:
+        """Return the host with its port, as a URL has them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 def target(url: object) -> WebhookTarget:
     """Return the destination of a webhook. Raises `UsageError`; no message shows a query or a user."""

@@ -56,8 +56,17 @@ _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 # For documentation (RFC 9637); Python does not know it yet.
 _DOCUMENTATION_6 = ipaddress.IPv6Network("3fff::/20")
-# Protocols use these; not every Python version treats all of them as special.
-_SPECIAL_4 = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
+# Protocols use the first two; not every Python version treats all of them as special. The others are
+# networks of Azure and of IBM Cloud, which only machines in these clouds reach.
+_SPECIAL_4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            *("192.0.0.0/24", "192.88.99.0/24"),
+            *("168.63.129.16/32", "161.26.0.0/16", "166.8.0.0/14"),
+        ),
+    )
+)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -188,8 +197,11 @@ def handler(settings: Settings, pauses: Backoff = _PAUSES) -> Callable[[Delivery
             "AgentBus-Delivery": delivery.id.encode("ascii", "backslashreplace").decode(),
             SIGNATURE: sign(secret, body),
         }
+        permitted = not allowed.isdisjoint((target.host, target.authority))
         try:
-            _judge(*_post(target, body, headers, allowed=target.host in allowed))
+            status, retry_after, answered = _post(target, body, headers, allowed=permitted)
+            # What hosts of one's own network say is not for all who read dead letters.
+            _judge(status, retry_after, "" if permitted else answered)
         except Retry as again:
             # A receiver that says 0 would get all attempts at once.
             if again.after is not None:
@@ -276,7 +288,7 @@ def _addresses(target: webhook_url.WebhookTarget, *, allowed: bool) -> list[tupl
         if not allowed and not is_global(str(address[0])):
             raise Bury(
                 f"{target.host!r} is at {address[0]}, which is not an address of the public internet;"
-                " if that is meant, allow the host by name: AGENTBUS_WEBHOOK_ALLOW"
+                " if that is meant, allow the host by name, or as host:port: AGENTBUS_WEBHOOK_ALLOW"
             )
     if not addresses:
         raise OSError("it has no address")
