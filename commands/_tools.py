@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.agents.tools import LONGEST_WAIT
 from agentbus.commands import _inbox, _spoken
+from agentbus.commands._part import part
 from agentbus.coordination import announce, frames, inbox, receipts, speak, tell as messages
 from agentbus.coordination.leases import shown
 from agentbus.core.clock import of_day
-from agentbus.core.errors import InvalidPayload, NotFound, TimedOut, UsageError
+from agentbus.core.errors import EpochMismatch, InvalidPayload, NotFound, TimedOut, UsageError
 from agentbus.core.escape import escaped
 from agentbus.core.names import word
 from agentbus.core.stream import position
@@ -35,9 +36,13 @@ def catch_up(call: ToolCall) -> None:
         op = inbox.pending(scope, peek=peek, topic=topic, limit=_MESSAGES)
     else:
         op = inbox.read(scope, after=after, topic=topic, limit=_MESSAGES)
-    page, wait = call.run(op), call.wait()
-    if wait and after is None and not page.messages and not _spoken.unheard(call, topics):
-        page = _waited(call, wait, peek, topic) or page
+    page, wait = inbox.Page((), 0, False, "0-0", 0.0), call.wait()
+    with part(call):
+        page = call.run(op)
+    if wait and after is None and not page.messages:
+        with part(call, UsageError, EpochMismatch):
+            if not _spoken.unheard(call, topics):
+                page = _waited(call, wait, peek, topic) or page
     unread = 0 if topic or after else page.unread
     read, shown, room = _inbox.show(
         *(call, page.messages, page.now),
@@ -58,11 +63,14 @@ def catch_up(call: ToolCall) -> None:
         call.out.warn(f"there are more: call catch_up {how}")
     if after is None:
         most, first = _MESSAGES - shown, not shown
-        show = _spoken.show(call, most=most, room=room, first=first, peek=peek, topics=topics)
-        call.after.append(show)
+        # The cursor may be no id, or past the channel's end.
+        with part(call, UsageError, EpochMismatch):
+            show = _spoken.show(call, most=most, room=room, first=first, peek=peek, topics=topics)
+            call.after.append(show)
     if not call.captured.lines:
         call.out.record({}, "Nothing new.")
-    _nearby(call)
+    with part(call):
+        _nearby(call)
 
 
 def _before(ids: Sequence[str]) -> str:

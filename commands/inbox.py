@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from agentbus.commands import _inbox, _session, _spoken, _together
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._part import part
 from agentbus.coordination import frames, inbox
+from agentbus.core.errors import EpochMismatch, UsageError
 
 VERB = Verb(
     "inbox",
@@ -46,19 +50,19 @@ def run(call: Call) -> None:
     if scope.peers and not args.peek:
         _session.warn(call)
     again = args.thread is not None and args.wait is None
-    page = call.run(
-        inbox.pending(
-            scope,
-            wait=args.wait,
-            peek=args.peek,
-            topic=args.topic,
-            sender=args.sender,
-            thread=args.thread,
-            again=again,
-            limit=args.max,
-        ),
-        patience=args.wait or 0.0,
+    pending = inbox.pending(
+        scope,
+        wait=args.wait,
+        peek=args.peek,
+        topic=args.topic,
+        sender=args.sender,
+        thread=args.thread,
+        again=again,
+        limit=args.max,
     )
+    page = inbox.Page((), 0, False, "0-0", 0.0)
+    with part(call) if args.all else nullcontext():
+        page = call.run(pending, patience=args.wait or 0.0)
     chosen = args.topic or args.sender or args.thread
     read, shown, room = _inbox.show(
         call,
@@ -78,5 +82,7 @@ def run(call: Call) -> None:
         call.out.warn(f"there are more; print them with {with_what}")
     if args.all:
         most = max(0, args.max - shown)
-        finish = _spoken.show(call, most=most, room=room, first=not shown, peek=args.peek)
-        finish(True)
+        # The cursor may be no id, or past the channel's end.
+        with part(call, UsageError, EpochMismatch):
+            finish = _spoken.show(call, most=most, room=room, first=not shown, peek=args.peek)
+            finish(True)

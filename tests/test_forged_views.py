@@ -45,7 +45,7 @@ def test_flags_are_listed_while_the_channel_is_foreign(bus: agentbus.Bus) -> Non
 def test_a_foreign_key_of_an_awaited_flag_is_named(bus: agentbus.Bus) -> None:
     spoil(bus, "done:x")
 
-    with pytest.raises(BackendUnavailable, match="a key of the flag 'x' is not a string"):
+    with pytest.raises(BackendUnavailable, match=r"the key '.*:x' is not a string"):
         bus.await_("x", timeout=0)
 
 
@@ -76,7 +76,7 @@ def test_paths_are_leased_over_any_value_of_what_is_beside_the_leases(connect, b
 def test_a_foreign_key_of_leases_is_an_error_in_a_sentence_and_a_finding(bus: agentbus.Bus) -> None:
     spoil(bus, "leases")
 
-    with pytest.raises(BackendUnavailable, match="WRONGTYPE"):
+    with pytest.raises(BackendUnavailable, match="should be a hash"):
         bus.lease("src/**")
     with pytest.raises(BackendUnavailable):
         bus.leases()
@@ -92,12 +92,12 @@ def test_sound_notes_are_listed_beside_foreign_ones(bus: agentbus.Bus) -> None:
 
     assert [note.key for note in bus.list_()] == ["sound"]
     assert [note.key for note in bus.notes(tags=["t"])] == ["sound"]
-    with pytest.raises(BackendUnavailable, match="foreign is not a hash"):
+    with pytest.raises(BackendUnavailable, match="foreign' is not a hash"):
         bus.recall("foreign")
     spoil(bus, "jots", "jots_by_tag:t")
     assert [note.key for note in bus.list_()] == ["sound"]
     # without the index of a tag, nobody knows which notes have it
-    with pytest.raises(BackendUnavailable, match="another type"):
+    with pytest.raises(BackendUnavailable, match="should be a zset"):
         bus.notes(tags=["t"])
 
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from agentbus.admin import letter_counts, server_health, stats
-from agentbus.admin.health import holds
+from agentbus.admin.health import foreign_keys, holds
 from agentbus.admin.health.thresholds import Thresholds
 from agentbus.admin.survey import surveyed
 from agentbus.coordination import lease_step, leases
@@ -80,6 +80,7 @@ def diagnose(scope: Scope, settings: Settings, where: str) -> Op[list[Finding]]:
     if settings.url is None:
         findings.append((yield from _disk(scope)))
     findings.append(_identity(settings))
+    findings += yield from _foreign_keys(scope)
     findings += yield from _shared_names(scope)
     findings += yield from _left_holds(scope)
     findings += yield from _leases(scope)
@@ -210,6 +211,13 @@ def _shared_names(scope: Scope) -> Op[list[Finding]]:
     ]
 
 
+def _foreign_keys(scope: Scope) -> Op[list[Finding]]:
+    return [
+        Finding("keys", "failed", found.text, found.remedy)
+        for found in (yield from foreign_keys.examine_all(scope))
+    ]
+
+
 def _left_holds(scope: Scope) -> Op[list[Finding]]:
     return [
         Finding("flags", "warning", hold.found, hold.remedy)
@@ -222,7 +230,7 @@ def _leases(scope: Scope) -> Op[list[Finding]]:
     try:
         held = yield from leases.leases(scope)
     except AgentBusError:
-        # Another program's key, which `health` names.
+        # Another program's key, which is named above.
         return []
     if not held:
         return []

@@ -157,6 +157,9 @@ def _together(event: Event, steps: Sequence[Script]) -> list[Any]:
     again = False
     for at, reply in enumerate(replies):
         if isinstance(reply, ServerReply):
+            if reply.code == "WRONGTYPE":
+                # Another program's key costs this step alone.
+                continue
             if reply.code != "NOSCRIPT":
                 raise reply
             again = True

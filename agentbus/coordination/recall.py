@@ -17,7 +17,8 @@ def read(scope: Scope, key: str) -> Op[list[bytes]]:
     title = names.name("key", key)
     reply = yield Script("recall", (scope.keys.jot(title),))
     if reply[0] is None:
-        raise ServerReply(f"WRONGTYPE {scope.keys.jot(title)} is not a hash")
+        key = scope.keys.jot(title)
+        raise ServerReply(f"WRONGTYPE the key {key!r} is not a hash: another program wrote it")
     if not reply[0]:
         raise missing(title)
     flat: list[bytes] = reply[0]

@@ -213,10 +213,14 @@ class _Watch:
 
     def look(self) -> Op[None]:
         """Read the flags and the channel's last id in one step, and update the completions."""
-        reply: list[Any] = yield Script("read_flags", flag_keys(self.scope, self.flags))
+        keys = flag_keys(self.scope, self.flags)
+        reply: list[Any] = yield Script("read_flags", keys)
         if None in reply:
-            foreign = self.flags[(reply.index(None) - 1) // 5]
-            raise ServerReply(f"WRONGTYPE a key of the flag {foreign!a} is not a string")
+            number, part = divmod(reply.index(None) - 1, 5)
+            key = keys[1 + 4 * number + (0, 0, 1, 2)[part]]
+            raise ServerReply(
+                f"WRONGTYPE the key {key!r} is not a string: another program wrote it"
+            )
         last = text(reply[0])
         if not self.tail or position(last) < position(self.tail):
             # The first look, or a server that has lost entries, so that earlier looks prove nothing.

@@ -202,9 +202,11 @@ def refused(failure: Exception, step: Step, where: str) -> AgentBusError:
             hint="free disk space on the server, then look at its log",
         )
     if failure.code == "WRONGTYPE":
+        why = said.removeprefix("WRONGTYPE ")
         return WrongType(
-            f"'{step.label}' on {where} met a key of another type ({said})",
-            hint="another program wrote it: remove that key, or use another project",
+            f"{where} refused '{step.label}': {why}",
+            hint="bus.doctor() names each such key, with a remedy",
+            shell_hint="'agentbus doctor' names each such key, with a remedy",
         )
     if _unknown(said) in _OF_DATA and where.startswith(("redis:", "rediss:")):
         return of_sentinel(where, said)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 from agentbus.core.errors import AgentBusError
+from agentbus.core.stream import text
 from agentbus.store.steps import (
+    Batch,
     Denied,
     Emit,
     LinkDown,
@@ -90,7 +92,7 @@ def attempt(
                     maybe_done = maybe_done or (isinstance(failure, LinkDown) and failure.sent)
                     written = maybe_done and step.writes
                     if isinstance(failure, AgentBusError) or _is_final(failure, answered, written):
-                        step = op.throw(_refused(failure, step, where, written))
+                        step = op.throw((yield from _refused(failure, step, where, written)))
                         break
                     left = started + allowed(started) - monotonic()
                     if left <= 0:
@@ -119,6 +121,25 @@ def attempt(
         return value
     finally:
         op.close()
+
+
+def _explained(failure: ServerReply, step: Step) -> Op[ServerReply]:
+    """Return a failure that names the key of another type, if that is among those of the step."""
+    from agentbus.core.key_types import spoilt, type_of
+
+    words = [*getattr(step, "keys", ()), *getattr(step, "args", ()), getattr(step, "stream", "")]
+    named = (text(word) if isinstance(word, bytes) else str(word) for word in words)
+    keys = [key for key in named if type_of(key) is not None]
+    if not keys:
+        return failure
+    try:
+        types = yield Batch([("TYPE", key) for key in keys])
+    except (LinkDown, ServerReply):
+        return failure
+    for key, kind in zip(keys, types, strict=True):
+        if isinstance(kind, bytes) and (said := spoilt(key, text(kind))):
+            return ServerReply(f"WRONGTYPE {said}")
+    return failure
 
 
 def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool) -> bool:
@@ -173,9 +194,11 @@ def named(op: Op[T], name: str) -> Op[T]:
         raise
 
 
-def _refused(failure: Exception, step: Step, where: str, maybe_done: bool) -> AgentBusError:
+def _refused(failure: Exception, step: Step, where: str, maybe_done: bool) -> Op[AgentBusError]:
     from agentbus.store.failures import refused, repeated
 
+    if isinstance(failure, ServerReply) and failure.code == "WRONGTYPE":
+        failure = yield from _explained(failure, step)
     error = refused(failure, step, where)
     if maybe_done:
         error = repeated(error, step, where)

@@ -2,43 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from agentbus.admin.health.findings import HealthFinding
-from agentbus.core import names
+from agentbus.admin.project import MANY_KEYS
+from agentbus.core.key_types import spoilt
+from agentbus.core.shell_command import typed
 from agentbus.core.stream import text
-from agentbus.store.steps import Batch
+from agentbus.store.scan import key_bytes, scan
+from agentbus.store.steps import Batch, Command
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
+_AT_ONCE = 500
+
 
 def examine(scope: Scope) -> Op[list[HealthFinding]]:
     """Return a critical finding for each record that has another type than the bus gives it."""
     keys = scope.keys
-    types = {
-        keys.client_sessions: "hash",
-        **dict.fromkeys(
-            (keys.channel, keys.metrics, keys.lease_bell, keys.schedule_bell), "stream"
+    records = (
+        *(keys.client_sessions, keys.channel, keys.metrics, keys.lease_bell, keys.schedule_bell),
+        *(
+            keys.paused,
+            keys.heard,
+            keys.settled,
+            keys.quarantined,
+            keys.beats,
+            keys.queues,
+            keys.agents,
         ),
-        **dict.fromkeys((keys.paused, keys.heard, keys.settled, keys.quarantined), "hash"),
-        **dict.fromkeys((keys.beats, keys.queues, keys.agents, keys.topics, keys.jots), "zset"),
-        **dict.fromkeys((keys.sessions, keys.waiting, keys.triggers, keys.schedules), "zset"),
-        **dict.fromkeys((keys.leases, keys.leases_refused), "hash"),
-        keys.lease_fence: "string",
-    }
-    replies = yield Batch([("TYPE", key) for key in types])
+        *(keys.topics, keys.jots, keys.sessions, keys.waiting, keys.triggers, keys.schedules),
+        *(keys.leases, keys.leases_refused, keys.lease_fence),
+        # This agent's own.
+        *(keys.cursor(scope.agent), keys.inbox(scope.agent), keys.inbox_at(scope.agent)),
+    )
+    return (yield from _examine(records))
+
+
+def examine_all(scope: Scope) -> Op[list[HealthFinding]]:
+    """Return a finding for each key of the project that has another type.
+
+    On a server with more than 100,000 keys, only the records that each project has are examined.
+    """
+    if int((yield Command("DBSIZE"))) > MANY_KEYS:
+        return (yield from examine(scope))
+    known = yield from scan(scope, None)
+    own_keys = sorted(key for key in known if scope.keys.kind(key) is not None)
+    findings: list[HealthFinding] = []
+    for at in range(0, len(own_keys), _AT_ONCE):
+        findings += yield from _examine(own_keys[at : at + _AT_ONCE])
+    return findings
+
+
+def _examine(keys: Sequence[str]) -> Op[list[HealthFinding]]:
+    replies = yield Batch([("TYPE", key_bytes(key)) for key in keys])
     findings = []
-    for (key, wanted), reply in zip(types.items(), replies, strict=True):
+    for key, reply in zip(keys, replies, strict=True):
         # A user whose rules do not allow TYPE gets the other checks.
-        kind = wanted if isinstance(reply, Exception) else text(reply)
-        if kind not in (wanted, "none"):
+        if not isinstance(reply, Exception) and (said := spoilt(key, text(reply))):
             findings.append(
                 HealthFinding(
-                    *("foreign_key", key, "critical", None, None),
-                    f"the key {key!r} is a {kind}, and should be a {wanted}: another program wrote it",
-                    f"find that program, then: redis-cli DEL {names.shell_word(key)}",
+                    *("foreign_key", key, "critical", None, None, said),
+                    f"find that program, then: redis-cli DEL {typed(key)}",
                 )
             )
     return findings

@@ -16,7 +16,7 @@ if has ~= ARGV[5] and has ~= ARGV[4] then return { 'tags', has } end
 for i = 7, #KEYS do
   local kind = redis.call('TYPE', KEYS[i])['ok']
   if kind ~= 'zset' and kind ~= 'none' then
-    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. kind .. ', not a tag index')
+    return redis.error_reply("WRONGTYPE the key '" .. KEYS[i] .. "' is a " .. kind .. ', and should be a zset: another program wrote it')
   end
 end
 -- The notice first: only this and the next line can still fail.

@@ -5,6 +5,7 @@
 --       '' removes a field
 -- Returns: now in ms
 --@include say
+--@include replace
 --@include write_presence
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -2,7 +2,7 @@
 -- keeps the present one, at first `active`; of `words`, fields and values, a value '' removes its field.
 local function write_presence(key, agents, agent, kept, now, state, words)
   local stamp = string.format('%d', now)
-  local before = redis.call('HGET', key, 'state')
+  local before = replace(key, 'HGET', 'state')
   if state == '' then state = before or 'active' end
   if state ~= before then redis.call('HSET', key, 'since', stamp) end
   redis.call('HSET', key, 'state', state, 'seen', stamp)
