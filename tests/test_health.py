@@ -20,7 +20,7 @@ from agentbus.admin.health import HealthFinding
 from agentbus.admin.health.thresholds import Levels
 from agentbus.admin.server_health import ServerInfo
 from agentbus.core.keys import Keys, pause_field
-from agentbus.errors import ConfigError, QueueFull
+from agentbus.errors import ConfigError, QueueFull, Refused
 from agentbus.queues.ids import PRIORITIES
 from agentbus.retry import Bury
 from tests.conftest import Connect
@@ -337,6 +337,13 @@ def test_a_full_queue_names_the_group_that_blocks(configured: Configured) -> Non
     found = told(bus, "full")
     assert "publishers are refused now; the group 'audit' has not finished" in found.text
     assert "start workers of the group 'audit'" in str(refused.value.hint)
+    # A group may be there by a mistake in its name.
+    delete = "agentbus bus delete mail --group audit --force"
+    assert str(refused.value.shell_hint).endswith(f"if nobody needs that group: {delete}")
+    assert told(bus, "full").remedy.endswith(f"if nobody needs that group: {delete}")
+    with pytest.raises(Refused) as kept:
+        queue.delete("audit")
+    assert str(kept.value.shell_hint).endswith("or drop them with --force")
     Registry(bus, "mail", "host:1:a").beat()
     assert "agentbus work mail --group audit -- CMD" in told(bus, "full").remedy
     with pytest.raises(QueueFull, match="'audit'"):
@@ -474,6 +481,8 @@ def test_a_channel_that_another_program_floods_is_told(connect: Connect, project
     found = told(bus, "stream_length")
 
     assert (found.subject, found.severity) == ("channel", "warning")
+    # Messages that nobody has read may be among them.
+    assert "XTRIM" not in found.remedy
     ask(bus, "XTRIM", Keys(project).channel, "MAXLEN", "10")
     assert findings(bus) == []
 
@@ -516,12 +525,14 @@ def test_remedies_can_be_pasted_whatever_a_queue_and_its_group_are_named(
     remedies = {one["check"]: one["remedy"] for one in found if one.get("subject") == subject}
 
     listed = _pasted(remedies["dead_letters"].partition("; then")[0])
-    worked = _pasted(remedies["lag"].partition(": ")[2].replace("CMD", "true"))
+    start, _, delete = remedies["lag"].partition("; if nobody needs that group: ")
+    worked = _pasted(start.partition(": ")[2].replace("CMD", "true"))
 
     assert "no" in real_shell.run(*listed).stdout
     assert real_shell.run(*worked[:1], "--count", "1", *worked[1:]).returncode == 0
     with agentbus.connect(real_url, project=project, agent="ada") as bus:
         assert bus.queue(name).remaining(name) == 598
+    assert real_shell.run(*_pasted(delete)).returncode == 0
 
 
 def _pasted(command: str) -> list[str]:

@@ -176,8 +176,14 @@ def _refusal(
     if live:
         reasons.append(f"live workers: {', '.join(map(text, live[:3]))}")
         reasons[-1] += f" and {len(live) - 3} more" if len(live) > 3 else ""
+    # What waits for its only group may never come.
+    drop, shell_drop = "", ""
+    if group is not None and not live:
+        drop, shell_drop = ", or drop them with force=True", ", or drop them with --force"
     return Refused(
         f"{what} is not deleted, since it has {' and '.join(reasons)}",
-        hint="wait until its tasks are done, and stop its workers with bus.delete(worker=...)",
-        shell_hint="wait until its tasks are done, and stop its workers with 'agentbus agent delete'",
+        hint="wait until its tasks are done, and stop its workers with bus.delete(worker=...)"
+        + drop,
+        shell_hint="wait until its tasks are done, and stop its workers with 'agentbus agent delete'"
+        + shell_drop,
     )

@@ -17,6 +17,7 @@ from agentbus.core import context, envelope
 from agentbus.core.cache import cached
 from agentbus.core.errors import QueueFull, UsageError
 from agentbus.core.keys import Keys
+from agentbus.core.shell_command import command, typed
 from agentbus.core.stream import text
 from agentbus.core.validate import is_seconds
 from agentbus.queues import tracing
@@ -350,15 +351,24 @@ def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
     tasks = "task" if number == 1 else "tasks"
     if oldest:
         reader = f"the group {group!r}" if group else "a reader outside of groups"
-        return QueueFull(
+        said = (
             f"the queue {queue!r} keeps {number} {tasks}, because {reader} has not finished"
-            f" {oldest}; ten times its limit of {bound} are kept",
-            hint="wait until it is finished, or cancel it",
+            f" {oldest}; ten times its limit of {bound} are kept"
         )
+        hint = "wait until it is finished, or cancel it"
+    else:
+        said = f"the queue {queue!r} holds {number} unfinished {tasks}; the limit is {bound}" + (
+            f"; the group {group!r} has not finished the oldest" if group else ""
+        )
+        whose = f" of the group {group!r}" if group else ""
+        hint = f"start workers{whose}, wait, or raise its bound"
+    if group in ("", "default"):
+        return QueueFull(said, hint=hint)
+    delete = command("agentbus bus delete", queue, f" --group {typed(group)} --force")
     return QueueFull(
-        f"the queue {queue!r} holds {number} unfinished {tasks}; the limit is {bound}"
-        + (f"; the group {group!r} has not finished the oldest" if group else ""),
-        hint=f"start workers{f' of the group {group!r}' if group else ''}, wait, or raise its bound",
+        said,
+        hint=f"{hint}; if nobody needs that group: queue.delete({group!r}, force=True)",
+        shell_hint=f"{hint}; if nobody needs that group: {delete}",
     )
 
 

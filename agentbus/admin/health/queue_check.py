@@ -195,7 +195,7 @@ class QueueCheck:
         yield HealthFinding(
             *("full", subject, severity, length, bound),
             f"the queue {subject!r} is full, its bound is {bound:,} unfinished tasks: {effect} now{whose}",
-            f"{self._more_workers(blocking)}, or raise its 'bound' in the config",
+            f"raise its 'bound' in the config, or {self._more_workers(blocking)}",
         )
 
     def _lag(self, group: Group) -> Iterator[HealthFinding]:
@@ -370,7 +370,11 @@ class QueueCheck:
         option = "" if group in (None, "default") else f" --group {typed(str(group))}"
         # After the first `--` there are no options.
         program = " CMD" if self.queue.startswith("-") else " -- CMD"
-        return f"{what}: {command('agentbus work', self.queue, option)}{program}"
+        start = f"{what}: {command('agentbus work', self.queue, option)}{program}"
+        if not option or self._workers.of(self.queue, group):
+            return start
+        delete = command("agentbus bus delete", self.queue, f"{option} --force")
+        return f"{start}; if nobody needs that group: {delete}"
 
 
 def too_long(

@@ -103,6 +103,7 @@ def _logs(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
     findings: list[HealthFinding] = []
     for (name, key, bound), length in zip(bounds, lengths, strict=True):
         if isinstance(length, int):
-            remedy = f"a program appends without a bound: redis-cli XTRIM {key} MAXLEN '~' {bound}"
+            # Not by XTRIM: what is read by then is not known.
+            remedy = f"a program appends without a bound: let its XADD have MAXLEN '~' {bound}"
             findings += too_long(name, f"the stream {key}", length, bound, levels, remedy)
     return findings
