@@ -240,8 +240,8 @@ def _not_held(agent: str, name: str, value: str, token: int | None) -> AgentBusE
     if value:
         return NotHolder(
             f"the flag {name!r} is not {names.word(agent)}'s: {whose(value)}",
-            hint="leave it to its holder, or give force=True",
-            shell_hint="leave it to its holder, or give --force",
+            # Not by force: models do what hints say.
+            hint="leave it to its holder",
         )
     if token is not None:
         return hold_ended(name, token, "")

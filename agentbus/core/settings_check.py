@@ -53,7 +53,8 @@ def own_directory(path: str) -> None:
     status, me = os.lstat(path), os.getuid()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != me:
         raise ConfigError(
-            f"{path} is not a directory of this user's", hint="remove it, or set XDG_STATE_HOME"
+            f"{path} is not a directory of this user's",
+            hint="set XDG_STATE_HOME to a directory of your own",
         )
     above = os.path.dirname(path)
     if os.stat(above).st_uid not in (0, me):

@@ -25,10 +25,7 @@ def foreign(stream: str, ledger: Ledger) -> ForeignLedger:
     return ForeignLedger(
         f"the events of the stream {stream!r} on the server come from another ledger than the one in"
         f" {ledger.place}",
-        hint="use the database that they were sent from, or another project, or remove them with"
-        " bus.clear()",
-        shell_hint="use the database that they were sent from, or another project, or remove them with"
-        " 'agentbus clear --force'",
+        hint="use the database that they were sent from, or another project",
     )
 
 

@@ -28,5 +28,5 @@ def stranger(path: str, owner: int) -> ConfigError:
         said = f"the embedded server's socket {path!a} is served by another user, of the number {owner}"
     return ConfigError(
         f"{said}: nothing was sent",
-        hint="remove that directory, set XDG_STATE_HOME to one of your own, or give the URL of a server",
+        hint="set XDG_STATE_HOME to a directory of your own, or give the URL of a server",
     )
