@@ -112,6 +112,7 @@ def _get(call: Call, name: str) -> None:
         worker for worker in workers if worker.agent_id == name
     ]
     if not chosen:
+        _views.empty(call, chosen)
         raise NotFound(f"there is no worker of {name!r}", hint="see 'agentbus agent list'")
     for worker in chosen:
         if out.json:

@@ -151,6 +151,7 @@ SUBJECTS = [
     (["dlq", "list", "mail"], "dlq:mail:default"),
     (["schedule", "list"], "schedules"),
     (["lease"], "leases"),
+    (["agent", "get", ADA], "beat"),
 ]
 
 
