@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered as Registered
     from agentbus.workers.worker import Worker as Worker
 
-# These are loaded on first use: a shell command does not import what it does not need.
+# Names are imported on first use, so that a shell command imports only what it needs.
 _HOMES = {
     # The bus
     **dict.fromkeys(("connect", "Bus"), "client.bus"),
@@ -134,7 +134,8 @@ _HOMES["__version__"] = "core.version"
 
 
 def __getattr__(name: str) -> object:
-    # `from agentbus import channel` asks here first: answer before loading anything.
+    # `from agentbus import channel` calls this first: reject unknown names before importing
+    # anything.
     if name != "aio" and name not in _HOMES:
         raise AttributeError(f"module 'agentbus' has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""Runs the command line with `python -m agentbus`, as the script `agentbus` does."""
+"""Runs the command line by `python -m agentbus`, like the script `agentbus`."""
 
 from agentbus.commands._main import main
 

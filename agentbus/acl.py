@@ -1,3 +1,3 @@
-"""ACL rules that confine a user of the server to one project: its keys, and the commands it needs."""
+"""ACL rules that confine a user of the server to one project: its keys and the necessary commands."""
 
 from agentbus.admin.acl import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""All errors that AgentBus raises, each with its exit code of the command line."""
+"""All errors that AgentBus raises, each with its exit code on the command line."""
 
 from agentbus.core.errors import *  # noqa: F403

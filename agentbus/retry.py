@@ -1,3 +1,3 @@
-"""Retries of failed tasks: the backoff, and the exceptions that settle a task otherwise."""
+"""Retries of failed tasks: the backoff, and the exceptions by which handlers choose another outcome."""
 
 from agentbus.queues.retry import *  # noqa: F403

@@ -1,1 +1,1 @@
-"""The command line: one verb a file, each a declaration, one library call, and its output."""
+"""The command line: one verb per file, each with a declaration, one library call and output."""

@@ -1,4 +1,4 @@
-"""Declares the actions of a verb, and lists them where it is called without one."""
+"""Declares the actions of a verb, and lists them if the verb is called without an action."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def actions(described: Mapping[str, str]) -> Param:
 
 
 def actions_of(verb: Verb) -> Mapping[str, str]:
-    """Return the usage of each action of a verb, and what it does."""
+    """Return the usage and description of each action of a verb."""
     return next((param.actions for param in verb.params if param.actions), {})
 
 
@@ -43,7 +43,7 @@ def no_action(verb: Verb, within: str = "", *, json: bool, needs: str = "an acti
 
 
 def unknown_action(verb: Verb, word: str, within: str = "") -> UsageError:
-    """Return the error about an action that a verb, or its action `within`, lacks."""
+    """Return the error for an unknown action of a verb, or of its action `within`."""
     rests = [usage.removeprefix(within) for usage in actions_of(verb) if usage.startswith(within)]
     known = list(dict.fromkeys(rest.split()[0] for rest in rests))
     listed = ", ".join(known[:-1]) + f" or {known[-1]}"

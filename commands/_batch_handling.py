@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TasksTogether:
-    """Tasks for which a program runs once: the first limit of their time ends it, and a cancellation."""
+    """Tasks for which a program runs once; the first time limit or cancellation ends the run."""
 
     def __init__(self, deliveries: Sequence[Delivery]) -> None:
         self._deliveries = deliveries
@@ -28,20 +28,20 @@ class TasksTogether:
 
     @property
     def id(self) -> str:
-        """The first task's id, and how many there are."""
+        """The first task's id, and the number of tasks."""
         more = len(self._deliveries) - 1
         return self._deliveries[0].id + (f" and {more} more" if more else "")
 
     @property
     def cancelled(self) -> bool:
-        """Tell whether one of them was cancelled, or took too long."""
+        """Tell whether one of the tasks was cancelled, or took too long."""
         return any(delivery.cancelled for delivery in self._deliveries)
 
 
 class BatchHandling(Handling):
-    """Handles a list of deliveries: first attempts together, each further one alone.
+    """Handles a list of deliveries: first attempts together, later attempts one by one.
 
-    So a task that makes the program fail costs the others one attempt.
+    A task that makes the program fail therefore costs the others one attempt.
     """
 
     def __call__(self, deliveries: Sequence[Delivery]) -> None:  # type: ignore[override]
@@ -50,7 +50,7 @@ class BatchHandling(Handling):
         for part in (*([first] if first else []), *parts):
             if self.program.stopping:
                 for delivery in part:
-                    # It has not started: the next worker gets it, and nothing is printed.
+                    # The task has not started: the next worker gets it, and nothing is printed.
                     delivery.snooze(0.0)
             else:
                 self._handle(part)
@@ -80,7 +80,7 @@ class BatchHandling(Handling):
         self, delivery: Delivery, error: ProgramFailed, began: float, *, alone: bool
     ) -> None:
         if isinstance(error, ProgramRefused) and not alone:
-            # Run each alone to find which of them it refuses.
+            # Run each task alone to find those that the program refuses.
             error = ProgramFailed(str(error), *getattr(error, "__notes__", [])[:1])
         last = self._is_last(delivery, error)
         buried = isinstance(error, ProgramRefused) or last

@@ -7,12 +7,13 @@ import os
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.names import shell_word
 
-# The longest path and the longest part of one, in bytes, and how much of a text an error repeats.
+# Maximum bytes of a path and of a path component, and maximum characters of a text that an error
+# repeats.
 _LONGEST_PATH, _LONGEST_NAME, _SHOWN = 4096, 255, 60
 
 
 def not_once(what: str, given: str | None, hint: str) -> UsageError:
-    """Return the error for what must be given once, and was given twice, or not at all."""
+    """Return the error for a value that must be given exactly once."""
     return UsageError(f"the {what} is {'missing' if given is None else 'given twice'}", hint=hint)
 
 
@@ -21,7 +22,7 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
     if argument == "-":
         try:
             text = _decoded(what, _read(0, limit), "stdin", limit)
-            # `echo` and most programs end their output with a newline that is not meant to be sent.
+            # Drop the final newline of `echo` and most programs, which is not part of the text.
             return text[:-1].removesuffix("\r") if text.endswith("\n") else text
         except OSError as error:
             raise UsageError(
@@ -31,7 +32,7 @@ def fetched(what: str, argument: str, limit: int, option: str | None) -> str:
     if not _may_be_a_file(path):
         raise _no_file(what, argument, option)
     try:
-        # Do not wait for a FIFO's writer to open it; do wait for what the writer writes.
+        # The open does not wait for a FIFO's writer; the read does.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(descriptor, True)
     except (FileNotFoundError, NotADirectoryError):
@@ -59,7 +60,7 @@ def _may_be_a_file(path: str) -> bool:
 
 
 def _no_file(what: str, argument: str, option: str | None) -> UsageError:
-    """Return the error for what begins with `@` and was meant as text, such as a mention of an agent."""
+    """Return the error for an argument with `@` that was meant as text, such as a mention."""
     short = len(argument) <= _SHOWN
     who, _, said = argument[1:].partition(" ")
     if what == "message" and who and short:

@@ -1,4 +1,4 @@
-"""Prints messages and notes within a number of letters, for readers that pay for each of them."""
+"""Prints messages and notes within a number of characters, for readers that pay for each."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
     from agentbus.coordination.notes import Note
 
-    # The fields of a record for JSON, and its line of text.
+    # A record's fields for JSON, and its line of text.
     Shown = tuple[Mapping[str, Any], str]
 
-# Beside a cut text, names are cut to this length, and so many tags are shown, so that they fit into the
-# least bound: another program may have written any.
+# Beside a cut text, names are cut to this length and only this many tags are shown, so that they
+# fit into the smallest bound: another program may have written longer or more.
 _NAME, _TAGS = 30, 2
 _LEAST = 300
 
 
 def check(most: int) -> None:
-    """Raise `UsageError` for a bound that leaves no room for a text."""
+    """Raise `UsageError` for a limit that leaves no space for a text."""
     if most < _LEAST:
         raise UsageError(f"--max-chars is {most}", hint=f"give at least {_LEAST}")
 
 
 class _Room:
-    """The number of letters that may still be printed."""
+    """The number of characters that may still be printed."""
 
     def __init__(self, out: Out, most: int) -> None:
         self._out = out
@@ -52,10 +52,10 @@ class _Room:
         return True
 
     def add_cut(self, text: str, cut: Callable[[str], Shown]) -> int:
-        """Print the record that `cut` makes of a text's beginning; return how many letters are left out."""
+        """Print the record that `cut` makes of a text's beginning; return the number omitted."""
         keep = min(self._left, len(text))
         while keep and (size := self._size(cut(text[:keep]))) > self._left:
-            # One letter may take ten, where it is escaped.
+            # JSON may escape a single character by ten.
             keep = min(keep - 1, keep * self._left // size)
         self._out.record(*cut(text[:keep]))
         self._left = 0
@@ -67,9 +67,10 @@ class _Room:
 
 
 def overheard(call: Call, spoken: Iterator[Any], most: int) -> tuple[int, bool]:
-    """Print messages of the channel; return how many, and whether some did not fit, which stay unheard.
+    """Print messages of the channel; return their number, and whether others stay unheard.
 
-    The first one is cut if it does not fit, and counts as heard: it would hold up all later ones.
+    The first message is cut if it does not fit, and counts as heard: otherwise it would block all
+    later messages.
     """
     out, printed = call.out, 0
     room = _Room(out, most)
@@ -79,7 +80,7 @@ def overheard(call: Call, spoken: Iterator[Any], most: int) -> tuple[int, bool]:
         elif room.add(_message.rendered(out, entry_id, named)):
             printed += 1
         elif printed:
-            # The cursor then moves past those before this one.
+            # `close` moves the cursor past the messages before this one.
             spoken.close()  # type: ignore[attr-defined]
             return printed, True
         else:
@@ -123,7 +124,7 @@ def value(call: Call, text: str, most: int) -> None:
 
 
 def notes(call: Call, listed: Sequence[Note], most: int) -> None:
-    """Print notes, the first one cut if need be, and count those that do not fit."""
+    """Print notes, cutting the first if necessary, and count those that do not fit."""
     room = _Room(call.out, most)
     for number, noted in enumerate(listed):
         if room.add(_values.of_note(noted, value=True)):
@@ -147,6 +148,6 @@ def notes(call: Call, listed: Sequence[Note], most: int) -> None:
 
 def _cut_name(name: str) -> str:
     if not (name.isascii() and name.isprintable()) or "\\" in name or '"' in name:
-        # JSON escapes each of its letters by up to ten characters.
+        # JSON escapes each of the name's characters by up to ten.
         return "…"
     return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

@@ -34,12 +34,12 @@ def take(call: Call) -> None:
         _keep(call, task, visibility)
         _show_taken(call, task)
     finally:
-        # The last counts are written when it is closed.
+        # `close` writes the last counts.
         bus.close()
 
 
 def give_back(call: Call, task_id: str, token: int) -> None:
-    """Give back a task that nobody knows to have been taken, without its attempt."""
+    """Give back a task of which no agent knows, without counting an attempt."""
     bus = call.bus
     # Drop the token first: hooks renew a task whose token is kept.
     task_tokens.drop(
@@ -89,7 +89,7 @@ def renew(call: Call) -> None:
         task_tokens.drop(kept)
         raise
     if args.token is None:
-        # Hooks renew it for as long from now on.
+        # From now on, hooks renew the task for this visibility.
         with contextlib.suppress(OSError):
             task_tokens.keep(
                 task_tokens.TaskToken(
@@ -102,7 +102,7 @@ def renew(call: Call) -> None:
 
 
 def _said(call: Call, what: str) -> str | None:
-    """Return the result or the error that was given, if any."""
+    """Return the result or error given on the command line, if any."""
     if call.args.text is None:
         return None
     text = body(what, call.args.text, None, call.settings.max_body)
@@ -112,7 +112,7 @@ def _said(call: Call, what: str) -> str | None:
 
 
 def _token(call: Call) -> TaskToken:
-    """Return the token that was given, or the one that `take` kept. Raises `NotFound`."""
+    """Return the token given, or the one that `take` kept. Raises `NotFound`."""
     args, settings = call.args, call.settings
     task_id = Address(args.id).id
     project, agent = call.bus.project, settings.agent

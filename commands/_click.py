@@ -1,4 +1,4 @@
-"""The full parser of command lines, made with click: help, completion, and messages for mistakes."""
+"""The full parser of command lines, made with click: help, completion, and usage errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTERRUPTED = 130
 
 def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any], Any]:
     """Return the call that a command line describes, or the exit code if click has handled it."""
-    # Click has its own way to end where its output cannot be written.
+    # Click handles an output error in its own way, so collect its output first.
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         try:
             outcome = root().main(
@@ -43,7 +43,7 @@ def read(argv: Sequence[str], *, json: bool) -> int | tuple[Verb, dict[str, Any]
 
 
 def root() -> click.Group:
-    """Return the group of all verbs; each is imported when it is needed."""
+    """Return the group of all verbs, each of which is imported on demand."""
     version = click.Option(
         ["-V", "--version"],
         is_flag=True,
@@ -62,7 +62,7 @@ def root() -> click.Group:
 
 
 def help_text(name: str | None) -> str:
-    """Return the help of a verb, or of all."""
+    """Return the help of a verb, or of the whole command line."""
     above = root().make_context("agentbus", [], resilient_parsing=True)
     if name is None:
         return f"{above.get_help()}\n"
@@ -89,7 +89,7 @@ class _Verbs(click.Group):
     def shell_complete(
         self, ctx: click.Context, incomplete: str
     ) -> list[click.shell_completion.CompletionItem]:
-        """Return the verbs and options that begin so, without importing all verbs."""
+        """Return the verbs and options with this prefix, without importing all verbs."""
         verbs = [
             click.shell_completion.CompletionItem(name, help=summary)
             for name, summary in SUMMARIES.items()
@@ -142,7 +142,7 @@ class _Command(click.Command):
 
 
 class _NoAction(click.UsageError):
-    """The verb lacks the action."""
+    """The verb does not have the action."""
 
     def __init__(self, verb: Verb, word: str) -> None:
         super().__init__(word)
@@ -227,7 +227,7 @@ def _option(param: Param) -> click.Option:
 
 
 def _presence(param: Param) -> dict[str, Any]:
-    # With a default, even None, click would not report that a required parameter is missing.
+    # If a required parameter had a default, even None, click would not report that it is missing.
     if param.required:
         return {"required": True}
     return {"required": False, "default": None if param.many else param.default}

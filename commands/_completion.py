@@ -1,4 +1,4 @@
-"""Completes words in shells: options, actions, and names on the bus."""
+"""Completes words in shells: options, actions, and names from the bus."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 VARIABLE = "_AGENTBUS_COMPLETE"
 _ABOUT = 60
 
-# Readline breaks words at some characters, and replaces only what follows the last of them. The whole
-# line is handed over, so that `shop:orders` is one word here.
+# Readline splits words at some characters, and replaces only the part after the last of them. The
+# script passes the whole line, so that `shop:orders` is one word here.
 _BASH = """\
 %(complete_func)s() {
     local IFS=$'\\n' response completion type value sign before kept=""
@@ -65,7 +65,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """Completion in bash, of whole words."""
+    """Completion of whole words in bash."""
 
     source_template = _BASH
 
@@ -80,15 +80,15 @@ add_completion_class(Bash)
 
 
 def complete(root: click.Group) -> int:
-    """Print what may complete the shell's line; after a mistake, or without a server, nothing."""
-    # Hide all errors: they would be printed into the line that somebody types.
+    """Print completions of the shell's line; none after a mistake or without a server."""
+    # Hide all errors, which would be printed into the line that the user types.
     with contextlib.suppress(Exception, SystemExit):
         root.main([], prog_name="agentbus", complete_var=VARIABLE, standalone_mode=False)
     return 0
 
 
 def items(param: Param, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-    """Return what may complete a parameter's value."""
+    """Return the completions of a parameter's value."""
     completions = [
         CompletionItem(word, help=about)
         for word, about in _words(param, ctx)
@@ -100,7 +100,7 @@ def items(param: Param, ctx: click.Context, incomplete: str) -> list[CompletionI
         return [CompletionItem(incomplete, type=param.values)]
     if param.values in ("", "subject"):
         return []
-    # Help and mistakes are shown without a bus, which takes longer to import than all they need.
+    # Help and usage errors need no bus, which takes longer to import than everything else for them.
     from agentbus.commands._completion_values import MOST, on_the_bus
 
     several = param.values == "tag" or (param.values == "topic" and param.many)
@@ -108,13 +108,13 @@ def items(param: Param, ctx: click.Context, incomplete: str) -> list[CompletionI
     return [
         CompletionItem(f"{before}{comma}{value}", help=about and plain(about)[:_ABOUT])
         for value, about in on_the_bus(param.values, ctx, _given(ctx))
-        # Other agents choose these names: one that a shell would not take as a word is not offered.
+        # Other agents choose these names: omit a name that a shell would not read as one word.
         if value.startswith(last) and value == shell_word(value) and value[0] != "-"
     ][:MOST]
 
 
 def _words(param: Param, ctx: click.Context) -> Found:
-    """Return the words that a parameter takes on any bus."""
+    """Return the words that a parameter accepts on any bus."""
     if param.values == "subject":
         return [*SUMMARIES.items(), *((name, topic.summary) for name, topic in TOPICS.items())]
     if ctx.params.get("words"):
@@ -133,13 +133,13 @@ def _words(param: Param, ctx: click.Context) -> Found:
 
 
 def _given(ctx: click.Context) -> dict[str, Any]:
-    """Return what the line has given so far."""
-    # While an option's value is completed, click leaves the arguments before it in `args`.
+    """Return the values given on the line so far."""
+    # While an option's value is completed, click keeps the arguments before it in `args`.
     verb = _verb(ctx)
     arguments = [] if verb is None else [param.dest for param in verb.params if not param.names]
     return {**ctx.params, **dict(zip(arguments, ctx.args, strict=False))}
 
 
 def _verb(ctx: click.Context) -> Verb | None:
-    """Return the line's verb, once it is there."""
+    """Return the line's verb, if it is already given."""
     return getattr(ctx.command, "verb", None)

@@ -1,4 +1,4 @@
-"""Names on the bus that may complete a parameter's value."""
+"""Names from the bus that complete a parameter's value."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     # Values, each with a description or None.
     Found = Iterable[tuple[str, str | None]]
 
-# Somebody waits at the shell: seconds for the server, and for everything.
+# Seconds to wait for the server, and for the whole completion: the user is waiting at the shell.
 _DEADLINE = 0.5
 _PATIENCE = 1.0
-# Values that are offered.
+# Maximum number of values to offer.
 MOST = 200
-# Keys that are examined for projects, which takes about 50 ms.
+# Maximum number of keys to search for projects, which takes about 50 ms.
 _EXAMINED = 100_000
 
 
 def on_the_bus(
     kind: str, ctx: click.Context, given: dict[str, Any]
 ) -> list[tuple[str, str | None]]:
-    """Return the values of a kind that are on the bus, if it answers in time."""
+    """Return the values of a kind on the bus, if the bus replies in time."""
     values: list[tuple[str, str | None]] = []
 
     def ask() -> None:
         with contextlib.suppress(Exception), _bus(ctx) as bus:
             values.extend(_VALUES[kind](bus, given))
 
-    # In a thread, because nothing else ends the look-up of a host's name.
+    # Use a thread: nothing else can end the look-up of a host name.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_PATIENCE)

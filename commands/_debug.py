@@ -1,4 +1,4 @@
-"""Writes what a verb asks the server to the operations log, at the level `debug`."""
+"""Writes a verb's exchanges with the server to the operations log, at the level `debug`."""
 
 from __future__ import annotations
 

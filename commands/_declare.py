@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     Convert = Callable[[str], Any]
-    # A parameter for the parser: the name of its value; whether it is a flag, takes many words, and is
-    # required; its choices; and the function that converts a word.
+    # A parameter for the parser: the name of its value; whether it is a flag, takes several words,
+    # and is required; its choices; and the function that converts a word.
     Spec = tuple[str, bool, bool, bool, Sequence[str], Convert | None]
 
 
 class Param:
-    """An argument or an option, by its usage: `QUEUE`, `--json`, `--max, --limit N`.
+    """An argument or option, declared by its usage: `QUEUE`, `--json`, `--max, --limit N`.
 
-    An option without a word for its value, and without choices, is a flag. `dest` is the name of the
-    value, by default the argument's or the option's first one. `actions` has the usage of each action
-    that an argument can name, and what it does; `values` the kind of value that a shell completes.
+    An option without a word for its value, and without choices, is a flag. `dest` is the name of
+    the value, by default the argument's or the option's first one. `actions` has the usage and
+    description of each action that an argument can name; `values` is the kind of value that a shell
+    completes.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Param:
         self.values = values
 
     def initial(self) -> Any:
-        """Return the value of a parameter that was not given."""
+        """Return the value of a parameter that is not given."""
         if self.flag:
             return False
         return [] if self.many else self.default
@@ -79,11 +80,11 @@ class Param:
 class Verb:
     """A verb's name, its help, and its parameters.
 
-    `subject` is the parameter that the operations log records as the key. An `unconfigured` verb runs
-    even if the settings are wrong, and is not logged.
-    `goes_with` names the actions and options of which one must be given with an option, `excludes`
-    the options that must not be; `_together.check` checks both. `waits` has the options and the actions
-    with which it waits for something, apart by blanks, and is empty if it always does.
+    `subject` is the parameter that the operations log records as the key. An `unconfigured` verb
+    runs even if the settings are wrong, and is not logged. `goes_with` maps an option to actions
+    and options of which one must be given, `excludes` to options that must not be given;
+    `_together.check` checks both. `waits` has the options and actions, separated by blanks, with
+    which the verb waits; '' means that it always waits.
     """
 
     def __init__(
@@ -116,15 +117,15 @@ if TYPE_CHECKING:
 
     Args = SimpleNamespace
 else:
-    # A quick verb does without `types`, and with few classes: to make one takes a hundredth of its time.
+    # A quick verb avoids `types` and creates few classes: each costs a hundredth of its time.
     Args = type(sys.implementation)
 
 
 class Call:
     """One call of a verb: its arguments, its output, and its connection.
 
-    The verbs that a hook may call at every turn run an operation directly (`enter`, then `run` or
-    `each`); the others use `bus`, which takes longer to import.
+    Verbs that a hook may call at every turn run an operation directly (`enter`, then `run` or
+    `each`); other verbs use `bus`, which takes longer to import.
     """
 
     def __init__(self, args: Args, settings: Settings) -> None:
@@ -145,7 +146,7 @@ class Call:
 
     @property
     def bus(self) -> Bus:
-        """The bus that the settings name."""
+        """The bus of the settings."""
         if self._bus is None:
             self._bus = open_bus(self.settings)
         return self._bus
@@ -179,7 +180,7 @@ class Call:
         return iterate(self._link, self._attempt(op))
 
     def attend(self) -> None:
-        """Record the session that used the agent's name, unless it was recorded a short time ago."""
+        """Record the session that uses the agent's name, unless it was recorded recently."""
         if self._link is None or self._scope.attended >= 0:
             return
         replies = getattr(self._link, "read_beside", ())
@@ -199,7 +200,7 @@ class Call:
             return
 
     def _prepare(self) -> None:
-        """Make ready what follows the server's reply, while waiting for it."""
+        """Prepare the work after the server's reply while waiting for the reply."""
         _prepare()
         if self.settings.log_level == "info":
             from agentbus.core import oplog
@@ -208,10 +209,10 @@ class Call:
 
     def _look_beside(self) -> None:
         link: Any = self._link
-        # Not every kind of link can.
+        # Not every kind of link supports this.
         if hasattr(link, "beside"):
             asked = self._scope.attended_last()
-            # A user who may only call functions may not ask for scripts.
+            # A user who may only call functions may not check for scripts.
             link.beside = asked[:2] if self._backend.functions else asked
 
     def _attending(self, op: Op[T], patience: float) -> Op[T]:
@@ -234,14 +235,14 @@ class Call:
 
 
 def open_bus(settings: Settings) -> Bus:
-    """Return the bus of settings, which takes longer to import than most verbs."""
+    """Return the bus of these settings, which takes longer to import than most verbs."""
     from agentbus.client.bus import Bus
 
     return Bus(settings)
 
 
 def _prepare() -> None:
-    """Import what is needed after the server's reply, while waiting for it."""
+    """Import the modules needed after the server's reply while waiting for the reply."""
     import agentbus.commands._output
     import agentbus.core.oplog  # noqa: F401
 
@@ -249,7 +250,7 @@ def _prepare() -> None:
 def body(
     what: str, argument: str | None, literal: str | None, limit: int, option: str | None = None
 ) -> str:
-    """Return a body given once: as an argument, `-` for stdin, `@FILE`, or literally by an option."""
+    """Return a body given once: as an argument, `-` for stdin, `@FILE`, or by an option."""
     if (argument is None) == (literal is None):
         from agentbus.commands._body import not_once
 
@@ -264,7 +265,7 @@ def body(
     return argument
 
 
-# The two ways to name the one flag of a verb.
+# Two ways to name the single flag of a verb.
 FLAG = (
     Param("NAME", "The flag.", values="flag"),
     Param("--flag NAME", "The flag.", values="flag"),
@@ -272,7 +273,7 @@ FLAG = (
 
 
 def one_flag(args: Args) -> str:
-    """Return the one flag that was named, and set `args.flag` to it, for the log."""
+    """Return the flag that was named, and set `args.flag` to it for the log."""
     if (args.name is None) == (args.flag is None):
         from agentbus.commands._body import not_once
 
@@ -283,7 +284,7 @@ def one_flag(args: Args) -> str:
 
 
 def whole(text: str) -> int:
-    """Convert a whole number."""
+    """Convert an integer."""
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
@@ -412,7 +413,7 @@ GROUPS = {
 }
 SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 VERBS = tuple(SUMMARIES)
-# Verbs whose names are keywords or builtins of Python.
+# Verbs whose names are Python keywords or builtins.
 _MODULES = {"await": "await_", "list": "list_"}
 
 
@@ -424,7 +425,7 @@ def module(name: str) -> Any:
 
 
 def grammar(params: Sequence[Param]) -> tuple[dict[str, Spec], list[Spec], dict[str, Any]]:
-    """Return the options by their names, the arguments in order, and the values if nothing is given."""
+    """Return the options by name, the arguments in order, and the default values."""
     options: dict[str, Spec] = {}
     arguments: list[Spec] = []
     initial: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""events demo: random events of a shop, sent as an application sends its own."""
+"""events demo: sends random events of a shop, as an application sends its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STREAM = "shop:orders"
 _RATE = 5.0
 # The share of transactions that the application rolls back.
 _ROLLED_BACK = 0.1
-# More orders than this do not wait for what comes next; a demo may run for days.
+# Maximum number of open orders, since a demo may run for days.
 _OPEN = 50
 _PRICES = {"tea": 490, "coffee": 890, "mug": 1250, "kettle": 3990, "honey": 650}
 _CARRIERS = ("bicycle", "van", "ship")
@@ -29,11 +29,11 @@ _REASONS = ("changed their mind", "out of stock", "never paid")
 
 
 class _RolledBack(Exception):
-    """A transaction raises this to be rolled back."""
+    """The exception with which a transaction is rolled back."""
 
 
 def demo(call: Call) -> None:
-    """Send random events until told to stop, or so many, and print each once it is committed."""
+    """Send random events until stopped, or a given number, and print each once committed."""
     _events.words(call, "")
     ledger = _events.ledger(call, make=True)
     if ledger.missing():
@@ -46,7 +46,7 @@ def demo(call: Call) -> None:
 def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
     args = call.args
     rate = _RATE if args.rate is None else args.rate
-    # Randomness for show: a seed repeats it.
+    # The demo needs no secure randomness; a seed repeats a run.
     chance = random.Random(args.seed)  # noqa: S311
     number = chance.randrange(1_000, 1_000_000)
     orders: list[list[Event]] = []
@@ -65,7 +65,7 @@ def _send(call: Call, ledger: Ledger, stop: threading.Event) -> None:
             orders.remove(order)
         sent += 1
         if rate and sent != args.count:
-            # Do not make up in a burst for a slow database.
+            # After a slow write, do not catch up in a burst.
             due = max(due + 1 / rate, time.monotonic())
             stop.wait(min(due - time.monotonic(), threading.TIMEOUT_MAX))
 
@@ -90,7 +90,7 @@ def _commit(
 
 
 def _life(chance: random.Random, order: int) -> list[Event]:
-    """Return what happens to an order: it is placed, paid and shipped, unless it is cancelled."""
+    """Return an order's events: it is placed, paid and shipped, or cancelled."""
     items: list[dict[str, Any]] = [
         {"sku": sku, "quantity": chance.randint(1, 4), "price_cents": _PRICES[sku]}
         for sku in chance.sample(list(_PRICES), chance.randint(1, 3))

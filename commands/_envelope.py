@@ -1,4 +1,4 @@
-"""Fills the envelope of the tasks that `publish` and `ask` send."""
+"""Fills in the envelope of tasks that `publish` and `ask` send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentbus.core.timespec import parse_rfc3339
 
 
 def header(text: str) -> tuple[str, str]:
-    """Read `name=value`."""
+    """Parse `name=value`."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise ValueError(f"{text!r} is not a header: write it as name=value")
@@ -24,7 +24,7 @@ def header(text: str) -> tuple[str, str]:
 
 
 def time(text: str) -> float:
-    """Return a time, such as 2024-01-20T15:30:00Z, in unix seconds."""
+    """Convert a time, such as 2024-01-20T15:30:00Z, to unix seconds."""
     unix_time = parse_rfc3339(text)
     if unix_time is None:
         raise ValueError(f"{text!r} is not a time such as 2024-01-20T15:30:00Z")
@@ -54,7 +54,7 @@ PARAMS = (
 
 
 def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
-    """Return the fields of a `Task` by the options, and by the task that this program handles."""
+    """Return the fields of a `Task` from the options and the task that this program handles."""
     around = environment()
     cause = around.get("AGENTBUS_TASK_ID")
     return {
@@ -78,7 +78,7 @@ def fields(args: Args, causation_id: str | None = None) -> dict[str, Any]:
 
 
 def _random_id() -> str:
-    """Return a random UUID, version 4 (RFC 9562, section 5.4); to import `uuid` takes half of a verb."""
+    """Return a random UUID (version 4, RFC 9562): importing `uuid` takes half of a verb's time."""
     number = int.from_bytes(os.urandom(16), "big")
     number = number & ~(0xF << 76 | 0b11 << 62) | 4 << 76 | 0b10 << 62
     digits = f"{number:032x}"
@@ -87,13 +87,13 @@ def _random_id() -> str:
 
 
 def _trace(around: Mapping[str, str]) -> str | None:
-    """Return the trace of the environment; a malformed one is another program's mistake."""
+    """Return the trace in the environment; None if another program has left a malformed one."""
     candidates = (around.get("TRACEPARENT"), around.get("AGENTBUS_TRACEPARENT"))
     return next(filter(is_traceparent, candidates), None)
 
 
 def _trail(text: str | None) -> Any:
-    """Return the agents that the current task passed; None if that is not JSON."""
+    """Return the agents that the current task has passed; None if the text is not JSON."""
     if not text:
         return None
     try:

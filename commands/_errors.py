@@ -25,7 +25,7 @@ def told(
     if isinstance(error, ReaderGone):
         return _READER_GONE, "the reader of the output left"
     if isinstance(error, AgentBusError):
-        # Its module is loaded only where one was raised.
+        # The module is loaded only if it raised an error.
         unwritten = sys.modules.get("agentbus.commands._unwritten")
         action = (values or {}).get("action")
         if isinstance(action, str):
@@ -36,13 +36,13 @@ def told(
         )
         tell(said, json=json)
         return said.exit_code, type(said).__name__
-    # A bug, or an error of the operating system: no traceback here, either.
+    # A bug or an error of the operating system does not show a traceback either.
     tell(unexpected(error, verb), json=json)
     return AgentBusError.exit_code, described(error)
 
 
 def unexpected(error: BaseException, verb: str) -> AgentBusError:
-    """Return the error of a verb that failed with another one than the bus's own."""
+    """Return the error for a verb that failed with an exception other than the bus's own."""
     if isinstance(error, SystemExit):
         return AgentBusError(
             f"'{verb}' was ended by the code that it runs ({described(error)})",
@@ -52,7 +52,7 @@ def unexpected(error: BaseException, verb: str) -> AgentBusError:
 
 
 def described(error: BaseException) -> str:
-    """Return the type and the beginning of the text of an error."""
+    """Return the type of an error and the beginning of its text."""
     return f"{type(error).__name__}: {error}"[:300]
 
 
@@ -67,7 +67,7 @@ def _advice(error: BaseException) -> str:
 
 
 def json_wished(argv: Sequence[str]) -> bool:
-    """Report whether errors of this command line itself must be JSON."""
+    """Tell whether errors about this command line itself must be JSON."""
     before = list(argv)
     if "--" in before:
         before = before[: before.index("--")]

@@ -1,4 +1,4 @@
-"""Common code of the verbs of events: their options, the ledger that these name, the user's module."""
+"""Common code of the event verbs: their options, the ledger, and the user's module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DECLARES = (
 )
 _NAME = Param("--name N", "Only the consumer of this name.")
 MODULE = (Param("MODULE", _DECLARES, required=True), _NAME)
-# The parameters of a verb that can run without a module.
+# Parameters of a verb that can run without a module.
 SOME_MODULE = (Param("MODULE", _DECLARES), _NAME)
 PARAMS = (
     Param(
@@ -70,7 +70,7 @@ CLEANUP = (
 
 
 def cleanup(call: Call) -> Cleanup:
-    """Return when rows of processed events are deleted, as the options say."""
+    """Return the options of the cleanup of processed events."""
     from agentbus.events import Cleanup  # needs the extra `events`
 
     args = call.args
@@ -102,7 +102,7 @@ def load(module: str) -> None:
 
 
 def ledger(call: Call, *, make: bool = False) -> Ledger:
-    """Return the ledger that the options and settings name; its tables exist unless `make` is true."""
+    """Return the ledger of the options and settings; unless `make`, its tables must exist."""
     with _hinted(make):
         opened = _open(call, make=make)
         if not make:
@@ -111,9 +111,9 @@ def ledger(call: Call, *, make: bool = False) -> Ledger:
 
 
 def served(call: Call, verb: str) -> Ledger | None:
-    """Return the ledger for a long-running verb, and wait for its database; None if a signal came first.
+    """Return the ledger of a long-running verb once its database replies; None after a signal.
 
-    Call it within `warned`, which reports the errors meanwhile.
+    Call it within `warned`, which reports errors while it waits.
     """
     with _hinted(make=False):
         opened = _open(call, make=False)
@@ -159,7 +159,7 @@ def _hinted(make: bool) -> Iterator[None]:
 
 
 def _awaited(ledger: Ledger, verb: str) -> bool:
-    """Wait until a ledger's database answers; False if a signal came first."""
+    """Wait until a ledger's database replies; False if a signal arrives first."""
     stopped = threading.Event()
 
     def look() -> None:

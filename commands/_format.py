@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# On a terminal that is too narrow: the width to which names are folded, and the cells that say nothing.
+# On a terminal that is too narrow: the width to which names are folded, and cells that count as
+# empty.
 _FOLDED = 16
 _NOTHING = ("0", "-", "")
-# Rows that are drawn at a time, and a width that no table has.
+# Rows that are drawn at a time, and a width beyond that of any table.
 _PAGE, _UNLIMITED = 200, 100_000
 
 
@@ -40,7 +41,7 @@ class Critical(str):
 
 
 def critical(text: str, when: bool) -> str:
-    """Return the text of a cell, as `Critical` when it is."""
+    """Return the text of a cell, as `Critical` if `when` is true."""
     return Critical(text) if when else text
 
 
@@ -72,7 +73,7 @@ def table(
     right: Sequence[bool],
     indent: int = 0,
 ) -> None:
-    """Print a table: as wide as it is into a file or a pipe, fitted to the width of a terminal."""
+    """Print a table: at full width into a file or a pipe, fitted to the width of a terminal."""
     rows = [[critical(plain(cell), isinstance(cell, Critical)) for cell in row] for row in rows]
     if out.is_terminal():
         _draw(out, headings, rows, right, indent)
@@ -88,8 +89,8 @@ def table(
 
 
 def screen() -> Live:
-    """Return a whole screen to draw on, in UTF-8 as all output, whatever Python's own encoding."""
-    # Rich takes longer to import than all else, and only a terminal needs it.
+    """Return a full-screen display, in UTF-8 regardless of Python's own encoding."""
+    # Import rich late: it takes longer than all other imports, and only a terminal needs it.
     from rich.console import Console
     from rich.live import Live
 
@@ -105,7 +106,7 @@ def _draw(
     right: Sequence[bool],
     indent: int,
 ) -> None:
-    """Draw a table on a terminal; what does not fit is folded, and figures beyond that are left out."""
+    """Draw a table on a terminal; wide columns are folded, and superfluous ones omitted."""
     # Import rich late, as in `screen`.
     from rich.console import Console
     from rich.table import Table
@@ -116,14 +117,14 @@ def _draw(
     shown, gap, widths = _fit(headings, columns, right, wide - indent)
     coloured = out.is_coloured()
     text = io.StringIO()
-    # Its width is beyond every table: the widths of the columns are given.
+    # The console is wider than any table: the widths of the columns are given.
     console = Console(
         file=text,
         width=_UNLIMITED,
         force_terminal=coloured,
         color_system="standard" if coloured else None,
     )
-    # A page at a time, because drawing thousands of rows takes seconds.
+    # Draw page by page: drawing thousands of rows takes seconds.
     for start in range(0, len(rows), _PAGE):
         drawn = Table(
             box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="", show_header=not start
@@ -186,7 +187,7 @@ def _says_nothing(column: Sequence[str]) -> bool:
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # import it late, as in `screen`
@@ -195,7 +196,7 @@ def _width(text: str) -> int:
 
 
 def pairs(out: Out, named: Mapping[str, object]) -> None:
-    """Print names and values, one pair a line, without the values that are None."""
+    """Print names and values, one pair per line, omitting None."""
     for name, value in named.items():
         if value is not None:
             out.record({}, f"{name:<9} {value}")

@@ -16,16 +16,17 @@ _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 # Seconds from the first signal to SIGKILL.
 _GRACE = 10.0
-# A zombie that no process reaps, and a process that the kernel cannot end, stay in their group.
+# Seconds to wait for the group to end after SIGKILL: a zombie that no process reaps, or a process
+# that the kernel cannot end, remains in it.
 _LINGERS = 2.0
 _GLANCE = 0.02
 
 
 class CommandGroup:
-    """A command and the processes that it starts."""
+    """A command and all processes that it starts."""
 
     def __init__(self) -> None:
-        # The first signal that was passed on.
+        # The first signal that was passed on to the group.
         self.signal: signal.Signals | None = None
         self._id: int | None = None
         self._early: list[int] = []
@@ -35,10 +36,10 @@ class CommandGroup:
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Run the command to its end, and return its exit code, 128 + N after signal N.
 
-        Unless it succeeds, it returns when no process is left in the group. Raises `AgentBusError` if the
-        command cannot be run.
+        If the command fails, this returns only when no process is left in the group. Raises
+        `AgentBusError` if the command cannot be run.
         """
-        # If the parent process ignores it, the exit code cannot be read.
+        # If the parent process ignored SIGCHLD, the exit code could not be read.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             process = self._guard.popen(command, env=environment, process_group=0)
@@ -66,7 +67,7 @@ class CommandGroup:
         return code
 
     def send(self, number: int) -> None:
-        """Send a signal to the group, or as soon as it has started; after ten seconds, SIGKILL."""
+        """Send a signal to the group, once it has started; after ten seconds, SIGKILL follows."""
         self.signal = self.signal or signal.Signals(number)
         if self._id is None:
             self._early.append(number)
@@ -78,7 +79,7 @@ class CommandGroup:
         _signal(self._id, number)
 
     def _end(self) -> None:
-        """Wait until the group is empty; whatever the command left behind is ended."""
+        """Wait until the group is empty, terminating processes that the command left behind."""
         assert self._id is not None
         if self._kill is None and _signal(self._id, signal.SIGTERM):
             _signal(self._id, signal.SIGCONT)
@@ -88,7 +89,7 @@ class CommandGroup:
                 return
             if time.monotonic() > until:
                 _signal(self._id, signal.SIGKILL)
-            # Nothing can be waited for: the processes that the command left behind are not our children.
+            # Poll: the processes that the command left behind are not our children.
             time.sleep(_GLANCE)
 
 
@@ -102,10 +103,11 @@ class _Terminal:
     def lend(self, group: int) -> None:
         """Put a process group into the foreground."""
         if self._held:
-            # From the background, this process may change the foreground only if it ignores this.
+            # From the background, a process may change the foreground group only if it ignores
+            # SIGTTOU.
             self._before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             self._give(group)
-            # It may have tried to read before, and been stopped.
+            # The group may have been stopped when it tried to read before.
             _signal(group, signal.SIGCONT)
 
     def take_back(self) -> None:
@@ -115,7 +117,7 @@ class _Terminal:
             signal.signal(signal.SIGTTOU, self._before)  # type: ignore[arg-type]
 
     def suspended(self, group: int) -> None:
-        """Stop this process, as the group was stopped from the terminal; then let both go on."""
+        """Stop this process, as the terminal has stopped the group; then continue both."""
         if self._held:
             self._give(os.getpgrp())
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -127,7 +129,7 @@ class _Terminal:
         try:
             return os.tcgetpgrp(0) == os.getpgrp()
         except OSError:
-            # Stdin is not a terminal, or it is gone.
+            # Stdin is not a terminal, or the terminal is gone.
             return False
 
     def _give(self, group: int) -> None:
@@ -149,13 +151,13 @@ def _wait(process: subprocess.Popen[bytes], terminal: _Terminal) -> int:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether it has a process."""
+    """Send a signal to a process group; return whether the group has a process."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        # macOS: the group has only a zombie.
+        # On macOS the group consists of a zombie alone.
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""The handler of `work -- CMD`: it runs the program, acknowledges the task, and prints the outcome."""
+"""The handler of `work -- CMD`: runs the program, acknowledges the task, prints the outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Handling:
 
     def __call__(self, delivery: Delivery) -> None:
         if self.program.stopping:
-            # It was taken and has not started: the next worker gets it, and nothing is printed.
+            # The task was taken but has not started: the next worker gets it, and nothing is
+            # printed.
             delivery.snooze(0.0)
             return
         began = time.monotonic()
@@ -47,18 +48,18 @@ class Handling:
                 delivery.retry(0.0)
                 return
             raise
-        # Acknowledge here: a worker acknowledges a batch when its last task is done, and if it were killed
-        # before that, programs that have finished would run again.
+        # Acknowledge the task now: a worker acknowledges a batch after its last task, and if it
+        # were killed before that, programs that have finished would run again.
         ours = delivery.ack(result)
         self._told(delivery, "done" if ours else "stale", began, None)
 
     def _is_last(self, delivery: Delivery, error: ProgramFailed) -> bool:
-        """Return whether no attempt follows this one."""
+        """Return whether this attempt is the last."""
         policy = self._call.bus.policy(delivery.queue)
         limit = delivery.attempts or self._call.args.attempts or policy.attempts
         last: bool = delivery.attempt >= limit
         if delivery.expires_at is not None and not last:
-            # The worker decides by this pause, too, so that it does what is printed here.
+            # Store the pause, so that the worker decides as is printed here.
             error.after = (
                 policy.backoff.after(delivery.attempt) if error.after is None else error.after
             )

@@ -1,4 +1,4 @@
-"""Prints messages to one agent, and what is known of them."""
+"""Prints messages to one agent, with their status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _time(at: float | None) -> str | None:
 
 
 def sent(call: Call, msg: Sent, now: float) -> None:
-    """Print the id of a message that was sent, and what is known of its recipient."""
+    """Print the id of a sent message, and the status of its recipient."""
     fields = {**_values.fields(msg, "id", "to", "state"), "seen": _time(msg.seen)}
     about = f"{word(msg.to)} is {word(msg.state)}, " if msg.state else f"{word(msg.to)}: "
     seen = "never seen" if msg.seen is None else f"seen {frames.ago(now - msg.seen)}"
@@ -40,7 +40,7 @@ def sent(call: Call, msg: Sent, now: float) -> None:
 
 
 def message(msg: InboxMessage, text: str, left: int) -> dict[str, Any]:
-    """Return a message's fields for JSON, with so much of its text."""
+    """Return a message's fields for JSON, with this text, and `left` characters truncated."""
     names = ("thread", "reply_to", "ask", "urgent")
     fields = {**_values.fields(msg, "id", "agent_id", "to", "topic"), "message": text}
     fields |= {**_values.fields(msg, *names), "timestamp": _time(msg.timestamp), "truncated": left}
@@ -57,7 +57,7 @@ def show(
     most: int = MAX_CHARS,
     cut: int | None = frames.CUT,
 ) -> tuple[list[str], int, int]:
-    """Print messages; return the ids of those printed in full, how many were printed, and the room left."""
+    """Print messages; return the ids of those printed in full, their number, and the space left."""
     if call.out.json:
         texts = frames.shortened(messages, most, cut)
         for msg, (text, left) in zip(messages, texts, strict=False):
@@ -66,7 +66,7 @@ def show(
         whole = [msg.id for msg, (_, left) in zip(messages, texts, strict=False) if not left]
         return whole, len(texts), most
     framed = frames.Frames(most)
-    # The longest header, before it is known how many there is room for.
+    # Reserve space for the longest header, before the number of messages that fit is known.
     framed.room -= len(frames.header(len(messages), 10 * max(unread, len(messages)))) + 1
     for msg in messages:
         if not framed.add(msg, now, cut=cut):
@@ -82,7 +82,7 @@ def show(
 
 
 def receipt(call: Call, one: Receipt, now: float) -> None:
-    """Print how far a message got."""
+    """Print the receipt of a message."""
     fields = _values.fields(one, "id", "to", "state")
     fields |= {name: _time(getattr(one, name)) for name in ("sent", "notified", "read")}
     call.out.record({**fields, "answered": one.answered}, _told(one, now))
@@ -103,7 +103,7 @@ def _told(one: Receipt, now: float) -> str:
 def await_all(call: Call, ids: Sequence[str], wait: float, until: str) -> None:
     """Wait until messages were read or answered, and print the receipts or the answers.
 
-    Raises `TimedOut` for the first that was not, when those of the others are printed.
+    Raises `TimedOut` for the first message that was not, after printing the others.
     """
     scope = call.enter()
     end = scope.monotonic() + wait

@@ -16,7 +16,7 @@ from agentbus.queues.claimed import error_text
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
 
-# The second signal ends the process at once.
+# The number of signals that end the process at once.
 _TWICE = 2
 # Seconds between two wakeups of the main thread to handle signals.
 _GLANCE = 0.5
@@ -26,7 +26,7 @@ _LOGGED = (
     *("verb", "event", "consumer", "stream", "pid", "exit", "signal", "crash_count"),
     *("window_seconds", "reason", "error", "lost"),
 )
-# The attributes that are logged of failed runs and burials of tasks.
+# Attributes that are logged of failed runs and of tasks that became dead letters.
 _OF_RUNS = (
     *("verb", "agent", "project", "queue", "group", "id", "attempt", "outcome", "error"),
     "duration_ms",
@@ -35,7 +35,7 @@ _OF_RUNS = (
 
 @contextlib.contextmanager
 def warned(call: Call) -> Iterator[None]:
-    """Log what the library warns of, and print it; a repeated warning is only logged."""
+    """Log and print the library's warnings; a repeated warning is only logged."""
     handler = _Telling(call)
     logger = logging.getLogger("agentbus")
     before = logger.level
@@ -51,7 +51,7 @@ def warned(call: Call) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failures_logged(call: Call) -> Iterator[None]:
-    """Write the library's warnings and errors to the operations log, such as failed runs of tasks."""
+    """Write the library's warnings and errors, such as failed runs, to the operations log."""
     handler = _Writing(call)
     logger = logging.getLogger("agentbus")
     logger.addHandler(handler)
@@ -90,7 +90,8 @@ class _Telling(logging.Handler):
         fields = _write(self._call, record, _OF_RUNS if of_task else _LOGGED)
         shown = of_task or ("event" in fields and fields.get("verb") != "route")
         if shown or record.levelno < logging.WARNING:
-            # The record on stdout reports it; there is none for rules that a router refuses.
+            # The record on stdout already reports this; a router prints no record of rules that it
+            # refuses.
             return
         who = str(fields.get("consumer") or fields.get("stream") or fields.get("verb"))
         if "lost" in fields:
@@ -105,7 +106,7 @@ class _Telling(logging.Handler):
 
 
 def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) -> None:
-    """Run jobs in threads until all have ended; each is a pair of functions: run, and stop.
+    """Run jobs in threads until all have ended; each is a pair of functions, run and stop.
 
     A signal stops all of them, and so does the first failure, which is raised. A second signal ends the
     process at once: what is not committed then has not happened.
@@ -131,13 +132,15 @@ def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) 
             _waiting.leave(128 + number, "ended at once by a second signal")
         stop()
 
-    # Not in the main thread: a signal handler that interrupts it inside a lock of an event would deadlock.
+    # Run the jobs outside the main thread: a signal handler that interrupted a job inside an
+    # event's lock would deadlock.
     threads = [threading.Thread(target=work, args=(job,), daemon=True) for job, _ in jobs]
     with _signals.heard(heard):
         for thread in threads:
             thread.start()
         for thread in threads:
-            # A signal delivered to another thread does not wake this one, which runs the handlers.
+            # A signal that another thread receives does not wake the main thread, which runs the
+            # handlers.
             while thread.is_alive():
                 thread.join(_GLANCE)
     if failed:

@@ -1,8 +1,9 @@
-"""Runs one verb: parses the command line, calls the verb, reports errors, logs, and exits with its code."""
+"""Runs one verb: parses the command line, calls the verb, reports errors, logs, and exits."""
 
 from __future__ import annotations
 
-# The package `signal` makes enumerations of what is in here, which takes a fifth of a quick verb.
+# The package `signal` wraps this module's constants in enumerations, which takes a fifth of a quick
+# verb's time.
 import _signal  # type: ignore[import-not-found]
 import gc
 import os
@@ -11,7 +12,7 @@ import time
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import SourceFileLoader
 
-# Modules stay in memory: to search them for garbage takes a quick verb a twentieth of its time.
+# Modules stay in memory: searching them for garbage would take a twentieth of a quick verb's time.
 _THRESHOLDS = gc.get_threshold()
 gc.set_threshold(20_000, 10, 10)
 
@@ -29,8 +30,8 @@ _GLOBAL_FLAGS = ("agent", "project", "url", "log_level", "config", "deadline")
 def _find(name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:
     """Find a module of this package in the directory of its parent, as Python itself would.
 
-    Python's own search goes through several finders and lists each directory, which takes a twentieth
-    of a verb's time.
+    Python's own search asks several finders and lists each directory, which takes a twentieth of a
+    verb's time.
     """
     if name[:9] != "agentbus." or path is None or len(path) != 1:
         return None
@@ -47,20 +48,21 @@ def _find(name: str, path: Sequence[str] | None = None, target: Any = None) -> A
     return spec
 
 
-# Archives and pytest use other loaders.
+# Archives and pytest have other loaders, which stay in use.
 if __spec__ is not None and isinstance(__spec__.loader, SourceFileLoader):
     _find.find_spec = _find  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _find)  # type: ignore[arg-type]
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and end it."""
+    """Run the command line of this process and exit."""
     sys.unraisablehook = _interrupt_again
     _fill_descriptors()
     if sys.getfilesystemencoding() != "utf-8":
         sys.argv = list(map(_as_utf8, sys.argv))
     if sys.argv[1:2] == ["hook"]:
-        # At every turn and tool of an agent: without what other verbs need.
+        # A hook runs at every turn and tool of an agent, so import nothing that only other verbs
+        # need.
         from agentbus.agents import hook
 
         code = hook.main(sys.argv[2:])
@@ -73,10 +75,10 @@ def main() -> NoReturn:
 
         code, _ = told(error, "agentbus", json=json_wished(sys.argv[1:]))
     if code == 2 and sys.argv[1:2] == ["hook"]:
-        # A client would take that for a refusal, and stop its agent.
+        # A client would take exit code 2 for a refusal, and stop its agent.
         code = 0
-    # The interpreter's own farewell takes longer than a verb; nothing is left to flush. Only Spark has
-    # a directory of temporary files, if it ran.
+    # Skip the interpreter's shutdown, which takes longer than a verb; nothing is left to flush.
+    # Only Spark, if it ran, has a directory of temporary files.
     if scratch := sys.modules.get("agentbus.pipeline.spark.scratch"):
         scratch.clear()
     os._exit(code)
@@ -91,22 +93,22 @@ def _as_utf8(word: str) -> str:
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
-    """Interrupt the main thread once more if a callback or a finalizer was interrupted.
+    """Interrupt the main thread again if a callback or a finalizer was interrupted.
 
-    Python drops what is raised there. `import` has such callbacks, so that a Ctrl-C was lost now and then,
-    and a verb that waits went on waiting.
+    Python drops exceptions raised there. `import` has such callbacks, so that a Ctrl-C could be
+    lost while a verb waits.
     """
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(lost)
         return
-    # An exception that is raised here is dropped, too: a timer raises it later.
+    # Python drops an exception that is raised here as well: raise it later, by a timer.
     _signal.signal(_signal.SIGALRM, _signal.default_int_handler)
     _signal.setitimer(_signal.ITIMER_REAL, 0.001)
 
 
 def _fill_descriptors() -> None:
-    # If descriptor 1 were closed, the connection to the server would get that number, and printed text
-    # would run there as commands. The replacement is opened read-only.
+    # If descriptor 1 were closed, the connection to the server would get its number, and the server
+    # would execute printed text as commands. The replacement is opened read-only.
     for number in range(3):
         try:
             os.fstat(number)
@@ -138,7 +140,7 @@ def run(argv: Sequence[str]) -> int:
 def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | None = None) -> int:
     """Call a verb with its parameters' values, and log the outcome.
 
-    With the `settings` of another process, which has read them, `values` has no global flags.
+    With `settings`, as read by another process, `values` has no global flags.
     """
     from agentbus.commands._declare import Args, Call
 
@@ -150,13 +152,13 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
         if settings is None:
             settings = _settings(verb, flags)
         invocation = Call(Args(**values), settings)
-        # Log the values that the verb computes, too, such as its key and its flags.
+        # Also log values that the verb computes, such as its key and its flags.
         values = vars(invocation.args)
         waits = verb.waits is not None and _waits(verb.waits, values)
         if waits or settings.log_level == "debug":
             from agentbus.commands import _waiting
 
-            # Handlers and long runs leave garbage, so Python's own thresholds apply again.
+            # Handlers and long runs produce garbage, so restore Python's own thresholds.
             gc.set_threshold(*_THRESHOLDS)
 
             def log(values: dict[str, Any], since: float | None, code: int, outcome: str) -> None:
@@ -178,7 +180,7 @@ def call(verb: Verb, values: dict[str, Any], module: Any, settings: Settings | N
 
 
 def _flags(values: dict[str, Any]) -> dict[str, Any]:
-    """Take the global flags out of the values."""
+    """Remove the global flags from the values, and return them."""
     flags = {key: values.pop(key) for key in _GLOBAL_FLAGS}
     shape = values.pop("format")
     flags["json"] = True if values.pop("json") else None if shape is None else shape == "json"
@@ -196,7 +198,7 @@ def _waits(how: str, values: dict[str, Any]) -> bool:
 
 
 def _no_settings(flags: dict[str, Any]) -> Settings:
-    """Return settings for a verb that must work where they are wrong; they turn the log off."""
+    """Return settings for a verb that must work with a wrong configuration, without a log."""
     from agentbus.core.settings import Settings as Made
 
     return Made(
@@ -212,7 +214,7 @@ def _no_settings(flags: dict[str, Any]) -> Settings:
 
 
 def _as_json(flags: dict[str, Any]) -> bool:
-    """Tell whether JSON is wanted where the settings cannot tell."""
+    """Tell whether to print JSON if the settings cannot be read."""
     from agentbus.commands._errors import json_wished
 
     return json_wished(()) if flags["json"] is None else bool(flags["json"])
@@ -226,7 +228,7 @@ def _log(
     code: int,
     outcome: str,
 ) -> None:
-    """Log how a verb ended, or that it began to wait: then it has no duration and no exit code yet."""
+    """Log the end of a verb, or that it began to wait, without a duration and exit code."""
     from agentbus.core.oplog import write
 
     key = values.get(verb.subject) if verb.subject else None
@@ -243,7 +245,7 @@ def _log(
         fields["code"] = code
     elif "timeout" in values:
         fields["timeout"] = values["timeout"]
-    # Of a verb that waits: its lines are found by the process.
+    # The process id relates the lines of a verb that waits.
     if "pid" in values:
         fields["pid"] = values["pid"]
     fields |= values.get("noted", {})

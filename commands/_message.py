@@ -17,13 +17,13 @@ _NUMBERS = frozenset(("missed", "skipped", "token", "truncated"))
 
 
 def pair(entry_id: str, named: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return an entry unchanged. Raises `ValueError` if its id, of which the time is shown, is none."""
+    """Return an entry unchanged. Raises `ValueError` for an invalid id, as its time is shown."""
     id_time(entry_id)
     return entry_id, named
 
 
 def show_message(out: Out, message: Message, project: str) -> None:
-    """Print a message as `show` prints its entry, with its project as one more field of JSON."""
+    """Print a message as `show` prints its entry, with the project as an additional JSON field."""
     named = {"agent_id": message.agent_id, "message": message.text}
     named |= {} if message.topic is None else {"topic": message.topic}
     named |= {} if message.event is None else {"event": message.event}
@@ -31,7 +31,7 @@ def show_message(out: Out, message: Message, project: str) -> None:
 
 
 def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = None) -> None:
-    """Print an entry; a gap or a skip is a warning on stderr unless the output is JSON."""
+    """Print an entry; a gap or a skip becomes a warning on stderr unless the output is JSON."""
     event, said = named.get("event"), named.get("message", "")
     if event == "gap" and not out.json:
         gone = {"": "if so, they are", "1": "that is"}.get(named.get("missed", ""), "they are")
@@ -46,7 +46,7 @@ def show(out: Out, entry_id: str, named: dict[str, str], project: str | None = N
 def rendered(
     out: Out, entry_id: str, named: dict[str, str], project: str | None = None
 ) -> tuple[dict[str, object], str]:
-    """Return an entry's fields for JSON and no text, or no fields and its line of text."""
+    """Return an entry's JSON fields and no text, or no fields and its line of text."""
     if out.json:
         return fields(entry_id, named, project), ""
     event, topic, said = named.get("event"), named.get("topic"), named.get("message", "")
@@ -77,6 +77,6 @@ def fields(entry_id: str, named: dict[str, str], project: str | None = None) -> 
 
 
 def line(agent: str, topic: str | None, said: str, *, notice: str | None) -> str:
-    """Return a message as text; a notice of the bus is marked before the name, where no text can stand."""
+    """Return a message as text; a notice of the bus is marked before the name, unlike any text."""
     about = f" [{word(topic)}]" if topic else ""
     return f"{'* ' if notice is not None else ''}{word(agent)}{about} {said.removesuffix(chr(10))}"

@@ -15,11 +15,11 @@ _RED, _RESET = "\x1b[1;31m", "\x1b[0m"
 
 
 class ReaderGone(Exception):
-    """The reader of stdout has closed it."""
+    """The reader of stdout has closed its end."""
 
 
 class Out:
-    """Writes a verb's output: text, or one JSON object a line.
+    """Writes a verb's output: text, or one JSON object per line.
 
     `fields` and `text` say which of the two a record needs; another writer may want both.
     """
@@ -55,7 +55,7 @@ class Out:
         return os.isatty(1)
 
     def is_coloured(self) -> bool:
-        """Tell whether stdout is a terminal that shows colours, and the user wants them."""
+        """Tell whether stdout is a terminal with colours, and the user has not disabled them."""
         from agentbus.core.settings import variable
 
         dumb = variable("TERM") in (None, "dumb")
@@ -81,7 +81,7 @@ class Out:
 
 
 def to_stderr(text: str) -> None:
-    """Write to stderr, and ignore a stderr that is closed."""
+    """Write to stderr, ignoring a closed stderr."""
     try:
         os.write(2, text.encode(errors="backslashreplace"))
     except OSError:
@@ -89,7 +89,7 @@ def to_stderr(text: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text on one line, with control characters and all that cannot be seen escaped."""
+    """Return text on one line, with control and invisible characters escaped."""
     if text.isascii() and text.isprintable():
         return text
     from agentbus.core.escape import escaped

@@ -1,8 +1,8 @@
 """The fast parser of command lines.
 
-It handles plain command lines and declines everything else (help, mistakes, unusual spellings), which click
-then parses. Both are built from the same declarations; a property test checks that they agree on every line
-that the fast one accepts.
+It handles plain command lines and leaves everything else (help, mistakes, unusual spellings) to
+click. Both parsers are built from the same declarations, and agree on every line that the fast
+parser accepts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
-    """Parse a command line; return the verb, its parameters' values and its module, or None to decline."""
+    """Parse a command line; return the verb, its values and its module, or None to decline."""
     known, arguments, values = grammar(GLOBAL)
     positional: list[str] = []
     verb: Verb | None = None
@@ -61,7 +61,7 @@ def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
 
 
 def _place(arguments: Sequence[Spec], words: list[str], values: dict[str, Any]) -> bool:
-    """Assign words to the verb's arguments, in order; an argument with `many` takes all that are left."""
+    """Assign words to the verb's arguments in order; one with `many` takes all remaining words."""
     for spec in arguments:
         taken, words = (words, []) if spec[2] else (words[:1], words[1:])
         if spec[3] and not taken:

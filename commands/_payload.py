@@ -1,4 +1,4 @@
-"""Reads typed payloads: exact JSON, or text, but nothing in between."""
+"""Reads typed payloads: exact JSON or text, but nothing ambiguous."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from agentbus.core.json_text import Unsure, as_orjson
 TEXT = Param("--text", "Send the payload as text, even if it is JSON.")
 JSON = Param("--payload-json", "Send the payload as JSON, and refuse what is not.")
 
-# The characters that JSON begins with.
+# Characters with which a JSON text begins.
 _BEGINNINGS = '{["-0123456789tfn'
-# Numbers without a match are exact in 64 bits or in a double, which keeps 15 digits.
+# Numbers without a match are exact as a 64-bit integer, or as a double, which keeps 15 digits.
 _SUSPECT = r"[0-9.]{16}|[0-9][eE]"
-# A text that is meant as a number, even if it is not one in JSON.
+# A text that is meant as a number, even if JSON does not allow its form.
 _NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]*)?"
 _CONSTANTS = ("NaN", "Infinity", "-Infinity")
 
 
 def read(text: str, *, as_text: bool = False, as_json: bool = False) -> Any:
-    """Return a payload's value: JSON if it is that exactly, else text unless it begins like JSON.
+    """Return a payload's value: JSON if it is exact, else text unless it begins like JSON.
 
-    Raises `InvalidPayload` for `{bad`, `NaN`, `1e400` and a number of 23 digits, which others could take
-    for either.
+    Raises `InvalidPayload` for ambiguous payloads such as `{bad`, `NaN`, `1e400` and a number of 23
+    digits.
     """
     if as_text:
         return text
@@ -47,7 +47,7 @@ def read(text: str, *, as_text: bool = False, as_json: bool = False) -> Any:
 
 
 def json_or_text(text: str) -> Any:
-    """Return JSON if a text is JSON exactly, otherwise the text itself."""
+    """Return a text's value if it is exact JSON, otherwise the text itself."""
     try:
         return _exact(text)
     except ValueError:
@@ -55,11 +55,11 @@ def json_or_text(text: str) -> Any:
 
 
 class _Inexact(ValueError):
-    """A number would lose digits."""
+    """JSON would lose digits of a number."""
 
 
 def _exact(text: str) -> Any:
-    """Return the value of a text that is JSON exactly; raises `ValueError`, `_Inexact` for a number."""
+    """Return the value of exact JSON; raises `ValueError`, or `_Inexact` for a number."""
     begun = text.lstrip(" \t\r\n")[:1]
     if begun not in _BEGINNINGS:
         raise ValueError(f"JSON does not begin with {begun!a}")
@@ -70,7 +70,7 @@ def _exact(text: str) -> Any:
 
 
 def _thorough(text: str) -> Any:
-    """Return the value of a text that is JSON exactly; raises `ValueError` and `_Inexact`."""
+    """Return the value of exact JSON; raises `ValueError` or `_Inexact`."""
     value = orjson.loads(text)
     if re.search(_SUSPECT, text):
         json.loads(text, parse_int=_whole, parse_float=_decimal, parse_constant=_inexact)

@@ -29,7 +29,7 @@ def work_on(job: Mapping[str, Any]) -> int:
 
 
 def _die(control: int) -> None:
-    """Die when the parent's end of the pipe closes, where the system does not see to it."""
+    """Exit when the parent's end of the pipe closes, if the system does not ensure that."""
     while os.read(control, 64):
         continue
     os.kill(os.getpid(), signal.SIGKILL)

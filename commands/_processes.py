@@ -1,4 +1,4 @@
-"""`work --processes`: a parent that keeps processes, and the share of the work that each of them has."""
+"""`work --processes`: a parent process that keeps workers, and the share of work of each."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Share:
         self._report = report
 
     def ready(self) -> None:
-        """Report that the worker is about to take tasks."""
+        """Report that the worker is about to begin taking tasks."""
         self._report.send(ready=True)
 
     def ended(self, done: int, failed: int, sent: int, *, stopped: bool) -> None:
-        """Report what was done; without a signal, one that has done all that it may is replaced."""
+        """Report the totals; without a signal, a process that has reached its limit is replaced."""
         full = self.most is not None and done >= self.most and not stopped
         totals = {"done": done, "failed": failed, "sent": sent}
         self._report.send(totals=totals, full=full)
 
 
 def keep(call: Call) -> tuple[int, Mapping[str, int]]:
-    """Keep the processes of a call of `work` until they have ended; return the exit code and totals."""
+    """Keep the processes of `work` until they have ended; return the exit code and totals."""
     args, settings = call.args, call.settings
     if (settings.url or "").startswith("memory:"):
         raise ConfigError(
@@ -57,8 +57,8 @@ def keep(call: Call) -> tuple[int, Mapping[str, int]]:
             f" it is replaced in {crash.pause:.3g} s"
         )
 
-    # The settings depend on the session and on flags, which the processes do not have. They are passed by a
-    # pipe: arguments would show passwords.
+    # The settings depend on the session and on flags, which the processes do not have. They are
+    # passed by a pipe, since arguments would show passwords.
     packed = base64.b64encode(pickle.dumps(settings)).decode()
     values = {name: value for name, value in vars(args).items() if name != "pid"}
     job = {"settings": packed, "values": values}

@@ -1,4 +1,4 @@
-"""Runs a program for each task: the payload on its stdin, the outcome by its exit code."""
+"""Runs a program for each task: payload on stdin, outcome by exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentbus.queues.delivery import Delivery
 
     class Watched(Protocol):
-        """The work of a program: one task, or several together."""
+        """A program's work: one task, or several together."""
 
         @property
         def id(self) -> str: ...
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         def cancelled(self) -> bool: ...
 
 
-# EX_DATAERR of sysexits.h: the task itself is wrong, and a retry cannot help.
+# EX_DATAERR of sysexits.h: the task itself is invalid, and a retry cannot succeed.
 _REFUSED = 65
 _TAIL = 4_000
 # Seconds from SIGTERM to SIGKILL.
@@ -47,8 +47,8 @@ _GLANCE = 0.5
 _PIECE = 65536
 _CANCELLED = "the task was cancelled"
 _FIELDS = ("queue", "group", "attempt", "priority")
-# A program that handles a task does not need the secret that signs webhooks, and is part of the task's
-# trace, not of that in which its worker was started.
+# A program that handles a task does not need the secret that signs webhooks, and belongs to the
+# task's trace, not to the trace in which its worker was started.
 _KEPT_BACK = ("AGENTBUS_WEBHOOK_SECRET", "TRACEPARENT", "TRACESTATE")
 VARIABLES = tuple(
     f"AGENTBUS_{name.upper()}"
@@ -59,7 +59,7 @@ _LONGEST_RESULTS = 100_000
 
 
 class ProgramFailed(Retry):
-    """A program failed; a note has the end of its stderr."""
+    """A program failed; a note on the error has the end of its stderr."""
 
     def __init__(self, message: str, stderr: str = "", *, after: float | None = None) -> None:
         super().__init__(message, after=after)
@@ -68,7 +68,7 @@ class ProgramFailed(Retry):
 
     @property
     def __traceback__(self) -> None:  # type: ignore[override]
-        # A dead letter keeps the program's stderr; our own frames would only displace it.
+        # A dead letter keeps the program's stderr, which our own frames would displace.
         return None
 
 
@@ -77,7 +77,7 @@ class ProgramRefused(ProgramFailed, Bury):
 
 
 class ProgramStopped(ProgramFailed):
-    """A program was killed because its worker stops; the task is retried at once."""
+    """A program was killed because its worker is stopping; the task is retried at once."""
 
     def __init__(self, message: str, stderr: str = "") -> None:
         super().__init__(message, stderr, after=0.0)
@@ -108,15 +108,15 @@ class Program:
 
     @property
     def stopping(self) -> bool:
-        """Tell whether no more programs should be started."""
+        """Tell whether new programs must no longer be started."""
         return self._until is not None
 
     def stop(self, grace: float) -> None:
-        """Kill programs that still run after `grace` seconds."""
+        """Kill programs that are still running after `grace` seconds."""
         self._until = time.monotonic() + grace
 
     def close(self) -> None:
-        """Kill programs that still run, and stop guarding them."""
+        """Kill programs that are still running, and stop guarding them."""
         self._guard.close()
 
     def __call__(self, delivery: Delivery) -> Any:
@@ -132,7 +132,7 @@ class Program:
         fields: Mapping[str, str],
         read: Callable[[str], Any],
     ) -> Any:
-        """Run the command with `data` on its stdin, and return its output as `read` reads it."""
+        """Run the command with `data` on its stdin, and return its output, converted by `read`."""
         try:
             process = self._guard.popen(
                 self._command,
@@ -143,7 +143,8 @@ class Program:
                 start_new_session=True,
             )
         except OSError as error:
-            # Too long arguments or variables: another program wrote a task with such an envelope.
+            # The arguments or variables are too long: another program published a task with such an
+            # envelope.
             kind = ProgramRefused if error.errno == errno.E2BIG else ProgramFailed
             raise kind(f"{self._command[0]!r} could not be started: {error}") from None
         with _ProgramRun(process, data, self._limit, self.pass_on, self._guard.release) as run:
@@ -152,7 +153,7 @@ class Program:
         return self._result(task, run, read)
 
     def _watch(self, run: _ProgramRun, task: Watched) -> str | None:
-        """Wait for a run to end; return why it was killed, or None."""
+        """Wait for a run to end; return the reason why it was killed, or None."""
         limit, over = task.time_limit, task.over_at
         if self._timeout is not None and (limit is None or self._timeout < limit):
             limit, over = self._timeout, time.monotonic() + self._timeout
@@ -190,7 +191,7 @@ class Program:
         raise (ProgramRefused if code == _REFUSED else ProgramFailed)(message, said)
 
     def _result(self, task: Watched, run: _ProgramRun, read: Callable[[str], Any]) -> Any:
-        """Return the output as the result; warn of an output that cannot be stored, and return None."""
+        """Return the output as the result; if it cannot be stored, warn and return None."""
         text = bytes(run.stdout).decode("utf-8", "backslashreplace").rstrip("\n")
         if not text.strip():
             return None
@@ -206,7 +207,7 @@ class Program:
 
 
 class _ProgramRun:
-    """A running program: feeds its stdin, collects its output, and notices its end."""
+    """A running program: feeds its stdin, collects its output, and detects its end."""
 
     def __init__(
         self,
@@ -242,8 +243,8 @@ class _ProgramRun:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        # Kill what the program left behind in its process group. Until it is reaped, its number is not
-        # reused.
+        # Kill the processes that the program left behind in its group. Until the program is reaped,
+        # its process id is not reused.
         self.signal(signal.SIGKILL)
         self._release(self._process.pid)
         self._process.wait()
@@ -261,7 +262,7 @@ class _ProgramRun:
             os.killpg(self._process.pid, number)
 
     def step(self, wait: float) -> bool:
-        """Feed it, listen to it, for so long at most; tells whether it has ended."""
+        """Exchange data with the program for up to `wait` seconds; tells whether it has ended."""
         for key, _ in self._selector.select(wait if self._exit is not None else min(wait, 0.02)):
             if key.fileobj is self._exit:
                 self._ended = True
@@ -272,7 +273,8 @@ class _ProgramRun:
         if self._exit is None and self._process.poll() is not None:
             self._ended = True
         if self._ended:
-            # A child that it left behind may hold the pipes open: take what is there, and no more.
+            # A child that the program left behind may hold the pipes open: read only what they
+            # contain now.
             for stream in (self._process.stdout, self._process.stderr):
                 while self._hear(stream):
                     pass
@@ -285,7 +287,7 @@ class _ProgramRun:
         except BlockingIOError:
             return
         except OSError:
-            # The program closed its stdin without reading it all.
+            # The program closed its stdin before reading all of it.
             self._data = self._data[:0]
         if not self._data:
             self._selector.unregister(self._process.stdin)
@@ -318,7 +320,7 @@ def _to_stderr(piece: bytes) -> None:
 
 
 def _exit_of(pid: int) -> int | None:
-    """Return a pidfd of a process, where the system has them."""
+    """Return a pidfd of a process, if the system supports it."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -326,8 +328,8 @@ def _exit_of(pid: int) -> int | None:
 
 
 def _fields(delivery: Delivery) -> dict[str, str]:
-    """Return a task's fields as environment variables, without empty ones."""
-    # Not the attribute `task`, which reads the whole envelope.
+    """Return a task's fields as environment variables, omitting empty fields."""
+    # Omit the attribute `task`, which reads the whole envelope.
     plain = (name for name in (*_FIELDS, *envelope.META) if name != "task")
     fields = {name: getattr(delivery, name) for name in plain}
     fields |= {"task_id": delivery.id, "task": delivery.task_name}

@@ -1,4 +1,4 @@
-"""A line on a terminal's stderr that shows how far a long verb is; it is removed at the end."""
+"""A progress line on a terminal's stderr, which is removed at the end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from agentbus.core.settings import environment
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
 
-# A verb that ends sooner shows nothing; after that the figures are renewed as often.
+# A verb that takes less time shows no progress; afterwards the figures are redrawn at this
+# interval.
 _EVERY = 1.0
 
 
 def wanted(call: Call) -> bool:
-    """Tell whether stderr is a terminal that can redraw a line, and the output is for people."""
+    """Tell whether stderr is a terminal that can redraw a line, and the output is not JSON."""
     return not call.out.json and environment().get("TERM") != "dumb" and os.isatty(2)
 
 
@@ -51,11 +52,12 @@ class Line:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Draw a text in place of the one before; a terminal that is gone is not an error."""
-        # Measure the terminal for each line: it may be resized, and a wrapped line is not removed whole.
+        """Replace the line's text; a terminal that is gone is not an error."""
+        # Measure the terminal for each line: it may be resized, and a wrapped line would not be
+        # removed completely.
         text = plain(text)
         with contextlib.suppress(OSError):
-            # A terminal of unknown width says 0.
+            # A terminal of unknown width reports 0 columns.
             text = text[: os.get_terminal_size(2).columns or None]
         self._drawn.update(self._task, description=text)
         with contextlib.suppress(OSError):
@@ -69,7 +71,7 @@ class Line:
 
 
 class Ticker(Line):
-    """Shows a text, renewed once a second, during a `with` block."""
+    """Shows a text, redrawn once a second, during a `with` block."""
 
     def __init__(
         self, text: Callable[[], str], monotonic: Callable[[], float] = time.monotonic
@@ -91,13 +93,13 @@ class Ticker(Line):
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Remove the line while something else is written."""
+        """Remove the line while other output is written."""
         with self._lock:
             self.clear()
             yield
 
     def pass_on(self, data: bytes) -> None:
-        """Write what a program wrote to stderr; an unfinished line of it is not drawn over."""
+        """Write a program's stderr output; the line is not drawn over an unfinished line of it."""
         with self.aside(), contextlib.suppress(OSError):
             self._open_line = not data.endswith(b"\n")
             os.write(2, data)
@@ -116,9 +118,10 @@ class Ticker(Line):
 
 
 class Countdown(Ticker):
-    """Shows how much is done, how fast the rest shrinks and how long it takes.
+    """Shows the completed work, the speed at which the rest shrinks, and the time left.
 
-    `left` returns what is left to do; it is called once a second. `text` says in words what is done.
+    `left` returns the amount of work left, and is called once a second. `text` describes the work
+    in words.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Implement `work --reload`: start the worker again when a Python file has changed."""
+"""Implements `work --reload`: restarts the worker when a Python file has changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHILD = "from agentbus.commands import _reload; _reload.work({})"
 
 
 def run(path: str) -> int:
-    """Run the command line without --reload as a child, again after each change, until a signal."""
+    """Run the command line without --reload as a child, restarted at changes, until a signal."""
     try:
         from watchfiles import PythonFilter, watch  # needs the extra `reload`
     except ImportError:
@@ -34,7 +34,7 @@ def run(path: str) -> int:
     def stop(number: int, _frame: object) -> None:
         signals.append(number)
         ended.set()
-        # It is in another process group, so that a terminal's Ctrl-C comes once.
+        # The child is in another process group, so that a terminal's Ctrl-C reaches it only once.
         child.send_signal(number)
 
     with _signals.heard(stop, *_signals.ENDING, signal.SIGHUP):
@@ -52,12 +52,13 @@ def run(path: str) -> int:
 
 
 def _started(words: list[str]) -> subprocess.Popen[bytes]:
-    # Without bytecode: that of a file which changes twice in a second, and keeps its size, is out of date.
+    # Run without bytecode, which is stale for a file that changes twice in a second without
+    # changing its size.
     command = [sys.executable, "-B", "-c", _CHILD.format(os.getpid()), *words]
     return subprocess.Popen(command, process_group=0)
 
 
 def work(parent: int) -> None:
-    """Run the command line as the child of a process, and end when that one is killed."""
+    """Run the command line as a child process, and exit when the parent is killed."""
     die_with(parent)
     _main.main()

@@ -1,4 +1,4 @@
-"""events check: whether the schemas of a module are compatible with those that were agreed on."""
+"""events check: compares the schemas of a module with the accepted ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check(call: Call) -> int:
-    """Print breaking changes, with --accept all changes; return the exit code."""
+    """Print breaking changes, or all changes with --accept; return the exit code."""
     module, path = _events.words(call, "MODULE FILE")
     accept: bool = call.args.accept
     if accept:
@@ -58,7 +58,7 @@ def _tell(call: Call, change: SchemaChange) -> None:
 
 
 def _registered() -> Schemas:
-    """Return the registered schemas as plain JSON."""
+    """Return the registered schemas in JSON types."""
     from agentbus.events.schemas import REGISTERED  # needs the extra `events`
 
     try:
@@ -75,7 +75,7 @@ def _registered() -> Schemas:
 
 
 def _agreed(path: str, *, missing: bool) -> Schemas | None:
-    """Return the schemas in a file; None if it is `missing` and may be."""
+    """Return the schemas in a file; None if the file is missing and `missing` allows that."""
     from agentbus.events import EventSchemas  # needs the extra `events`
 
     try:
@@ -116,7 +116,7 @@ def _write(path: str, schemas: Schemas) -> None:
     nested: dict[str, dict[str, Any]] = {}
     for (stream, event_type), schema in schemas.items():
         nested.setdefault(stream, {})[event_type] = schema
-    # A symbolic link stays, and its target is replaced.
+    # Keep a symbolic link, and replace its target.
     real = os.path.realpath(path)
     beside = f"{real}.{os.getpid()}.new"
     try:

@@ -1,4 +1,4 @@
-"""Warns an agent whose name is that of its POSIX session, and will end with it."""
+"""Warns an agent whose name comes from its POSIX session, and ends with the session."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
 
-# A session's number is used again; what was said so long ago was said to another one.
+# Seconds for which a warning counts: the session's number may be reused later by another session.
 _KEPT = 7 * 86_400
 
 
 def warn(call: Call) -> None:
-    """Warn once in each session that has no terminal: there, each command may run in a new session."""
+    """Warn once per session without a terminal, where each command may run in a new session."""
     if not any(map(os.isatty, range(3))) and _is_first():
         call.out.warn(
             f"the name {call.settings.agent} ends with this session; set AGENTBUS_AGENT for a lasting one"

@@ -1,4 +1,4 @@
-"""Installs signal handlers for the length of a `with` block."""
+"""Installs signal handlers for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FATAL = (signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def heard(act: T, *numbers: signal.Signals) -> Iterator[T]:
-    """Call a function for these signals (default: SIGINT and SIGTERM); restore the old handlers at the end.
+    """Call a function for these signals (default: SIGINT, SIGTERM); restore the old handlers.
 
-    An ignored SIGHUP stays ignored: `nohup` has it so. Only for the main thread.
+    An ignored SIGHUP stays ignored, as under `nohup`. Only for the main thread.
     """
     before = {
         number: signal.signal(number, act)
@@ -33,14 +33,14 @@ def heard(act: T, *numbers: signal.Signals) -> Iterator[T]:
 
 @contextlib.contextmanager
 def unwound() -> Iterator[None]:
-    """Leave the block at SIGTERM or SIGHUP as at a Ctrl-C, then do what the signal does without it.
+    """Leave the block at SIGTERM or SIGHUP as at a Ctrl-C, then raise the signal again.
 
     Only for the main thread.
     """
     told: list[int] = []
 
     def leave(number: int, _frame: object) -> None:
-        # Another one must not interrupt what the first has begun.
+        # A further signal must not interrupt the cleanup that the first one began.
         if not told:
             told.append(number)
             raise KeyboardInterrupt
@@ -49,6 +49,6 @@ def unwound() -> Iterator[None]:
         with heard(leave, *_FATAL):
             yield
     finally:
-        # Also where the terminal is gone, and cannot be restored.
+        # Raise the signal even if the terminal is gone and cannot be restored.
         if told:
             signal.raise_signal(told[0])

@@ -1,4 +1,4 @@
-"""Options and session handling that the verbs of the pipeline share."""
+"""Options and sessions that the verbs of the pipeline share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-# Fewer rows than this are worked on faster than plans for them are compiled.
+# With fewer rows than this, compiling the query plans would take longer than the work.
 _FEW = 200_000
 PARAMS = (
     Param(
@@ -49,9 +49,9 @@ PARAMS = (
 def session(
     call: Call, path: str | None = None, *, rows: int | None = None
 ) -> Iterator[SparkSession]:
-    """Open Spark as the options say, and convert its errors to ours.
+    """Open Spark with the given options, and convert its errors to ours.
 
-    `rows` is how many it will work on, if that is known: a session for few is set up otherwise.
+    `rows` is the number of rows to process, if known: a session for few rows has other settings.
     """
     with extra():
         from agentbus.pipeline.spark import errors, quiet, reach  # needs the extra `pipeline`
@@ -62,7 +62,7 @@ def session(
     if not args.verbose:
         quiet.hush_warnings()
     few = rows is not None and rows < _FEW and args.remote is None and is_local(args.master)
-    # Spark's processes find the server by the environment, since options appear in plans.
+    # Spark's processes find the server from the environment, since options appear in plans.
     handed = {"AGENTBUS_PROJECT": call.settings.project}
     if call.settings.url is not None:
         handed["AGENTBUS_URL"] = call.settings.url
@@ -80,14 +80,14 @@ def session(
         try:
             yield spark
         except Exception as error:
-            # An interrupted call of Spark may raise any error, even one of ours.
+            # An interrupted Spark call may raise any error, even an AgentBusError.
             if heard:
                 raise KeyboardInterrupt from error
             if isinstance(error, (AgentBusError, ReaderGone)):
                 raise
             raise errors.told(error) from error
         finally:
-            # It may have been killed, which the error above reports.
+            # The JVM may have been killed, which the error above reports.
             with contextlib.suppress(Exception):
                 spark.stop()
 
@@ -115,7 +115,7 @@ def _ending() -> Iterator[list[int]]:
 
 
 def _note(number: int, heard: list[int]) -> None:
-    """Note a signal before its present handler runs, by which Spark cancels its jobs."""
+    """Record a signal, then run its current handler, by which Spark cancels its jobs."""
     then = signal.getsignal(number)
 
     def noted(number: int, frame: FrameType | None) -> None:
@@ -128,9 +128,9 @@ def _note(number: int, heard: list[int]) -> None:
 
 @contextlib.contextmanager
 def extra() -> Iterator[None]:
-    """Raise `ConfigError` if a package is missing that the extra pipeline has.
+    """Raise `ConfigError` if a package of the extra `pipeline` is missing.
 
-    What is written from here on, by Spark's processes, too, is never writable by everybody.
+    Files written from here on, including those of Spark's processes, are never world-writable.
     """
     os.umask(os.umask(0o077) | 0o002)
     try:
@@ -143,7 +143,7 @@ def extra() -> Iterator[None]:
 
 
 def spark_free(args: object) -> None:
-    """Raise `UsageError` if Spark's options are given to an action without Spark."""
+    """Raise `UsageError` if Spark's options are given to an action that does not use Spark."""
     given = [p.names[0] for p in PARAMS if getattr(args, p.dest)]
     if given:
         raise UsageError(f"{given[0]} has no effect here", hint="leave it out")

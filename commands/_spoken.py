@@ -1,4 +1,4 @@
-"""Prints what was spoken on the channel in the frames of text of others, within bounds."""
+"""Prints messages spoken on the channel, in frames for other agents' text, within limits."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 
 
 def unheard(call: Call, topics: Sequence[str] = ()) -> int:
-    """Return how many messages of others lie past this agent's cursor."""
+    """Return the number of other agents' messages after this agent's cursor."""
     return call.run(overhear.unheard(call.enter(), topics, others=True))
 
 
 def show(
     call: Call, *, most: int, room: int, first: bool, peek: bool, topics: Sequence[str] = ()
 ) -> Callable[[bool], None]:
-    """Print what others spoke since this agent's cursor; the returned function moves it past that.
+    """Print the messages after this agent's cursor; return a function that moves the cursor.
 
-    It is called with whether anybody took what was printed; otherwise that stays unheard. Prints at most
-    `most` messages and about `room` letters; `first` if nothing was printed before.
+    The function is called with True if the output was taken; with False the messages stay unheard.
+    Prints at most `most` messages and about `room` characters; `first` is true if nothing was
+    printed before.
     """
     scope, out = call.enter(), call.out
     now, left = call.run(overhear.unheard_now(scope, topics, others=True))
-    # It stops at the last message: to look for another one would move the cursor past those.
+    # Stop at the last message: looking for another would move the cursor past the messages shown.
     last = min(most, left) or most
     op = overhear.overhear(
         *(scope, topics),
@@ -44,7 +45,7 @@ def show(
     for entry_id, named in spoken:
         if named.get("event") in overhear.REPORTS:
             _message.show(out, entry_id, named)
-            # A cursor that begins now has not passed what lies before it.
+            # A cursor that begins now has not passed the messages before it.
             left = 0 if named["event"] == "skipped" else left
             continue
         said = named.get("message", "")
@@ -82,10 +83,11 @@ def show(
 
     def finish(taken: bool) -> None:
         if not taken:
-            # If only the iteration were closed, the cursor would move past what it has emitted.
+            # To close only the iteration would move the cursor past the messages that it has
+            # emitted.
             op.close()
         elif fits:
-            # Past the last one, which was printed, too.
+            # Move the cursor past the last message, which was printed, too.
             for _ in spoken:
                 pass
         else:

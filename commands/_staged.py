@@ -1,4 +1,4 @@
-"""Checks the paths that git has staged against the leases of other agents, for a pre-commit hook."""
+"""Checks staged paths in git against other agents' leases, for a pre-commit hook."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from agentbus.core.names import shell_word
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
 
-# A server that is away must not keep anybody from committing, nor for long.
+# A server that is down must not prevent a commit, nor delay it for long.
 _DEADLINE = 1.0
 _NAMED = 20
 
 
 def check(call: Call) -> None:
-    """Raise `LeaseHeld` if another agent has leased a staged path; without a server, warn."""
+    """Raise `LeaseHeld` if another agent has leased a staged path; only warn without a server."""
     paths = staged()
     call.settings.deadline = min(call.settings.deadline, _DEADLINE)
     try:
@@ -42,8 +42,8 @@ def check(call: Call) -> None:
 
 
 def staged() -> list[str]:
-    """Return the staged paths, each below the root of the work tree; of a renamed file both names."""
-    # Relative to the root wherever this runs, and as bytes: without -z, git writes them in quotes.
+    """Return the staged paths relative to the work tree's root; both names of a renamed file."""
+    # Paths are relative to the root of the work tree. Use -z: without it, git quotes unusual paths.
     # The config of a bare repository, whose files may have come with others, may name a program to run.
     command = ["git", "-c", "safe.bareRepository=explicit", "diff", "--cached", "--name-only"]
     try:

@@ -1,4 +1,4 @@
-"""Checks that the options of a call go together, as their verb declares."""
+"""Checks the combination of a call's options, as their verb declares."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def check(verb: Verb, args: Args, action: str | None = None) -> None:
-    """Raise `UsageError` for an option without what it goes with, or beside one that it excludes.
+    """Raise `UsageError` for an option without its companion, or with one that it excludes.
 
-    `action` is the action that was asked for, if it is not the argument `action`.
+    `action` is the requested action, if it is not the argument `action`.
     """
     given = {
         param.names[0]

@@ -1,4 +1,4 @@
-"""One call of a tool of the MCP server: what it prints, and its connection."""
+"""One call of a tool of the MCP server: its output and its connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Captured(Out):
-    """Collects what a verb prints, as text and as fields."""
+    """Collects a verb's output, as text and as fields."""
 
     def __init__(self) -> None:
         super().__init__(json=False)
@@ -50,7 +50,7 @@ class Captured(Out):
 
 
 class Links:
-    """The connections of one agent's calls, each used by one call at a time."""
+    """The connections for one agent's calls, each used by one call at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -59,13 +59,13 @@ class Links:
 
     @property
     def bus(self) -> Bus:
-        """The bus of verbs that use one; threads may share it."""
+        """The bus for verbs that use one; threads may share it."""
         if self._bus is None:
             self._bus = _declare.open_bus(self.settings)
         return self._bus
 
     def take(self) -> Opened | None:
-        """Return a connection that no call uses, if there is one."""
+        """Return a connection that no call uses, or None."""
         try:
             return self._free.pop()
         except IndexError:
@@ -77,7 +77,7 @@ class Links:
 
 
 class ToolCall(Call):
-    """One call of a tool: it prints into memory, and its connection is kept for others."""
+    """One call of a tool: its output is kept in memory, and its connection is used again."""
 
     def __init__(self, links: Links, given: dict[str, Any], wanted: Callable[[], bool]) -> None:
         super().__init__(Args(), links.settings)
@@ -86,7 +86,8 @@ class ToolCall(Call):
         self.captured = Captured()
         self._out = self.captured
         self._links = links
-        # Functions to call with whether the client took the result; they mark what was read.
+        # Functions that mark messages as read; their argument tells whether the client took the
+        # result.
         self.after: list[Callable[[bool], object]] = []
 
     @property
@@ -112,12 +113,12 @@ class ToolCall(Call):
             self._link = link
 
     def finish(self, taken: bool) -> None:
-        """Mark as read what the client took, or give it back; let other calls have the connection."""
+        """Mark as read what the client took, or give it back, and release the connection."""
         try:
             for step in self.after:
                 step(taken)
         except AgentBusError as error:
-            # Nobody waits for it: what was shown is shown again.
+            # The client does not wait for this: messages that were shown will be shown again.
             write("warning", self.settings.log_level, {"verb": "mcp", "outcome": error.message})
             return
         if self._link is not None:
@@ -125,20 +126,20 @@ class ToolCall(Call):
             self._link = None
 
     def verb(self, called: str, **values: object) -> None:
-        """Run a verb with these values of its parameters."""
+        """Run a verb with these parameter values."""
         module = _declare.module(called)
         initial = {param.dest: param.initial() for param in module.VERB.params}
         self.args = Args(**{**initial, **values})
         module.run(self)
 
     def wait(self) -> float | None:
-        """Return how many seconds the call may wait; None if it was not told to."""
+        """Return the seconds that the call may wait; None if no waiting is requested."""
         wait = self.given.get("wait")
         return None if wait is None else max(0.0, min(float(wait), LONGEST_WAIT))
 
 
 class _CancellableLink:
-    """A link on which an operation ends after a wait if its call was cancelled meanwhile."""
+    """A link on which an operation ends after a wait if its call was cancelled."""
 
     def __init__(self, link: Link, wanted: Callable[[], bool]) -> None:
         self.name, self.close = link.name, link.close

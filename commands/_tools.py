@@ -1,4 +1,4 @@
-"""The tools of the MCP server, implemented by the verbs of the command line."""
+"""The tools of the MCP server, implemented with the verbs of the command line."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from agentbus.commands._tool_call import ToolCall
     from agentbus.coordination.inbox import Page
 
-# The most letters of a reading, which is about 2,000 tokens, and the most messages.
+# Maximum characters of a result, which are about 2,000 tokens, and maximum number of messages.
 _LETTERS, _MESSAGES = 6_000, 20
-# Agents and leases that a reading names; `who` and `lease` list all.
+# Maximum number of agents and leases in a result; `who` and `lease` list all.
 _NEAR = 8
 
 
 def catch_up(call: ToolCall) -> None:
-    """Print what is unread, what was spoken, who is there, and what is leased."""
+    """Print unread messages, new messages of the channel, present agents, and leases."""
     scope, given = call.enter(), call.given
     peek, topic, after = given.get("peek", False), given.get("topic"), given.get("after")
     topics = [] if topic is None else [topic]
@@ -56,7 +56,7 @@ def catch_up(call: ToolCall) -> None:
     if cut and after is None:
         how = f"call catch_up with after={_before(cut)}"
         call.out.warn(f"texts were cut, and are still unread: {how} to read them whole")
-    # Do not advise to call again if all messages were cut: the same ones would come again.
+    # Do not suggest another call if all messages were cut: it would return the same messages.
     if (shown < len(page.messages) or page.more) and (read or peek or after):
         last = page.messages[shown - 1].id
         how = f"with after={last}" if peek or after else "again"
@@ -74,7 +74,7 @@ def catch_up(call: ToolCall) -> None:
 
 
 def _before(ids: Sequence[str]) -> str:
-    """Return the id right before the first of some messages to one agent."""
+    """Return the id immediately before the first of some messages to one agent."""
     split = [inbox.split_id(letter_id) for letter_id in ids]
     first = min(position(entry_id) for entry_id, _ in split)
     return inbox.message_id(preceding(first), split[0][1])
@@ -89,7 +89,7 @@ def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page 
 
 
 def _nearby(call: ToolCall) -> None:
-    """Print who is there, and which paths others lease."""
+    """Print the present agents, and the paths that others lease."""
     bus, own = call.bus, call.settings.agent
     others = [agent for agent in bus.present(limit=_NEAR + 1) if agent.agent != own]
     here = [f"{word(agent.agent)} {agent.state or 'seen'}" for agent in others[:_NEAR]]
@@ -168,12 +168,12 @@ def reply(call: ToolCall) -> None:
 
 
 def receipts_of(call: ToolCall) -> None:
-    """Print how far a message got."""
+    """Print the receipts of a message."""
     call.verb("receipts", id=call.given["id"])
 
 
 def who(call: ToolCall) -> None:
-    """Print who is there, and record what this agent does."""
+    """Print the present agents, and record this agent's activity."""
     call.verb("who", doing=call.given.get("doing"))
     if not call.captured.lines:
         call.out.record({}, "Nobody is here.")
@@ -203,7 +203,7 @@ def note(call: ToolCall) -> None:
             raise UsageError("a note needs a key", hint="give one")
         call.verb("jot", name=key, value=given["text"], tag=[tags])
         return
-    # Read the notes as JSON, to show a note of several lines in several lines.
+    # Read the notes as JSON, to show the lines of each note.
     out = call.captured
     out.json, out.text = True, False
     call.verb("recall", name=key, tag=[tags] if tags else [], max_chars=_LETTERS)
@@ -241,7 +241,7 @@ def flag(call: ToolCall) -> None:
 
 
 def _unless_taken(call: ToolCall, undo: Callable[[], object]) -> None:
-    """Undo what was done if the client does not take the result: nobody knows of it."""
+    """Undo an action if the client does not take its result, since no agent knows of it."""
     call.after.append(lambda taken: taken or undo())
 
 
@@ -263,7 +263,8 @@ def work(call: ToolCall) -> None:
         except NotFound as error:
             call.out.record({}, error.message)
             return
-        # Each session has its own server, and few take tasks, for which half of the package is imported.
+        # Import this late: each session has its own server, and few sessions take tasks, which need
+        # half of the package.
         from agentbus.commands import _by_hand
 
         task: Any = call.captured.records[0]
@@ -273,7 +274,7 @@ def work(call: ToolCall) -> None:
 
 
 def _literal(text: str | None) -> str | None:
-    """Return a text of a model, which names neither stdin nor a file."""
+    """Return a model's text as a literal, which names neither stdin nor a file."""
     if text is not None and (text == "-" or text[:1] == "@"):
         raise InvalidPayload(
             f"the body begins with {text[0]!r}", hint="quote it as JSON, or put a word before it"

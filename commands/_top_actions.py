@@ -1,4 +1,4 @@
-"""Actions of `top --write` after it has asked: pause, halt, replay, purge; as a person, said to all."""
+"""Actions of `top --write` after confirmation: pause, halt, replay, purge; announced to all."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter
 
-# Seconds to wait for workers to confirm a pause: the view goes on meanwhile without new frames.
+# Seconds to wait for workers to confirm a pause; meanwhile the view shows no new frames.
 _CONFIRM = 2.0
 _WHY = "from top"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action to confirm: `do` is what it does, `act` does it and returns what was done.
+    """An action to confirm: `do` describes it, `act` performs it and returns the result.
 
-    It is confirmed by the name `typed`, if there is one.
+    It is confirmed by typing the name `typed`, if there is one.
     """
 
     do: str
@@ -100,13 +100,13 @@ def of_letters(queue: str, group: str, to: str | None = None) -> Action:
 
 
 def into(letter: Letter) -> Naming:
-    """Replay a dead letter into a queue that is asked for."""
+    """Replay a dead letter into a queue whose name the person types."""
     said = f"replay the dead letter {letter.id} of {word(letter.queue)} into the queue"
     return Naming(said, lambda name: of_letter(letter, _other(name, letter.queue)))
 
 
 def all_into(queue: str, group: str) -> Naming:
-    """Replay all dead letters of a group into a queue that is asked for."""
+    """Replay all dead letters of a group into a queue whose name the person types."""
     said = f"replay all dead letters of {word(queue)} {word(group)} into the queue"
     return Naming(said, lambda name: of_letters(queue, group, _other(name, queue)))
 
@@ -146,14 +146,14 @@ def _late(workers: tuple[str, ...]) -> str:
 
 
 class Person:
-    """The person at the keys, an agent `human:<name>`; by default the user of the system."""
+    """The acting person, an agent `human:<name>`; by default the user of the system."""
 
     def __init__(self, settings: Settings, name: str | None) -> None:
         self._settings = person.acting(settings, name)
         self._bus = Bus(self._settings)
 
     def act(self, action: Action) -> str:
-        """Do it, say so on the channel and in the log, and return what was done."""
+        """Perform an action, announce it on the channel and in the log, and return the result."""
         done = action.act(self._bus)
         self._bus.speak(done, topic=person.TOPIC)
         person.log(self._settings, "top", action.do, done)

@@ -1,4 +1,4 @@
-"""Details that `top` opens: a queue's tasks by state, one task, one dead letter, the fields of a row."""
+"""Details in `top`: a queue's tasks by state, one task, one dead letter, the fields of a row."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from agentbus.queues.state import Entry
 
 STATES = ("all", "waiting", "pending", "retrying", "delayed", "dependent", "buried")
-# Tasks, or letters, that are listed at most, and the pages that are read for them.
+# Maximum number of tasks or letters in a list, and of pages that are read for them.
 _LISTED, _PAGES = 200, 20
 _TIMES = ("at", "timestamp", "seen", "since", "until")
 
 
 @dataclass(frozen=True, slots=True)
 class DetailLine:
-    """A line of a detail, and what it opens."""
+    """A line of a detail, and the detail that it opens."""
 
     text: str
     opens: Detail | None = None
@@ -35,7 +35,7 @@ class DetailLine:
 
 
 class Detail:
-    """Something that a row opens; it is read again with each frame."""
+    """The details of a row, read again with each frame."""
 
     title = ""
 
@@ -44,7 +44,7 @@ class Detail:
         raise NotImplementedError
 
     def turn(self, by: int) -> bool:
-        """Show another of several parts; return whether there is one."""
+        """Show another part of the detail; return whether there is one."""
         return False
 
 
@@ -58,7 +58,7 @@ class QueueTasks(Detail):
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        """The queue, its group, and the state that is shown."""
+        """The queue, its group, and the state shown."""
         states = " ".join(
             f"[{state}]" if at == self.state else state for at, state in enumerate(STATES)
         )
@@ -70,7 +70,7 @@ class QueueTasks(Detail):
         return True
 
     def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
-        """Read the queue."""
+        """Read the queue, and return its lines."""
         page = dashboard.queue(self.queue)
         lines = []
         for row in page.rows:
@@ -100,7 +100,7 @@ class QueueTasks(Detail):
         ]
 
     def _tasks(self, bus: Bus, dashboard: Dashboard, state: str) -> tuple[list[DetailLine], bool]:
-        """Return the tasks in a state, and whether these are all or as many as are listed."""
+        """Return the tasks in a state, and whether the list is complete."""
         if state == "all":
             newest = bus.queue(self.queue).inspect(self.group, last=_LISTED)
             return [self._task(entry) for entry in newest], True
@@ -108,8 +108,8 @@ class QueueTasks(Detail):
         after: str | None = None
         complete = False
         for _ in range(_PAGES):
-            # A page may hold few tasks, or none, before the end: those in other states, and letters
-            # of queues that share theirs, were looked at and left out.
+            # A page may hold few tasks, or none, before the end: tasks in other states, and letters
+            # of other queues in the same stream, were read and left out.
             of: dict[str, Any] = {"group": self.group, "limit": _LISTED, "after": after}
             if state == "buried":
                 letters = dashboard.letters(queue=self.queue, **of)
@@ -123,7 +123,7 @@ class QueueTasks(Detail):
             if complete:
                 break
         del listed[_LISTED:]
-        # Letters come newest first.
+        # Letters are listed newest first.
         return listed[::-1] if state == "buried" else listed, complete
 
     def _task(self, entry: Entry) -> DetailLine:
@@ -144,7 +144,7 @@ def _letter(letter: Letter) -> DetailLine:
 
 
 class OneTask(Detail):
-    """A task with its attempts, its errors, and the tasks that it waits for, or that wait for it."""
+    """A task with its attempts, its errors, and the tasks before and after it."""
 
     def __init__(self, task_id: str, group: str) -> None:
         self.id = task_id
@@ -152,7 +152,7 @@ class OneTask(Detail):
         self.title = f"task {task_id}"
 
     def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
-        """Read the task."""
+        """Read the task, and return its lines."""
         state = bus.task(self.id, group=self.group)
         lines = [DetailLine(text) for text in described(state)]
         chain = {"waits for": state.waits_for, "awaited by": state.awaited_by}
@@ -172,7 +172,7 @@ class OneLetter(Detail):
         self.title = f"dead letter {letter.id}"
 
     def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
-        """Return what the letter holds."""
+        """Return the content of the letter."""
         one = self.letter
         lines = [
             DetailLine(f"error     {one.error}", style="red"),
@@ -188,7 +188,7 @@ class OneLetter(Detail):
 
 
 class Fields(Detail):
-    """The fields of a row, one a line."""
+    """The fields of a row, one per line."""
 
     def __init__(self, title: str, item: Any, more: Sequence[str] = ()) -> None:
         self.title = title
@@ -212,5 +212,5 @@ class Fields(Detail):
 
 
 def waiter(waiting: Waiter) -> str:
-    """Return who waits for a flag, and since when."""
+    """Return the agent that waits for a flag, and since when."""
     return f"{word(waiting.agent_id)} waits until {waiting.until} since {rfc3339(waiting.since)}"

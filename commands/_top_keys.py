@@ -1,4 +1,4 @@
-"""The keys of `top`, from what a terminal sends: it may arrive in pieces."""
+"""The keys of `top`, decoded from the terminal's input, which may arrive in pieces."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _OPENS = (b"[", b"O")
 
 
 class KeyReader:
-    """Reads keys; what may be the beginning of one is kept until its rest has come."""
+    """Reads keys, keeping the possible beginning of a key until the rest arrives."""
 
     def __init__(self) -> None:
         self._kept = b""
 
     @property
     def waits(self) -> bool:
-        """Tell whether the key is not yet known: an escape may begin a longer sequence."""
+        """Tell whether a key is undecided: an escape may begin a longer sequence."""
         return self._kept == _ESC
 
     def read(self, data: bytes) -> list[str]:
-        """Return the keys that are complete."""
+        """Return the complete keys."""
         data, self._kept = self._kept + data, b""
         keys = []
         while data:
@@ -53,7 +53,7 @@ class KeyReader:
         return keys
 
     def rest(self) -> list[str]:
-        """Return what was kept, since nothing more came: an escape is a key. Other beginnings are kept."""
+        """Return the kept input if it is a key, such as a lone escape, since nothing followed."""
         if not self.waits:
             return []
         self._kept = b""
@@ -61,7 +61,7 @@ class KeyReader:
 
 
 def _sequence(data: bytes) -> tuple[str, int]:
-    """Return the key that data begin with, after an escape, '' for an unknown one; and its length or 0."""
+    """Return the key of an escape sequence, '' if unknown, and the sequence's length or 0."""
     if len(data) == 1:
         return "", 0
     if data[1:2] not in _OPENS:
@@ -69,13 +69,13 @@ def _sequence(data: bytes) -> tuple[str, int]:
     known = next((sequence for sequence in _SEQUENCES if data.startswith(sequence)), None)
     if known is not None:
         return _SEQUENCES[known], len(known)
-    # It ends at its first letter or tilde.
+    # An unknown sequence ends at its first letter or tilde.
     end = next((at for at in range(2, len(data)) if 0x40 <= data[at] < 0x7F), None)
     return "", 0 if end is None else end + 1
 
 
 def _letter(data: bytes) -> tuple[str, int]:
-    """Return the letter that data begin with, '' if it is not UTF-8; and its length, 0 if it goes on."""
+    """Return the first letter of the data, '' if not UTF-8, and its length, 0 if incomplete."""
     first = data[0]
     size = 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     if len(data) < size and all(0x80 <= byte < 0xC0 for byte in data[1:]):

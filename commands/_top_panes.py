@@ -1,4 +1,4 @@
-"""The five panes of `top`: what each lists, by which columns, and what a row opens."""
+"""The five panes of `top`: their rows, their columns, and the details that rows open."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 PANES = ("agents", "talk", "queues", "flags and leases", "health")
 _RED, _YELLOW, _DIM = "bold red", "yellow", "dim"
-# From this width on, there is room for longer sparklines.
+# The terminal width from which there is room for longer sparklines.
 _WIDE = 120
 
 
 class Left:
-    """A line of the talk that says how many messages are not shown."""
+    """A line of the talk with the number of messages that are not shown."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def columns(pane: str, width: int, now: float) -> list[Column]:
-    """Return the columns of a pane at a width."""
+    """Return the columns of a pane for a width."""
     if pane == "queues":
         return _queues(30 if width >= _WIDE else 10)
     if pane == "agents":
@@ -221,13 +221,13 @@ def _held(snapshot: Snapshot) -> list[Held]:
         row.waiters = [waiter for waiter in snapshot.waiters if waiter.flag == flag.flag]
         row.waiting = len(row.waiters)
         rows.append(row)
-    # In the order of both lists, of which only the first rows are read.
+    # Keep the order of both lists, of which only the first rows are read.
     order = {"lease": 1, "held": 1}
     return sorted(rows, key=lambda row: (-bool(row.waiting), order.get(row.state, 2), row.what))
 
 
 def rows(pane: str, snapshot: Snapshot, spoken: Sequence[Any], match: str) -> list[Any]:
-    """Return the rows of a pane; `match` is the filter, which the snapshot's own rows have passed."""
+    """Return the rows of a pane; `match` is the filter, already applied to the snapshot's rows."""
     if pane == "queues":
         return [*snapshot.queues]
     if pane == "agents":
@@ -245,7 +245,7 @@ def _words(row: Any) -> str:
 
 
 def key(pane: str, row: Any) -> object:
-    """Return what identifies a row of a pane from frame to frame."""
+    """Return the key that identifies a row of a pane across frames."""
     if pane == "queues":
         return row.stats.queue, row.stats.group
     if pane == "agents":
@@ -258,7 +258,7 @@ def key(pane: str, row: Any) -> object:
 
 
 def opened(pane: str, row: Any) -> Detail | None:
-    """Return what opens when a row is chosen."""
+    """Return the detail that a row opens."""
     if pane == "queues":
         return details.QueueTasks(row.stats.queue, row.stats.group or "default")
     if isinstance(row, Left):

@@ -1,4 +1,4 @@
-"""The question of `top --write` on the last line before a key acts: for y, or for a typed name."""
+"""The question of `top --write` before a key acts, answered by y or by typing a name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter
 
-# Actions of keys on a dead letter, and on all of a queue's.
+# Actions of keys on one dead letter, and on all letters of a queue.
 _OF_ONE: dict[str, Callable[[Letter], Action | Naming]] = {
     "r": actions.of_letter,
     "c": actions.into,
@@ -30,7 +30,7 @@ _OF_ALL: dict[str, Callable[[str, str], Action | Naming]] = {
 
 
 class Question:
-    """An action that is asked about; `answer` is the action once it is confirmed."""
+    """A question about an action; `answer` is the action once it is confirmed."""
 
     def __init__(self, about: Action | Naming) -> None:
         self._about = about
@@ -39,7 +39,7 @@ class Question:
         self.refused = "nothing was done"
 
     def press(self, key: str) -> bool:
-        """Take a key; return whether the question goes on."""
+        """Handle a key; return whether the question remains open."""
         about = self._about
         if isinstance(about, Action) and not about.typed:
             self.answer = about if key in ("y", "Y") else None
@@ -69,7 +69,7 @@ class Question:
 
     @property
     def line(self) -> str:
-        """The line that asks."""
+        """The line with the question."""
         about = self._about
         if isinstance(about, Naming):
             return f"{about.do}: {self._text}_"
@@ -79,7 +79,7 @@ class Question:
 
 
 def keys(at: Detail | None) -> str:
-    """Return which keys act, for the last line."""
+    """Return the keys that act, for the last line."""
     if isinstance(at, (QueueTasks, OneLetter)):
         return "r R replay  c C to another queue  x X purge  H halt"
     return "p pause  H halt"
@@ -88,9 +88,10 @@ def keys(at: Detail | None) -> str:
 def question(
     key: str, halted: str | None, row: QueueRow | None, at: Detail | None, chosen: Detail | None
 ) -> Question | None:
-    """Return what to ask for a key, None if it does not act here.
+    """Return the question for a key, None if the key does not act here.
 
-    `row` is the chosen queue of the pane, `at` the detail that is open, `chosen` what its line opens.
+    `row` is the selected queue of the pane, `at` the open detail, `chosen` the detail that its line
+    opens.
     """
     about: Action | Naming | None = None
     letter = next((detail.letter for detail in (chosen, at) if isinstance(detail, OneLetter)), None)

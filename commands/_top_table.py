@@ -1,4 +1,4 @@
-"""Lines of `top`: tables fitted to a width, sparklines, and text that no terminal obeys."""
+"""Lines of `top`: tables fitted to a width, sparklines, and text without control characters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from agentbus.commands._output import plain
 
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = 1
-# The least width of a first column that is cut to make room for others.
+# Minimum width of a first column that is cut to make room for other columns.
 _LEAST = 12
 
 
 class Column:
-    """A column of a table: its heading, what its cells say, and their style.
+    """A column of a table: its heading, the content of its cells, and their style.
 
-    A column with a higher `rank` is left out first where there is no room. `width` is a fixed one.
+    If space is short, columns with a higher `rank` are omitted first. `width` is a fixed width.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ def _cut(column: Column, text: str) -> str:
 
 
 def _fit(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
-    """Return which columns fit; the widest to the left are cut first, to at least a few letters."""
+    """Return the columns that fit; the widest left columns are cut first, to a minimum width."""
     shown = [*range(len(columns))]
 
     def over() -> int:
@@ -119,7 +119,7 @@ def line(text: str, width: int, style: str = "") -> Text:
 
 
 def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
-    """Return text in lines of at most a width; the following ones are indented."""
+    """Return text in lines of at most a width; continuation lines are indented."""
     lines, rest, room = [], plain(text), max(8, width)
     while cell_len(rest) > room:
         end = room
@@ -133,7 +133,7 @@ def wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
 
 
 def sparkline(points: Sequence[float], width: int) -> str:
-    """Draw the newest points, each as a bar; nothing done is a blank."""
+    """Draw the newest points, each as a bar; 0 is a blank."""
     newest = points[-width:]
     most = max(newest, default=0.0)
     bars = (

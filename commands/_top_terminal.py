@@ -1,4 +1,4 @@
-"""The terminal of `top`: frames are read in a thread while keys are answered."""
+"""The terminal of `top`: a thread reads frames while keys are handled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REST = 0.05
 
 
 class Reader:
-    """Reads a frame every few moments, in a thread; `wake` is written to when one has come."""
+    """Reads frames in a thread at intervals, and writes to `wake` when a frame is ready."""
 
     def __init__(
         self,
@@ -60,26 +60,26 @@ class Reader:
         self._thread.start()
 
     def want(self, wanted: FrameRequest, *, soon: bool) -> None:
-        """Say what the next frame is to show; with `soon` it is read at once."""
+        """Set the content of the next frame; with `soon` it is read at once."""
         with self._changed:
             self._wanted = wanted
             self._soon = self._soon or soon
             self._changed.notify()
 
     def do(self, action: Action) -> None:
-        """Do a confirmed action before the next frame, which is read at once."""
+        """Perform a confirmed action before the next frame, which is read at once."""
         with self._changed:
             self._action, self._soon = action, True
             self._changed.notify()
 
     def take(self) -> list[tuple[Snapshot | None, object, object]]:
-        """Return the frames that have come: snapshot, detail, and its lines; or None, when, and why."""
+        """Return the new frames: snapshot, detail and its lines; or None, a time and a reason."""
         with self._changed:
             frames, self._frames = self._frames, []
         return frames
 
     def end(self) -> None:
-        """Read no more."""
+        """Stop reading frames."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -126,7 +126,7 @@ class Reader:
         except AgentBusError as error:
             if error.exit_code == 1:
                 raise
-            # It is gone; the view itself goes on.
+            # The object is gone; the view continues.
             return [DetailLine(error.message, style="yellow")]
 
 
@@ -138,7 +138,7 @@ def show(
     until: float,
     person: Person | None = None,
 ) -> None:
-    """Show frames until `q` is pressed, or until a time of the monotonic clock; a person's keys act."""
+    """Show frames until `q` is pressed or a monotonic time is reached; a person's keys act."""
     view = View(every, writes=person is not None)
     live = _format.screen()
     console = live.console
@@ -147,7 +147,7 @@ def show(
     keys, wake = os.pipe()
     os.set_blocking(wake, False)
     last, typed = time.time(), KeyReader()
-    # Without a terminal to type at, it ends with its timeout or a signal.
+    # Without a terminal for keys, the view ends with its timeout or a signal.
     watched = [0, keys] if os.isatty(0) else [keys]
 
     def draw() -> None:
@@ -163,7 +163,7 @@ def show(
             live.start()
             draw()
             while (left := until - time.monotonic()) > 0:
-                # A blind view counts the seconds.
+                # While the server is down, the view counts the seconds.
                 most = _REST if typed.waits else max(every, 1.0)
                 ready, _, _ = select.select(watched, [], [], min(left, most))
                 pressed = _pressed(typed, ready)
@@ -190,16 +190,16 @@ def show(
 
 
 def _pressed(typed: KeyReader, ready: list[int]) -> list[str] | None:
-    """Return the keys that are complete; None at the end of the input."""
+    """Return the complete keys; None at the end of the input."""
     if 0 in ready:
         data = os.read(0, 1024)
         return typed.read(data) if data else None
-    # If only a frame has come, the rest of a key may still come.
+    # After a frame alone, the rest of a key's sequence may still arrive.
     return [] if ready else typed.rest()
 
 
 def _fit(console: Console) -> tuple[int, int]:
-    """Set the console to the size of the terminal, which may have changed: COLUMNS has that of before."""
+    """Set the console's size to the terminal's current size, which COLUMNS may not reflect."""
     with contextlib.suppress(OSError):
         columns, lines = os.get_terminal_size(1)
         if columns and lines:
@@ -209,7 +209,7 @@ def _fit(console: Console) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Read keys one by one and unseen; an interrupt stays one."""
+    """Read keys one by one without echo; an interrupt remains an interrupt."""
     if not os.isatty(0):
         yield
         return

@@ -1,4 +1,4 @@
-"""The screen of `top`: the frame that was read last, a pane of it, and the opened details."""
+"""The screen of `top`: the last frame, the current pane, and the open details."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from agentbus.commands._top_question import Question
     from agentbus.dashboard import Snapshot
 
-# Messages that are kept, and that one frame reads at most.
+# Maximum number of messages that are kept, and that one frame reads.
 _KEPT, READ = 2_000, 300
-# Lines above and below the rows: verdict, totals, panes, headings; which rows they are, keys.
+# Lines around the rows: the verdict, totals, panes and headings above; the range of rows and the
+# keys below.
 _AROUND = 6
-# The panes of which a frame has only the rows that were asked for.
+# Panes of which a frame contains only the requested rows.
 _PAGED = ("queues", "agents", "flags and leases")
-# From this height on, talk has a part of the screen beside another pane.
+# The terminal height from which talk is shown beside another pane.
 _TALL = 40
 _KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  q quit"
 _STYLES = {"critical": "bold white on red", "warning": "black on yellow", "healthy": "green"}
 
 
 class FrameRequest:
-    """A request of what the reader is to read next."""
+    """The content that the next frame must have."""
 
     def __init__(self, rows: dict[str, RowRange], detail: Detail | None) -> None:
         self.rows = rows
@@ -42,11 +43,12 @@ class FrameRequest:
 
 
 class View:
-    """The state of the screen; it holds no connection."""
+    """The state of the screen; it has no connection."""
 
     def __init__(self, every: float, *, writes: bool = False) -> None:
         self.every = every
-        # `writes`: keys act. The action that is asked about, the one to do, and the result of the last one.
+        # `writes` enables the keys that act. Then: the action to confirm, the confirmed action, and
+        # the result of the last action.
         self.writes = writes
         self.asked: Question | None = None
         self.confirmed: Action | None = None
@@ -89,7 +91,7 @@ class View:
             self.blind = at, why
 
     def wanted(self, height: int) -> FrameRequest:
-        """Return what to read for the next frame."""
+        """Return the request for the next frame."""
         self.rows_shown = max(1, self._room(height))
         size = self.rows_shown + 1
 
@@ -101,7 +103,7 @@ class View:
             )
 
         held = rows("flags and leases")
-        # Both lists are in one pane.
+        # One pane shows both lists.
         both = RowRange(held.match, 0, held.offset + held.limit)
         return FrameRequest(
             {
@@ -114,7 +116,7 @@ class View:
         )
 
     def _rows(self) -> tuple[list[Any], int, int]:
-        """Return the rows to show, how many match in all, and the number of the first one."""
+        """Return the rows to show, the number of matching rows, and the index of the first."""
         assert self.found is not None
         pane = self.pane
         rows = panes.rows(pane, self.found, self._spoken, self.filters[pane])
@@ -128,12 +130,12 @@ class View:
             start = max(0, len(rows) - self.rows_shown)
         start = max(0, min(start, known - 1))
         self._from[pane] = start
-        # Rows of another page are shown when they have come.
+        # The requested rows are not read yet: show the rows of the last frame.
         read = start if start < len(rows) else max(0, len(rows) - self.rows_shown)
         return rows[read : read + self.rows_shown], known, start
 
     def _keep_selected(self) -> None:
-        """Keep the cursor at its row, where the order has changed."""
+        """Keep the cursor at its row if the order has changed."""
         rows, _, _ = self._rows()
         key = self._key.get(self.pane)
         if self.pane == "talk" and self._follows:
@@ -154,7 +156,7 @@ class View:
     # -- keys --
 
     def press(self, key: str) -> bool:
-        """Act on a key; return whether to go on."""
+        """Handle a key; return whether to continue."""
         if self.asked is not None:
             if not self.asked.press(key):
                 self.confirmed = self.asked.answer
@@ -190,7 +192,7 @@ class View:
         return True
 
     def _question(self, key: str) -> Question | None:
-        """Return what to ask for a key at the cursor, None if it does not act there."""
+        """Return the question for a key at the cursor, None if the key does not act there."""
         if self.found is None:
             return None
         at, row, chosen = self.stack[-1] if self.stack else None, None, None
@@ -255,7 +257,7 @@ class View:
         self._from[pane], self._at[pane] = start, at - start
         if pane == "talk":
             self._follows = at >= known - 1
-        # Rows of another page are selected when they have come.
+        # The cursor's row is set when the rows of the other page arrive.
         self._key.pop(pane, None)
         if not turned:
             self._select()
@@ -266,7 +268,7 @@ class View:
         return height - _AROUND - self._beside(height)
 
     def _beside(self, height: int) -> int:
-        """Return how many lines the talk has below another pane."""
+        """Return the number of lines of the talk below another pane."""
         return height // 4 if height >= _TALL and self.pane != "talk" and not self.stack else 0
 
     def draw(self, width: int, height: int, now: float) -> list[Text]:

@@ -1,4 +1,4 @@
-"""The pages of `agentbus help TOPIC`: what holds for all verbs."""
+"""The pages of `agentbus help TOPIC`: information that applies to all verbs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class HelpTopic:
-    """A page: its summary in the list of topics, paragraphs, rows of two columns, and paragraphs."""
+    """A page: its summary in the list of topics, paragraphs, a table, and more paragraphs."""
 
     summary: str
     rows: tuple[tuple[str, str], ...]

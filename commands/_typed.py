@@ -1,4 +1,4 @@
-"""Run typed tasks for `work MODULE:TASKS`."""
+"""Runs typed tasks for `work MODULE:TASKS`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.commands._processes import Share
 
 _INTERRUPTED = 130
-# Options that are declared with a task, or are for programs.
+# Options that a task's declaration sets, or that only programs use.
 _OTHERS = ("match", "batch", "attempts", "timeout", "count", "max_tasks_per_child")
 
 

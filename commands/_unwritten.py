@@ -1,4 +1,4 @@
-"""Says what a verb had done when its output could not be written."""
+"""Reports what a verb had done when its output could not be written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from agentbus.core.errors import AgentBusError
 
-# Changes that verbs and their actions make in one step before they print; others print first.
+# Changes that verbs and their actions make in one step before they print; all other verbs print
+# first.
 _DONE = {
     "announce": "the flag was taken",
     "satisfy": "the flag was satisfied",
@@ -40,19 +41,19 @@ _DONE = {
     "task retry": "the task was put aside until its next attempt",
     "task take": "the task was taken",
 }
-# The same of verbs that do it only with this parameter; without it they print something.
+# Changes that a verb makes only with this parameter; without it, the verb prints something.
 _DONE_WITH = {
     "await": ("delete", "the completion was consumed"),
     "clear": ("force", "the project's keys were removed"),
     "pause": ("queue", "the queue was paused"),
 }
-# Verbs that work step by step, and print in between.
+# Verbs that work in steps, and print between them.
 _STEPWISE = ("ask", "dlq purge", "dlq replay", "flow replay", "lease", "rerun")
 _HEARS = ("inbox", "overhear")
 
 
 class Unwritten(AgentBusError):
-    """Stdout cannot be written, such as on a full disk."""
+    """Stdout cannot be written, for example because the disk is full."""
 
 
 def explained(error: AgentBusError, verb: str, values: Mapping[str, object]) -> AgentBusError:

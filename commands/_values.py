@@ -1,4 +1,4 @@
-"""Prints values of the bus, as JSON fields or as a line of text, and converts numbers."""
+"""Prints values of the bus as JSON fields or as a line of text, and converts numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def fields(record: Any, *names: str) -> dict[str, Any]:
-    """Return a value's fields for JSON, or those named; a nested value becomes an object."""
+    """Return a value's fields, or the named ones, for JSON; a nested value becomes an object."""
     values = {}
     for name in names or record.__match_args__:
         value = getattr(record, name)
@@ -49,7 +49,7 @@ def of_note(record: Note, *, value: bool) -> tuple[dict[str, Any], str]:
 
 
 def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
-    """Print a flag's state, and who waits for it."""
+    """Print a flag's state, and the agents that wait for it."""
     at = None if state.timestamp is None else rfc3339(state.timestamp)
     text = f"{word(state.flag)} {state.state}"
     if state.agent_id is not None:
@@ -74,7 +74,7 @@ def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
 
 
 def completion(out: Out, met: Completion) -> None:
-    """Print the completion of a flag."""
+    """Print the outcome of a flag."""
     at = None if met.at is None else rfc3339(met.at, milliseconds=met.at % 1 > 0)
     shown: dict[str, Any] = {
         "flag": met.flag,
@@ -111,7 +111,7 @@ def value(out: Out, content: object) -> None:
 
 
 def number(wanted: str, fits: Callable[[float], bool]) -> Convert:
-    """Return the conversion of a number that fits; `wanted` says which do."""
+    """Return a converter for numbers that `fits` accepts; `wanted` describes them."""
 
     def convert(text: str) -> float:
         try:

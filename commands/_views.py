@@ -1,4 +1,4 @@
-"""Common code of the views of a project: they name it, and report if it does not exist."""
+"""Common code of views of a project: they show its name, and report if it does not exist."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def head(call: Call, nothing: str = "") -> None:
-    """Print the line that names the project, above text; `nothing` says that no line follows."""
+    """Print the line with the project's name above text; `nothing` reports that no line follows."""
     if not call.out.json:
         call.out.record({}, f"project {call.bus.project}" + (f": {nothing}" if nothing else ""))
 
 
 def named(call: Call) -> dict[str, object]:
-    """Return the field that names the project in each record of JSON."""
+    """Return the field with the project's name for each JSON record."""
     return {"project": call.bus.project}
 
 
 def must_exist(call: Call) -> None:
-    """Raise `NotFound`, with the nearest projects, if this one does not exist."""
+    """Raise `NotFound`, with similar names, if this project does not exist."""
     if not call.bus.exists():
         raise _missing(call.bus)
 
@@ -36,20 +36,20 @@ def must_exist(call: Call) -> None:
 def warn_if_empty(out: Out, bus: Bus) -> bool:
     """Report on stderr that the project does not exist yet, for a view that waits for it.
 
-    Returns whether the server could be asked.
+    Returns whether the server replied.
     """
     try:
         if not bus.exists():
             error = _missing(bus)
             out.warn(f"{error.message} yet, so nothing is shown so far; {error.shell_hint}")
     except AgentBusError:
-        # The view itself reports it.
+        # The view itself reports the error.
         return False
     return True
 
 
 def empty(call: Call, records: Sequence[object]) -> None:
-    """Report on stderr each record of the bus's own that another program wrote, if nothing was found."""
+    """Report records of the bus that another program wrote on stderr, if nothing was found."""
     if records:
         return
     for finding in call.bus.runner.run(foreign_keys.examine(call.bus.scope), verb="health"):

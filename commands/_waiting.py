@@ -1,8 +1,9 @@
-"""Runs a verb that waits, or logs each exchange, with the lines that the operations log needs for it."""
+"""Runs a verb that waits, or logs each exchange, and writes its lines of the operations log."""
 
 from __future__ import annotations
 
-# The package `signal` makes enumerations of what is in here, which takes a fifth of a quick verb.
+# The package `signal` wraps this module's constants in enumerations, which takes a fifth of a quick
+# verb's time.
 import _signal  # type: ignore[import-not-found]
 import gc
 import os
@@ -17,19 +18,19 @@ if TYPE_CHECKING:
     Last = Callable[[int, str], None]
 
 _NAMES = {_signal.SIGTERM: "SIGTERM", _signal.SIGHUP: "SIGHUP"}
-# Functions to call before the process is left at once: they log.
+# Functions to call before the process exits at once; they write to the log.
 _last_words: list[Last] = []
 
 
 def leave(code: int, outcome: str) -> NoReturn:
-    """End this process at once, after the outcome was logged."""
+    """Exit at once, after logging the outcome."""
     for last in _last_words:
         last(code, outcome)
     os._exit(code)
 
 
 class LastWords:
-    """Calls `last` with the exit code and the outcome if a signal, or `leave`, ends this process at once.
+    """Calls `last` with the exit code and outcome if a signal, or `leave`, ends this process.
 
     The signals are SIGTERM and SIGHUP. A handler that the verb installs itself takes precedence.
     """
@@ -65,14 +66,14 @@ def run(
     *,
     waits: bool,
 ) -> int:
-    """Call a verb, and log when it begins to wait, or what it asks the server; return its exit code."""
+    """Call a verb, logging the start of a wait or its exchanges; return the exit code."""
     if not waits:
         return _called(verb, module, call)
     values = vars(call.args)
-    # The imported modules stay: collections need not look through them.
+    # The imported modules stay in memory, so collections need not search them.
     gc.freeze()
     values["pid"] = os.getpid()
-    # Verbs put the two ways to name flags together when they run.
+    # A verb combines the two ways to name flags only when it runs.
     named = [*values.get("names", ()), *filter(None, [values.get("name")])]
     flags = named + values["flag"] if isinstance(values.get("flag"), list) else named
     with LastWords(lambda code, outcome: log(values, began, code, outcome)):

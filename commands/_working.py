@@ -1,4 +1,4 @@
-"""Common code of all kinds of `work`: signals, pauses, webhooks, and loading of Python objects."""
+"""Common code of all kinds of `work`: signals, pauses, webhooks, and loading Python objects."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _INTERRUPTED = 130
 def until_told(
     worker: Stoppable, program: Program | None, grace: float, limit: float | None
 ) -> Iterator[list[int]]:
-    """Stop the worker at a signal, after at most `grace` seconds; at a second signal, at once.
+    """Stop the worker at a signal, within `grace` seconds; at a second signal, at once.
 
-    The worker stops itself `limit` seconds from now; what it runs then has the same grace.
+    The worker stops by itself after `limit` seconds; running tasks then have the same grace.
     """
-    # Handlers may fork.
+    # Load these modules now: handlers may fork.
     preload.load()
     told: list[int] = []
     timers: list[threading.Timer] = []
@@ -72,7 +72,7 @@ def until_told(
 
 
 def tell_of_pauses(call: Call, takes: Callable[[str], bool]) -> None:
-    """Warn that this worker is paused: otherwise it looks as if the queue were empty."""
+    """Warn that this worker is paused, since its queue would otherwise appear to be empty."""
     for order in call.bus.paused():
         concerned = order.name == call.bus.agent
         if order.kind == "queue":
@@ -86,11 +86,12 @@ def tell_of_pauses(call: Call, takes: Callable[[str], bool]) -> None:
 def webhooks(
     call: Call, drain: Callable[[], bool]
 ) -> contextlib.AbstractContextManager[WebhooksSent | None]:
-    """Send webhooks meanwhile, if they are enabled and this worker does not take them itself."""
+    """Send webhooks while the worker runs, if enabled and not taken by this worker itself."""
     if not call.settings.webhooks:
         return contextlib.nullcontext()
     if call.args.queue == WEBHOOKS:
-        # A second worker would take its tasks. Without a secret, nothing is taken.
+        # This worker sends the webhooks itself, so start no second one. Check the secret before
+        # taking a task.
         handler(call.settings)
         return contextlib.nullcontext()
     return beside(call.bus, drain=drain)
@@ -115,6 +116,6 @@ def loaded(path: str, what: str) -> Any:
 
 
 def _leave(code: int) -> None:
-    # A Python function cannot be interrupted from outside; its task is not acknowledged.
+    # A Python function cannot be interrupted from outside, so its task is not acknowledged.
     to_stderr("agentbus: the handler did not end in time; another worker will take its task\n")
     _waiting.leave(code, "the handler did not end in time")

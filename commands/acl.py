@@ -43,7 +43,7 @@ def run(call: Call) -> None:
     """Print the rule."""
     args, bus = call.args, call.bus
     _together.check(VERB, args)
-    # No connection is opened: the URL says whether the server is a cluster.
+    # The rule needs no connection: the URL shows whether the server is a cluster.
     access = rule(
         bus.project,
         user=args.user,

@@ -167,7 +167,7 @@ def _show_agent(out: Out, agent: Attendee) -> None:
 
 
 def _line(row: Registered) -> str:
-    """Format a worker on one line: queue and state first, and its name last, for copying."""
+    """Format a worker on one line: queue and state first, its name last, for copying."""
     state = row.state if row.alive else "dead"
     figures = f"{row.running} running, {row.done} done, {row.failed} failed"
     figures += "" if row.lag is None else f", {row.lag} to do"

@@ -42,7 +42,7 @@ def run(call: Call) -> None:
     flag = one_flag(args)
     scope = call.enter()
     given = args.token
-    # Within 'agentbus hold'.
+    # Within `agentbus hold`, use the token of its flag.
     if given is None and not args.force and variable("AGENTBUS_FLAG") == flag:
         outer = variable("AGENTBUS_TOKEN") or ""
         given = whole(outer) if outer.isdigit() else None

@@ -85,7 +85,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int:
-    """Archive, or run the action on an archive."""
+    """Archive a project, or run an action on an archive."""
     action, path = _asked(call)
     _together.check(VERB, call.args, action)
     if action in ("status", "release"):
@@ -127,7 +127,7 @@ def _archive(call: Call, path: str) -> None:
         def start() -> SparkSession:
             spark = stack.enter_context(_spark.session(call, path))
             if args.continuous:
-                # Spark has installed other handlers.
+                # Spark has installed other signal handlers, so install ours again.
                 stack.enter_context(_stopping(stop))
             return spark
 
@@ -175,7 +175,7 @@ def _may_begin(call: Call, path: str) -> None:
 
 
 def _n(value: int | None) -> str:
-    """Format a number with separators, `?` for an unknown one."""
+    """Format a number with separators, `?` if it is unknown."""
     return "?" if value is None else f"{value:,}"
 
 
@@ -333,7 +333,7 @@ _ACTS = {
 
 @contextlib.contextmanager
 def _line(call: Call) -> Iterator[Any]:
-    """Yield a function that shows the progress of a round on a terminal; None clears the line."""
+    """Yield a function that shows a round's progress on a terminal; None clears the line."""
     if not wanted(call):
         yield lambda _progress: None
         return
@@ -348,7 +348,7 @@ def _line(call: Call) -> Iterator[Any]:
 def _compacting(
     call: Call, spark: SparkSession, rows: Callable[[], tuple[int, int]]
 ) -> contextlib.AbstractContextManager[object]:
-    """Return what shows on a terminal how many rows are compacted, and of how many."""
+    """Return a context that shows the numbers of compacted and of all rows on a terminal."""
 
     def left() -> int:
         done, of = rows()
@@ -364,7 +364,7 @@ def _compacting(
 def _verifying(
     call: Call, spark: SparkSession, state: State
 ) -> contextlib.AbstractContextManager[object]:
-    """Return what shows on a terminal how far Spark is."""
+    """Return a context that shows Spark's progress on a terminal."""
     text = f"verify: {_n(state.rows)} rows in {_format.count(len(state.files), 'file')}"
     return Ticker(lambda: text + _at_work(spark)) if wanted(call) else contextlib.nullcontext()
 

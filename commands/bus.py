@@ -69,7 +69,7 @@ VERB = Verb(
     excludes={"--last": ("--from",)},
 )
 
-# Queues or streams to show: more would take more than a second or two.
+# Maximum number of queues or streams to show: more would take longer than a second or two.
 _MOST = 5_000
 
 
@@ -85,7 +85,7 @@ def run(call: Call) -> None:
     try:
         ({"delete": _delete} | actions)[args.action](call)
     except NotFound:
-        # Without the project there is no queue, either.
+        # If the project is missing, report that instead of the queue.
         _views.must_exist(call)
         raise
 
@@ -104,7 +104,7 @@ def _list(call: Call) -> None:
         for stream in streams
         if stream.kind != "queue"
         or stream.length
-        # A queue in which nothing is shows its first stream.
+        # An empty queue is represented by its first stream.
         or (stream.priority == "normal" and stream.queue not in used)
     ]
     _table(call, shown, _STREAMS, "no streams", left=1)
@@ -186,7 +186,7 @@ _STATS: dict[str, Callable[[QueueStats], str]] = {
 
 
 def _detail(call: Call, row: QueueStats) -> None:
-    """Print every figure of a queue and a group, one a line."""
+    """Print every figure of a queue and a group, one per line."""
     by_priority = ", ".join(f"{name} {count}" for name, count in row.by_priority.items() if count)
     oldest = "" if row.oldest is None else f", the oldest for {_format.age(row.oldest)}"
     held = (

@@ -16,7 +16,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Delete the keys and print how many there were of each kind."""
+    """Delete the keys and print the number of each kind."""
     args = call.args
     counts = call.bus.clear(dry_run=args.dry_run or not args.force)
     total = sum(counts.values())

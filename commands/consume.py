@@ -38,7 +38,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int:
-    """Run the consumers until a signal comes, and return the exit code."""
+    """Run the consumers until a signal arrives, and return the exit code."""
     args = call.args
     chosen = _chosen(args.module, args.name)
     with _long_running.warned(call):

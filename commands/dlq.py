@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
     from agentbus.queues.dead_letters import Letter
 
-# Of a list without --limit.
+# Number of letters in a list without --limit.
 _SHOWN = 100
 
 VERB = Verb(
@@ -99,7 +99,7 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
     """Yield the chosen letters as they are read."""
     args = call.args
     if args.ids:
-        # Read all of them first: if one does not exist, nothing is done.
+        # Read all letters first: if one does not exist, nothing is done.
         named = [queue.letter(letter, group=args.group) for letter in args.ids]
         letters: Iterable[Letter] = (
             letter for letter in named if args.match is None or args.match in letter.error
@@ -127,7 +127,7 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
 
 
 def _existing(call: Call, queue: Queue, letters: Iterator[Letter]) -> Iterator[Letter]:
-    """Yield letters; raise `NotFound` if there is none because the queue does not exist."""
+    """Yield letters; raise `NotFound` if there are none because the queue does not exist."""
     first = next(letters, None)
     if first is not None:
         yield first
@@ -135,7 +135,7 @@ def _existing(call: Call, queue: Queue, letters: Iterator[Letter]) -> Iterator[L
         return
     _views.must_exist(call)
     queues = call.bus.queues()
-    # The name may be one under which several queues have their letters.
+    # The name may be one under which several queues store their dead letters.
     if all(call.args.queue not in (name, call.bus.policy(name).dead_letters) for name in queues):
         queue.groups()
 

@@ -42,9 +42,9 @@ def run(call: Call) -> int:
 
 
 def _clients() -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield what is wrong in each client in which AgentBus is installed, or that nothing is.
+    """Yield the problems of each client in which AgentBus is installed, or that there are none.
 
-    That endangers no data, so it is a warning.
+    Such a problem does not endanger data, so it is a warning.
     """
     if not folder.is_used():
         return

@@ -123,7 +123,7 @@ def _send(call: Call) -> None:
 
 
 def _object(what: str, text: str) -> dict[str, Any]:
-    """Read a JSON object with the exact values of its numbers."""
+    """Parse a JSON object with the exact values of its numbers."""
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is not JSON")

@@ -51,7 +51,7 @@ def run(call: Call) -> int:
         _tell(call, finding)
     code = _code(health, args.strict)
     if not (health.queues or health.consumers or health.workers or health.streams):
-        # A server that endangers data is worse than a name that is wrong.
+        # A server that endangers data matters more than a wrong project name.
         if code:
             _views.warn_if_empty(call.out, call.bus)
         else:
@@ -103,7 +103,7 @@ def _code(health: Health, strict: bool) -> int:
 
 
 class _Changes:
-    """Prints findings that are new, and those that have gone."""
+    """Prints findings that are new, and findings that are resolved."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -113,7 +113,7 @@ class _Changes:
         """Print what has changed since the last check."""
         now = {(one.check, one.subject): one for one in health.findings}
         before = self._before or {}
-        # While the server is unreachable, nothing is known to be healthy again.
+        # While the server is unreachable, no earlier finding is known to be resolved.
         after = {**(before if ("unreachable", "server") in now else {}), **now}
         fresh = [
             one

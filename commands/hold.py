@@ -100,8 +100,9 @@ class _Interrupted(BlockFailed):
 class _Passing:
     """Passes signals on to the command, from before the flag is taken until the hold has ended.
 
-    So no signal ends this process while it holds the flag. It stands in for the link of the bus: before the
-    command starts, a signal interrupts only what waits, because an exchange may just take the flag.
+    No signal therefore ends this process while it holds the flag. The object replaces the link of
+    the bus: before the command starts, a signal interrupts only waiting steps, because another
+    exchange may be taking the flag.
     """
 
     def __init__(self, group: CommandGroup, link: Link) -> None:
@@ -115,7 +116,7 @@ class _Passing:
         """Exchange one step with the server, unless a signal has arrived before."""
         self._waits = step.blocks > 0
         try:
-            # Optional steps, such as the record of this session, may follow when the flag is taken.
+            # Optional steps, such as recording this session, may follow even after a signal.
             if not step.optional:
                 self._check()
             return self._link.execute(step)
@@ -123,7 +124,7 @@ class _Passing:
             self._waits = False
 
     def start(self) -> None:
-        """Pass signals on from now; one that has arrived before ends the hold."""
+        """Pass signals on from now on; a signal that arrived before ends the hold."""
         self._starting = True
         self._check()
 
@@ -136,7 +137,7 @@ class _Passing:
         if self._starting:
             self._group.send(number)
         elif self._waits or self._early:
-            # At the second one at once: the server may not answer.
+            # A second signal interrupts at once: the server may not reply.
             self._early = 0
             raise _Interrupted(number)
         else:

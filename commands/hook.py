@@ -32,5 +32,6 @@ def run(call: Call) -> None:
     """Answer the event."""
     code = hook.run(call.args.client, call.args.event, call.args.flags, tools=call.args.tools)
     if code:
-        # Exit here: the code answers the client. The caller turns the 2 of a wrong command line into 0.
+        # Exit here, since the client reads this code; the caller turns the 2 of a wrong command
+        # line into 0.
         os._exit(code)

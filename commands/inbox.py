@@ -43,7 +43,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Print the messages, then mark as read what was printed in full."""
+    """Print the messages, then mark those printed in full as read."""
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()
@@ -76,7 +76,7 @@ def run(call: Call) -> None:
         call.run(inbox.mark(scope, read))
     if shown < len(page.messages) or page.more:
         option = "--max-chars" if shown < len(page.messages) else "--max"
-        # The same call prints the same again if it leaves all of that unread, or prints what was read.
+        # The same call would print the same messages if it marks none as read, or prints read ones.
         goes_on = read and not args.peek and not again
         with_what = "'agentbus inbox'" if goes_on else f"a larger {option}"
         call.out.warn(f"there are more; print them with {with_what}")

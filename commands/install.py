@@ -70,7 +70,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int:
-    """Install, check, print, or take out again."""
+    """Install, check, print, or uninstall."""
     args = call.args
     _together.check(VERB, args)
     with at_work(changes=not (args.check or args.print or args.dry_run)):
@@ -78,7 +78,7 @@ def run(call: Call) -> int:
 
 
 def at_work(*, changes: bool) -> AbstractContextManager[None]:
-    """Keep other processes from installing anything while this one does."""
+    """Keep other processes from changing installations at the same time."""
     return folder.alone() if changes else nullcontext()
 
 
@@ -105,7 +105,7 @@ def _run(call: Call) -> int:
 
 
 def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
-    """Take it out of the named clients, by default of those in which it is installed."""
+    """Uninstall from the named clients, by default from all in which AgentBus is installed."""
     clients = named or engine.recorded(place)
     if not clients and not call.out.json:
         call.out.record({}, "nothing is installed")
@@ -114,7 +114,7 @@ def take_out(call: Call, place: Installation, named: Sequence[str]) -> int:
 
 
 def _present(place: Installation) -> list[str]:
-    """Return the clients that are on the PATH, of those that know the scope."""
+    """Return the clients on the PATH that support the scope."""
     clients = engine.present()
     if place.scope == "project":
         clients = [client for client in clients if CLIENTS[client].project]
@@ -127,7 +127,7 @@ def _present(place: Installation) -> list[str]:
 
 
 def print_outcomes(call: Call, outcomes: Iterable[StepOutcome]) -> set[str]:
-    """Print what became of each step, and return the clients with one that was done.
+    """Print the outcome of each step, and return the clients with a completed step.
 
     Raises the first error at the end.
     """
@@ -168,7 +168,7 @@ def _print_findings(call: Call, findings: Iterable[InstallFinding]) -> int:
 
 
 def shown(finding: InstallFinding) -> str:
-    """Return a finding on one line, without what the model would see."""
+    """Return a finding on one line, without the text that the model would see."""
     took = "" if finding.ms is None else f", {finding.ms:.0f} ms"
     remedy = f"; {finding.remedy}" if finding.remedy else ""
     what = f"{finding.client} {finding.check}"

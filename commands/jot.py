@@ -38,7 +38,7 @@ def run(call: Call) -> None:
     args = call.args
     key, text = args.name, args.text
     if args.key is not None:
-        # With --key, a single word is the value.
+        # With --key, a single argument is the value.
         if text is not None:
             raise UsageError("the key is given twice", hint="give it once")
         key, text = args.key, args.name

@@ -103,7 +103,7 @@ def run(call: Call) -> None:
 
 
 def _said(limit: QueueLimit) -> str:
-    """Return limits in a few words."""
+    """Return a short description of limits."""
     parts = []
     if limit.at_once is not None:
         parts.append(f"at most {limit.at_once:,} at once")

@@ -36,14 +36,14 @@ VERB = Verb(
     ),
 )
 
-# Flags to show: more would take more than a second or two.
+# Maximum number of flags to show: more would take longer than a second or two.
 _MOST = 10_000
-# Agents that are listed unless more are asked for: a list of thousands is of no use to a model.
+# Default number of agents in the list: a list of thousands is of no use to a model.
 _AGENTS = 50
 
 
 def run(call: Call) -> None:
-    """Print the list, one item a line."""
+    """Print the list, one item per line."""
     args, bus, out = call.args, call.bus, call.out
     asked = [kind for kind in ("flags", "agents", "topics", "queues") if getattr(args, kind)]
     if len(asked) > 1 or (asked and args.tag is not None):

@@ -30,11 +30,12 @@ VERB = Verb(
     unconfigured=True,
     waits="",
 )
-# Variables with a plugin's directory: Copilot starts the plugin's server there, not in the session's.
+# Variables that name a plugin's directory, in which Copilot starts the plugin's server instead of
+# the session's directory.
 _PLUGINS = ("COPILOT_PLUGIN_ROOT", "CLAUDE_PLUGIN_ROOT")
 
 
-# The tools whose result is a list, however long it is.
+# Tools whose result is a list, even of one item.
 _LISTS = ("catch_up", "lease", "note", "receipts", "who")
 
 
@@ -46,9 +47,9 @@ def run(call: Call) -> None:
 
 
 def _enter_session() -> None:
-    """Leave the directory of the plugin for that of the session, which decides on the project.
+    """Change from the plugin's directory to that of the session, which determines the project.
 
-    That is the directory of the client, which only Linux tells; else of the shell that started it.
+    That is the directory of the client, known only on Linux, or else of the shell that started it.
     """
     plugins = {os.path.realpath(path) for path in map(variable, _PLUGINS) if path}
     for there in (f"/proc/{os.getppid()}/cwd", variable("PWD")):
@@ -58,7 +59,7 @@ def _enter_session() -> None:
 
 
 class _Tools:
-    """Performs the tools for the agents that a client names, usually one."""
+    """Runs the tools for the agents that a client names, usually one."""
 
     def __init__(self, call: Call) -> None:
         self._settings = call.settings
@@ -71,7 +72,7 @@ class _Tools:
         meta: Mapping[str, Any],
         wanted: Callable[[], bool],
     ) -> ToolResult:
-        """Perform a tool, unless its result is no longer `wanted`; errors become its result."""
+        """Run a tool, unless its result is no longer `wanted`; errors become its result."""
         tool = None
         try:
             tool = _tool_call.ToolCall(self._of(meta), given, wanted)
@@ -88,11 +89,11 @@ class _Tools:
         return ToolResult("\n".join(printed.lines), data, False, tool.finish)
 
     def _of(self, meta: Mapping[str, Any]) -> Links:
-        """Return the connections of the agent for which a client calls."""
+        """Return the connections of the agent that a call of the client is for."""
         agent, peers = self._settings.agent, self._settings.peers
         if agent_name.identity(self._settings.sources["agent"], peers) != "given":
-            # A process of several sessions started the server: then each call names its own. Else the
-            # client's hook may have named its session since.
+            # If a process of several sessions started the server, each call names its own session.
+            # Otherwise the client's hook may have named the session since.
             agent, peers = _named(meta) or (_default() if peers else (agent, peers))
         if agent not in self._links:
             settings = copy(self._settings)
@@ -111,7 +112,7 @@ def _named(meta: Mapping[str, Any]) -> tuple[str, str] | None:
     client, session = "opencode", meta.get(SESSION)
     turn = meta.get("x-codex-turn-metadata")
     if isinstance(turn, str):
-        # It may be JSON itself.
+        # The value may be a JSON text.
         try:
             turn = from_json(turn)
         except ValueError:
@@ -124,7 +125,7 @@ def _named(meta: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _failed(error: AgentBusError, tool: ToolCall | None) -> ToolResult:
-    """Return what went wrong, in the words of the command line."""
+    """Return the error as a result, in the words of the command line."""
     text = f"agentbus: {error.message}"
     if error.shell_hint:
         text += f"\nhint: {error.shell_hint}"

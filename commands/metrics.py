@@ -17,7 +17,7 @@ from agentbus.core.names import word
 if TYPE_CHECKING:
     from agentbus.admin.metrics_reader import Metrics, Sample
 
-# Prometheus gives up an unanswered scrape after about this time, in seconds.
+# Seconds after which Prometheus gives up a scrape, approximately.
 _PATIENCE = 5.0
 _GLANCE = 0.2
 VERB = Verb(
@@ -88,14 +88,14 @@ def run(call: Call) -> None:
         _serve(call)
         return
     if args.raw:
-        # Only for programs: its lines are JSON even without --json.
+        # The output is for programs: its lines are JSON even without --json.
         out.json = True
         _print_raw(call)
         return
     try:
         sums = call.bus.metrics(since=args.since, queue=args.queue)
     except NotFound:
-        # Without the project there is no queue, either.
+        # If the project is missing, report that instead of the queue.
         _views.must_exist(call)
         raise
     if not sums:
@@ -144,7 +144,7 @@ def _serve(call: Call) -> None:
         if not call.out.json:
             call.out.warn(f"figures of the project {bus.project}")
         _views.warn_if_empty(call.out, bus)
-        # Python handles a signal only when the main thread runs.
+        # Python runs a signal handler only when the main thread runs.
         while not told.wait(_GLANCE):
             pass
 

@@ -116,7 +116,7 @@ def _relay(call: Call) -> None:
 
 
 def _once(call: Call, relay: Relay) -> None:
-    """Publish until nothing waits; warn about streams that other relays have."""
+    """Publish until no event waits; warn about streams that other relays serve."""
     from agentbus.events import standing  # needs the extra `events`
 
     published = 0

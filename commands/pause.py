@@ -40,7 +40,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Pause the queue, or print the orders to pause."""
+    """Pause the queue, or print the pause orders."""
     args = call.args
     if args.queue is None:
         _views.empty(call, orders := call.bus.paused())
@@ -77,7 +77,7 @@ def show_confirmed(out: Out, order: Order, wait: float) -> None:
 
 
 def show_resumed(out: Out, kind: str, name: str | None, *, had: bool) -> None:
-    """Print that an order was lifted, or that there was none."""
+    """Print that an order was removed, or that there was none."""
     fields = {"kind": kind, "name": name, "resumed": had}
     out.record(fields, f"{named(kind, name)} {'resumed' if had else f'was not {_paused(kind)}'}")
 

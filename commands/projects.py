@@ -24,7 +24,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Print the projects, and report what was left out."""
+    """Print the projects, and report omitted ones."""
     bus = call.bus
     listing, now = bus.projects(), bus.runner.run(server_time(bus.scope), verb="projects")
 

@@ -90,7 +90,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Publish, and print the ids."""
+    """Publish the tasks, and print their ids."""
     args = call.args
     if args.lines and (args.payload not in (None, "-") or args.key is not None):
         raise UsageError(
@@ -144,7 +144,8 @@ def _publish(call: Call, queue: Queue, item: object) -> str:
 def _each_line(call: Call, queue: Queue) -> None:
     args = call.args
     alone = args.delay is not None or args.at is not None or bool(args.after)
-    # One envelope, with one correlation, for all lines: they are one unit of work, and much faster so.
+    # All lines share one envelope and correlation id: they are one unit of work, and published much
+    # faster.
     fields = _fields(args)
     common = Task(None, **fields)
     done, read = 0, True
@@ -162,23 +163,23 @@ def _each_line(call: Call, queue: Queue) -> None:
                 if read:
                     _show(call, ids, items)
             except ReaderGone:
-                # `| head -1` wants one id, and all lines published.
+                # `| head -1` reads a single id, but all lines are to be published.
                 read = False
     except AgentBusError as error:
-        # To continue later, the user must know how many tasks were published.
+        # To continue later, the user must know the number of published tasks.
         error.message += f" (in the queue before that: {done})" if done else ""
         raise
 
 
 def _batches(call: Call, most: int) -> Iterator[list[Any]]:
-    """Yield the payloads of stdin's lines as they arrive; a bad line raises after those before it."""
+    """Yield the payloads of stdin's lines as they arrive; a bad line raises after earlier ones."""
     batch: list[Any] = []
     limit = call.settings.max_body
     try:
         for number, line in _lines(limit):
             if line is not None:
                 batch.append(_payload_of(call, number, line))
-            # If no more input is there yet, do not delay what was read.
+            # If no more input is available yet, publish what was read.
             if batch and (line is None or len(batch) == most):
                 yield batch
                 batch = []
@@ -213,7 +214,7 @@ def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
             number += 1
             if line.strip():
                 yield number, line.removesuffix(b"\r")
-        # JSON may spend six bytes on one; a longer line cannot fit.
+        # JSON may use six bytes for one byte of the payload; a longer line cannot fit.
         if len(rest) > 6 * limit + _PIECE:
             raise InvalidPayload(
                 f"line {number + 1} has more than {6 * limit} bytes, and {limit} fit",

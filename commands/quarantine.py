@@ -47,7 +47,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """List the consumers in quarantine, or release some."""
+    """List the consumers in quarantine, or release consumers."""
     args = call.args
     _together.check(VERB, args)
     if args.action == "list":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.commands._output import Out
     from agentbus.pipeline.reports.running import Filled, Outcome, ReportStep
 
-# The package that has them takes long to import.
+# The package that defines these names takes long to import.
 NAMES = (
     *("activity", "conversations", "tasks", "attempts", "flags", "lag", "slowest", "anomalies"),
     "all",
@@ -49,11 +49,11 @@ VERB = Verb(
     subject="name",
     excludes={"--live": ("--until", "--html", "--csv", "--table")},
 )
-# Rows of a table on a terminal: of one report, and of each when all are shown.
+# Maximum rows of a table on a terminal: of a single report, and of each if all are shown.
 _TOP, _TOP_OF_ALL = 20, 8
 # Characters that begin a formula in a spreadsheet.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-# Characters of a text, such as an error; names are shorter.
+# Maximum characters of a text, such as an error; names are shorter.
 _WIDEST = 256
 
 
@@ -68,7 +68,8 @@ def run(call: Call) -> None:
         from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
         if args.html:
-            # Before Spark has worked for minutes: the extra may be missing what writes the page.
+            # Import this before Spark works for minutes: a package that writes the page may be
+            # missing.
             from agentbus.pipeline.reports import page
     with _Steps(call) as steps:
         if args.live:
@@ -111,9 +112,9 @@ def _report(call: Call, names: Sequence[str], entries: int, steps: _Steps) -> Ou
 
 
 def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
-    """Refuse what does not go together before Spark is started, which takes seconds.
+    """Reject invalid combinations of options before Spark is started, which takes seconds.
 
-    Returns the project, and about how many entries there are to report on.
+    Returns the project, and the approximate number of entries.
     """
     args, project, entries = call.args, call.settings.project, 0
     _together.check(VERB, args)
@@ -180,7 +181,7 @@ def _value(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value for CSV: a spreadsheet must not take a text for a formula."""
+    """Return a value for CSV, in which a spreadsheet must not read text as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
@@ -214,7 +215,7 @@ def _text(out: Out, outcome: Outcome, project: str, top: int) -> None:
 
 
 def _table(out: Out, table: Filled, top: int) -> None:
-    """Write the first rows aligned: figures to the right."""
+    """Write the first rows aligned, with figures to the right."""
     from agentbus.pipeline.reports import wording  # needs the extra `pipeline`
 
     rows = table.rows[:top]

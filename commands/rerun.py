@@ -28,7 +28,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Deliver the tasks again, and print how many."""
+    """Deliver the tasks again, and print their number."""
     args = call.args
     queue = call.bus.queue(args.queue)
     if args.start is None:

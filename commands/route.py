@@ -52,7 +52,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Route tasks until a signal arrives; or check the rules, or explain a task."""
+    """Route tasks until a signal arrives, or check the rules, or explain a task's route."""
     args = call.args
     rules = load(args.rules)
     for warning in rules.warnings:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TIMES = ("--every", "--cron", "--timezone", "--missed")
 _TASK = ("--key", "--unique", "--reply-to", "--webhook", "--notify", "--ordering-key", "--text")
-# A schedule's task has no trace around it, and each tick is another unit of work.
+# A schedule's task belongs to no surrounding trace, and each run is a separate unit of work.
 _PARAMS = tuple(
     param
     for param in _envelope.PARAMS

@@ -19,7 +19,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Make the file of classes if it is asked for, and show what Spark runs on."""
+    """Create the file of classes if requested, and show the Spark and Java in use."""
     with _spark.extra():
         from agentbus.pipeline.spark import classes, home, java  # needs the extra `pipeline`
     jvm = java.find()

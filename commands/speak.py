@@ -25,7 +25,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Speak, and print the entry's id."""
+    """Speak, and print the message's id."""
     args = call.args
     scope = call.enter()
     text = body("message", args.text, args.msg, scope.max_body, "--msg")

@@ -74,7 +74,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Supervise until a signal comes."""
+    """Supervise until a signal arrives."""
     args = call.args
     if args.module is None and not args.relay and args.archive is None:
         raise UsageError(
@@ -115,7 +115,7 @@ def run(call: Call) -> None:
 
 
 def _archiver(call: Call) -> SupervisedJob:
-    """Return the archiver's job, once its path is known to be no other project's."""
+    """Return the archiver's job, after checking that its path is not another project's."""
     from agentbus.events import SupervisedJob  # needs the extra `events`
 
     args = call.args

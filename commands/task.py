@@ -140,7 +140,7 @@ def _show(call: Call) -> None:
 
 
 def described(task: TaskState) -> list[str]:
-    """Return a task's state, a value or an attempt a line."""
+    """Return a task's state, one value or attempt per line."""
     agent = taker(task.worker)
     held = "" if task.idle is None else f", heartbeat {_format.age(task.idle)} ago"
     worker = None if task.worker is None else f"{word(task.worker)}{held}"
@@ -167,7 +167,7 @@ def described(task: TaskState) -> list[str]:
         "awaited by": ", ".join(task.awaited_by) or None,
         "payload": orjson.dumps(task.payload).decode(),
     }
-    # It has its id above, and when it was made.
+    # The lines above already show the id and the creation time.
     named = {key: value for key, value in task.envelope.items() if key not in ("id", "created_at")}
     rows |= {key.replace("_", " "): value for key, value in named.items()}
     lines = [f"{name:<9} {value}" for name, value in rows.items() if value is not None]

@@ -40,7 +40,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Send the message, print its ids, and wait if asked to."""
+    """Send the message, print its ids, and wait if requested."""
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()

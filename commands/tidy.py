@@ -20,7 +20,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Tidy the queue, or all, and print what was removed from each."""
+    """Tidy one queue or all, and print what was removed from each."""
     args = call.args
     would = "would be " if args.dry_run else ""
     for done in call.bus.tidy(args.queue, dry_run=args.dry_run):

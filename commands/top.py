@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard import Snapshot
 
 _LEAST = 0.2
-# Rows of each list in a frame that is printed.
+# Maximum rows of each list in a frame that is printed.
 _LISTED = 100
 
 
@@ -90,7 +90,7 @@ def run(call: Call) -> None:
 
 
 def _print(call: Call, snapshot: Snapshot) -> None:
-    """Print every pane of one frame, one after the other."""
+    """Print all panes of one frame."""
     width = shutil.get_terminal_size((120, 24)).columns
     view = View(1.0)
     view.rows_shown = _LISTED

@@ -23,7 +23,7 @@ VERB = Verb(
 
 
 def run(call: Call) -> int:
-    """Take it out again."""
+    """Uninstall AgentBus from the clients."""
     args = call.args
     named = [*dict.fromkeys(args.clients), *(["git"] if args.git else [])]
     with at_work(changes=not args.dry_run):

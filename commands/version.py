@@ -14,5 +14,5 @@ VERB = Verb(
 
 
 def run(call: Call) -> None:
-    """Print it."""
+    """Print the version."""
     call.out.record({"version": __version__}, f"agentbus {__version__}")

@@ -24,7 +24,7 @@ from agentbus.commands._output import Out
 from agentbus.core.errors import ConfigError, Refused, UsageError
 
 _LOOPBACK = "127.0.0.1"
-# A server that does not answer is reported to the browsers after this many seconds.
+# Seconds after which the browsers are notified of a server that does not reply.
 _PATIENCE = 2.0
 _LEAST_TOKEN = 16
 
@@ -114,7 +114,7 @@ async def _serve(
     public: tuple[str, str, str] | None,
     address: str,
 ) -> None:
-    """Serve until a signal, or until the timeout."""
+    """Serve until a signal arrives, or until the timeout."""
     from agentbus.dashboard.web import application  # needs the extra `web`
     from agentbus.dashboard.web.guard import LOOPBACK  # needs the extra `web`
     from agentbus.dashboard.web.serve import serve  # needs the extra `web`
@@ -187,7 +187,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _shown(host: str, listening: socket.socket) -> str:
-    """Return the host of the address to open: of all addresses of a machine, its name."""
+    """Return the host of the address to open; for all addresses of a machine, its name."""
     if ip_address(listening.getsockname()[0].partition("%")[0]).is_unspecified:
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host
@@ -198,7 +198,7 @@ def _is_loopback(listening: socket.socket) -> bool:
 
 
 def _token(path: str | None, out: Out) -> str | None:
-    """Return the token that a file holds. Raises `ConfigError`."""
+    """Return the token in a file. Raises `ConfigError`."""
     if path is None:
         return None
     try:
@@ -220,7 +220,7 @@ def _token(path: str | None, out: Out) -> str | None:
 
 
 def _public(url: str | None) -> tuple[str, str, str] | None:
-    """Return the host, the origin and the path of the address that a proxy shows."""
+    """Return the host, the origin and the path of the address at which a proxy serves it."""
     if url is None:
         return None
     try:

@@ -26,14 +26,14 @@ VERB = Verb(
 )
 
 _FIELDS = ("agent", "state", "seen", "client", "host", "branch", "doing", "leases", "unread")
-# Of each agent, so many leases and letters are shown in text.
+# Maximum leases per agent, and characters per text, in the text output.
 _LEASES, _LETTERS = 3, 60
-# Characters that need no quotes in hosts and branches, besides letters and digits.
+# Characters, besides letters and digits, that need no quotes in hosts and branches.
 _PLAIN = "._@~:-/*?+#"
 
 
 def run(call: Call) -> None:
-    """Print the agents, one a line."""
+    """Print the agents, one per line."""
     args, bus, out = call.args, call.bus, call.out
     if args.doing is not None:
         bus.here(doing=args.doing)

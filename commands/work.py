@@ -37,7 +37,7 @@ _GRACE = 30.0
 
 
 def at_least_one(text: str) -> int:
-    """Read a number of things of which there is at least one."""
+    """Parse a number that must be at least 1."""
     number = whole(text)
     if not number:
         raise ValueError("0 is too few")
@@ -45,7 +45,7 @@ def at_least_one(text: str) -> int:
 
 
 def some_time(text: str) -> float:
-    """Read a number of seconds that is not 0."""
+    """Parse a number of seconds other than 0."""
     span = seconds(text)
     if not span:
         raise ValueError("0 is too short")
@@ -237,7 +237,7 @@ def run(call: Call) -> int:
         if error is not None and (share is None or share.number == 1):
             raise error
         if error is not None:
-            # The first process says it for all.
+            # The first process has reported the error for all of them.
             return error.exit_code
     return 0
 
@@ -272,7 +272,7 @@ def _tell_totals(call: Call, done: int, failed: int, webhooks: int | None) -> No
 
 
 def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
-    """Return the worker of the queue, or of those that match."""
+    """Return the worker of the queue, or of the matching queues."""
     args = call.args
     options: Any = {
         "group": args.group,
@@ -328,7 +328,7 @@ def _program(call: Call) -> Program:
         )
         error.exit_code = _NOT_EXECUTABLE if there else _NOT_FOUND
         raise error
-    # Verbs that the program runs use the same bus, whatever flags named it here.
+    # Verbs that the program runs use the same bus, regardless of the flags that named it here.
     same = {"AGENTBUS_PROJECT": settings.project, "AGENTBUS_AGENT": settings.agent}
     if settings.url is not None:
         same["AGENTBUS_URL"] = settings.url

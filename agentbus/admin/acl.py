@@ -1,7 +1,7 @@
 """ACL rules that confine a user of the server to one project: its keys, and the commands it needs.
 
-A server with several projects has a user for each, created from `rule`. A rule allows exactly the commands
-that this package sends: one test collects them from the source, another runs every verb as such a user.
+A server with several projects has a user for each, created from `rule`. A rule allows exactly the
+commands that this package sends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TALK = frozenset(
 _OF_GROUPS = frozenset(command for command in WRITES if command.startswith("xgroup")) | {
     *("xack", "xclaim", "xreadgroup")
 }
-# XTRIM makes room: of what every group has finished, and of answers that nobody waits for.
+# XTRIM removes entries that every group has finished, and replies that no caller waits for.
 _ADDED = {
     "q": ("xadd", "xtrim"),
     "order": ("zadd",),
@@ -69,10 +69,11 @@ _NOTED = {
     "sessions": ("hdel", "hset"),
 }
 ROLES = ("publisher", "worker")
-# Commands that run scripts, and those that call the functions that replace them.
+# Commands that run scripts, and the command that calls the functions that replace scripts.
 SCRIPTS = frozenset(["eval", "evalsha", "script|exists"])
 FUNCTIONS = frozenset(["fcall"])
-# Servers before Redis 7.2 refuse a rule with this: an administrator adds it for `durable="disk"`.
+# Servers before Redis 7.2 refuse a rule with this command; an administrator adds it by hand for
+# `durable="disk"`.
 BY_HAND = frozenset(["waitaof"])
 # Commands that find a project's shard.
 CLUSTER = frozenset(["cluster|slots", "command"])
@@ -143,7 +144,7 @@ def rule(
     words = (
         "on",
         *(() if password is None else ("resetpass", f"#{_digest(password)}")),
-        # Removes what an earlier rule allowed; pub/sub channels are not used.
+        # Revoke the rights of an earlier rule. The bus does not use pub/sub channels.
         *("resetchannels", "clearselectors", "resetkeys"),
         *(f"~{pattern}" for pattern in Keys(prefix).patterns()),
         "-@all",
@@ -165,7 +166,7 @@ def _publishing(keys: Keys) -> Iterator[str]:
 
 
 def _selector(patterns: Iterable[str], commands: Iterable[str]) -> list[str]:
-    """Return the words of a selector, which Redis takes as one argument or as several."""
+    """Return the words of a selector, which Redis accepts as one argument or as several."""
     words = [*(f"~{one}" for one in patterns), *(f"+{one}" for one in sorted(commands))]
     return [f"({words[0]}", *words[1:-1], f"{words[-1]})"]
 
@@ -188,5 +189,5 @@ def _digest(password: str) -> str:
     return hashlib.sha256(password.encode()).hexdigest()
 
 
-# The name that `agentbus.acl` exports.
+# Public name of the class: `agentbus.acl.Rule`.
 Rule = AccessRule

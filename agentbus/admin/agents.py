@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
-# Seconds for which an agent without a worker is listed, as long as a dead worker is.
+# Seconds for which an agent without a worker is listed: the same as for a dead worker.
 RECENT = float(registry.KEPT)
 _AT_ONCE = 500
-# The states of workers; an agent has the first one that any of its workers has.
+# The states of workers, in order of precedence: an agent has the first that any of its workers has.
 _STATES = ("working", "paused", "stopping")
 
 

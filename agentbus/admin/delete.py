@@ -1,4 +1,4 @@
-"""Deletes a queue with all that belongs to it, or one of its groups."""
+"""Deletes a queue with all of its keys, or one of its groups."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-    # Another program may have written its names in any encoding.
+    # Another program may have written the key's name in any encoding.
     Key = str | bytes
 
-# Dedup records that one script examines.
+# Maximum number of dedup records per script.
 _AT_ONCE = 500
 # The kinds of keys that are deleted with a queue, besides its streams, its counters and its dead letters.
 _KINDS = frozenset(
@@ -37,7 +37,7 @@ _KINDS = frozenset(
 class Deleted:
     """A deleted queue, or one `group` of it, with its numbers of unfinished tasks and dead letters.
 
-    `workers` are the live workers that it had. They go on, and create their group again.
+    `workers` are the live workers that it had. They continue to run, and create their group again.
     """
 
     queue: str
@@ -57,9 +57,10 @@ def delete(
 ) -> Op[Deleted]:
     """Delete a queue, or one group of it, and return what was deleted.
 
-    Check and deletion are one atomic step; dedup records follow it. `letters_of` returns the queue that
-    has a queue's dead letters: those that several queues share stay. Raises `Refused` for live workers,
-    unfinished tasks, and tasks that wait for these, unless `force`; and `NotFound`.
+    The check and the deletion are one atomic step; dedup records are deleted afterwards.
+    `letters_of` returns the name under which a queue's dead letters are stored; letters that
+    several queues share are kept. Raises `Refused` for live workers, unfinished tasks, and tasks
+    that wait for these, unless `force`; and `NotFound`.
     """
     if group is not None:
         names.name("group", group)
@@ -144,7 +145,7 @@ def _all_of_group(scope: Scope, queue: str, group: str) -> list[Key]:
 
 
 def _delete_dedup_records(scope: Scope, queue: str, deleted_at: bytes, delayed: bytes) -> Op[None]:
-    """Delete the dedup records of a deleted queue, so that none names a task that is gone."""
+    """Delete the dedup records of a deleted queue, so that no record names a missing task."""
     keys = scope.keys
     streams = [keys.queue(queue, priority) for priority in PRIORITIES]
     seen = yield from scan(scope, f"seen:{escape(queue)}")
@@ -176,7 +177,7 @@ def _refusal(
     if live:
         reasons.append(f"live workers: {', '.join(map(text, live[:3]))}")
         reasons[-1] += f" and {len(live) - 3} more" if len(live) > 3 else ""
-    # What waits for its only group may never come.
+    # No worker may ever come for the tasks of its only group.
     drop, shell_drop = "", ""
     if group is not None and not live:
         drop, shell_drop = ", or drop them with force=True", ", or drop them with --force"

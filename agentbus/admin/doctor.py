@@ -42,7 +42,7 @@ _DEFAULTS = Thresholds({}, "default")
 _SERVER = ("memory", "replication", "clock")
 _STATUS = {None: "ok", "warning": "warning", "critical": "failed"}
 _STALE = 15 * 60.0
-# Queues that are searched for stale consumers.
+# Maximum number of queues that are searched for stale consumers.
 _QUEUES = 3_000
 _MANY_LEASES = lease_step.MOST_LEASES * 4 // 5
 
@@ -95,7 +95,7 @@ def _found(check: ServerCheck) -> Finding:
 
 
 class _Ping(Command):
-    """A PING that is not retried; a server of another's gets a second for it, since it runs already."""
+    """A PING that is not retried; a server that AgentBus does not start gets a second to reply."""
 
     __slots__ = ("_within",)
     optional = True
@@ -137,7 +137,7 @@ def _connection(scope: Scope, settings: Settings, where: str) -> Op[Finding]:
 def _unreachable(
     failure: LinkDown | ServerReply, ping: Step, settings: Settings, where: str
 ) -> Finding:
-    """Return the finding about a server that does not serve. Raises `ConfigError`."""
+    """Return the finding for a server that cannot be reached. Raises `ConfigError`."""
     if isinstance(failure, ServerReply):
         error = refused(failure, ping, where)
         if isinstance(error, ConfigError):
@@ -168,10 +168,10 @@ def _version(named: dict[str, str]) -> Finding:
 
 
 def _disk(scope: Scope) -> Op[Finding]:
-    """Write to the disk of the embedded server, then through the server itself."""
+    """Check writing to the disk of the embedded server: directly, then through the server."""
     disk = server_health.disk()
     if disk.severity == "critical":
-        # The server would end by another write.
+        # Another write would make the server exit.
         return _found(disk)
     key, began = scope.keys.once("doctor"), scope.monotonic()
     (wrote, _) = yield Batch([("SET", key, "1", "PX", 1000), ("DEL", key)])
@@ -192,7 +192,7 @@ def _identity(settings: Settings) -> Finding:
 
 
 def _shared_names(scope: Scope) -> Op[list[Finding]]:
-    """Find names that several live sessions of one host use: they share cursors and announced flags."""
+    """Find names that several live sessions of one host share, with their cursors and flags."""
     processes: dict[tuple[str, str], set[int]] = {}
     now, records = yield from sessions.records_now(scope)
     for agent, host, number, seen in records:
@@ -226,7 +226,7 @@ def _left_holds(scope: Scope) -> Op[list[Finding]]:
 
 
 def _leases(scope: Scope) -> Op[list[Finding]]:
-    """Say how many leases there are, if any; near their bound, agents are soon refused."""
+    """Report the number of leases, if any; close to their limit, agents are soon refused."""
     try:
         held = yield from leases.leases(scope)
     except AgentBusError:
@@ -243,7 +243,7 @@ def _leases(scope: Scope) -> Op[list[Finding]]:
 
 
 def secrets(settings: Settings) -> list[Finding]:
-    """Find passwords that others can read: on the network, or in a file."""
+    """Find passwords that other users can read, on the network or in a file."""
     findings = []
     url = None if settings.url is None else read(settings.url)
     guarded = url is not None and url.password is not None
@@ -263,7 +263,7 @@ def secrets(settings: Settings) -> list[Finding]:
 
 
 def installed() -> list[Finding]:
-    """Report another project's `agentbus` beside this one."""
+    """Report another project's `agentbus` that is installed beside this one."""
     findings = []
     if place := installation.foreign_distribution():
         state = f"another project's 'agentbus' is installed in the same environment: {place}"

@@ -1,4 +1,4 @@
-"""`Queue.inspect`: the tasks of a queue with their state in a group."""
+"""`Queue.inspect`: lists the tasks of a queue with their state in a group."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def inspect(
     limit: int = 20,
     policies: Policies = DEFAULTS,
 ) -> Op[list[Entry]]:
-    """Return tasks of a queue, oldest first, also those not ready. Raises `NotFound`, `UsageError`.
+    """Return tasks of a queue, oldest first, ready or not. Raises `NotFound`, `UsageError`.
 
-    Returns the oldest `limit`; with `start`, from that id or time on; with `last`, that many of the newest.
+    Returns the oldest `limit` tasks; with `start`, those from that id or time on; with `last`, that
+    many of the newest.
     """
     names.name("queue", queue)
     names.name("group", group)
@@ -81,7 +82,7 @@ def inspect(
         if own:
             entries += yield from state.entries(scope, queue, group, priority, own, letters_of)
     entries.sort(key=lambda one: (position(one.id.partition("@")[0]), one.priority))
-    # Tasks that are not ready have no place in these streams: they are ordered by their publication.
+    # Tasks that are not ready are not in these streams, so the list is sorted by publication time.
     entries = sorted([*entries, *kept], key=lambda one: one.published)
     entries = entries[:count] if last is None else entries[max(0, len(entries) - count) :]
     # A task that was delayed or routed keeps its first id: the outcome is recorded under that id.
@@ -98,7 +99,7 @@ def _moved(scope: Scope, queue: str, group: str, letters_of: str) -> Op[list[Ent
 
 
 def _from(start: str, now: float) -> str:
-    """Return the entry id for a task id, an entry id, or a time."""
+    """Return the entry id at which to start, for a task id, an entry id, or a time."""
     entry_id = split(start)[0] if "@" in start else start
     parts = stream_id(entry_id)
     if parts is None and "@" in start:

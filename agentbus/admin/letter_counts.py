@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 def requests(keys: Keys, name: str, group: str) -> tuple[tuple[str, str], ...]:
-    """Return the requests about the letters of a group that are stored under a name."""
+    """Return the commands that count a group's dead letters stored under a name."""
     return (
         ("XLEN", keys.dead_letters(name, group)),
-        # The stream keeps a purged letter until it is the oldest one.
+        # A purged letter stays in the stream until it is the oldest entry.
         ("SCARD", keys.purged(name, group)),
         ("HLEN", keys.replayed(name, group)),
     )
 
 
 def left(replies: Iterator[Any]) -> int:
-    """Return the number of letters by the next replies to these requests."""
-    # A key of another type answers with an error.
+    """Return the number of letters from the next replies to these commands."""
+    # The reply is an error if the key has another type.
     numbers = (reply if isinstance(reply, int) else 0 for reply in islice(replies, 3))
     return max(0, next(numbers) - sum(numbers))

@@ -90,7 +90,7 @@ def metrics(scope: Scope, since: str = "5m", queue: str | None = None) -> Op[lis
     (oldest,) = (yield from or_empty(first, [])) or (None,)
     sample = None if oldest is None else _sample(oldest)
     if sample is not None and id_time(sample.id) > begins:
-        # Earlier entries were trimmed.
+        # Earlier samples were trimmed, so the period begins with the oldest one left.
         begins = min(sample.start, id_time(sample.id)) if sample.start > 0 else id_time(sample.id)
     sums = summed(samples, max(now - begins, 1.0), queue)
     if queue is not None and not sums:
@@ -108,7 +108,7 @@ def summed(samples: Iterable[Sample], seconds: float, queue: str | None = None) 
 
 
 def recent(scope: Scope, start: str, most: int = 2 * BOUND, end: str = "+") -> Op[list[Sample]]:
-    """Return the samples from an id up to another, oldest first, at most about `most` of the newest."""
+    """Return the samples between two ids, oldest first: about the newest `most` of them."""
     samples: list[Sample] = []
     while len(samples) < most:
         older = Command("XREVRANGE", scope.keys.metrics, end, start, "COUNT", _PAGE)
@@ -125,7 +125,7 @@ def each(
 ) -> Generator[Step, Any, None]:
     """Emit the samples since a time, oldest first; with `follow`, wait for new ones.
 
-    Raises `NotFound` for a queue that does not exist and has no samples, unless it is waited for.
+    Raises `NotFound` for a queue that does not exist and has no samples, unless `follow` is set.
     """
     if queue is not None:
         names.name("queue", queue)
@@ -153,7 +153,7 @@ def each(
 
 
 def _still_there(scope: Scope, after: str) -> Op[None]:
-    """Raise `EpochMismatch` if the stream ends before an entry that was read."""
+    """Raise `EpochMismatch` if the stream now ends before an entry that was already read."""
     newest = yield Command("XREVRANGE", scope.keys.metrics, "+", "-", "COUNT", 1)
     if not newest or position(text(newest[0][0])) < position(after):
         raise EpochMismatch(
@@ -186,7 +186,7 @@ def _before(start: str) -> str:
 
 
 def _sample(entry: Any) -> Sample | None:
-    """Return an entry as a sample, or None for an entry of another program."""
+    """Return an entry as a sample, or None if another program wrote it."""
     named = fields(entry[1] or [])
     if not named.get("queue"):
         return None
@@ -220,7 +220,7 @@ def decimal(value: str | None) -> float:
 
 
 def by_bucket(value: str | None) -> tuple[int, ...]:
-    """Return a field's histogram buckets, or () if it is malformed."""
+    """Return a field as histogram buckets, or () if it is malformed."""
     try:
         buckets = orjson.loads(value or "[]")
     except ValueError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered
 
 GRACE = 30.0
-# The kind of an order to all workers.
+# The kind of an order that applies to all workers.
 PROJECT = "project"
 _SOON, _LATER = 0.01, 0.1
 _AT_ONCE = 500
@@ -51,9 +51,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Dismissal:
-    """The result of `delete`: the workers that have left, and those that still run.
+    """The result of `delete`: the workers that have left, and those that are still running.
 
-    `handed_over` counts the tasks of dead workers that are due for others.
+    `handed_over` counts the tasks of dead workers that other workers can now take.
     """
 
     gone: tuple[str, ...]
@@ -64,14 +64,14 @@ class Dismissal:
 def resumed(
     queue: str | None, agent: str | None, worker: str | None
 ) -> tuple[str, str] | tuple[str, None]:
-    """Return the kind and name of what is given, or the project. Raises `UsageError` for several."""
+    """Return the kind and name given, or the project. Raises `UsageError` for several names."""
     if queue is None and agent is None and worker is None:
         return PROJECT, None
     return subject(queue, agent, worker)
 
 
 def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[str, str]:
-    """Return the kind and name of what is given. Raises `UsageError` unless it is exactly one."""
+    """Return the kind and name given. Raises `UsageError` unless exactly one name is given."""
     named = [
         (kind, value)
         for kind, value in (("queue", queue), ("agent", agent), ("worker", worker))
@@ -88,7 +88,7 @@ def subject(queue: str | None, agent: str | None, worker: str | None) -> tuple[s
 def pause(
     scope: Scope, kind: str, name: str | None, why: str | None = None, *, wait: float = CONFIRM
 ) -> Op[Order]:
-    """Store a pause order, and wait until every live worker that it applies to confirms it."""
+    """Store a pause order, and wait until every live worker concerned confirms it."""
     validate.wait("wait", wait)
     if why is not None:
         names.body("reason", why, 4096)
@@ -98,7 +98,8 @@ def pause(
         "pause", (scope.keys.paused,), (field, scope.agent, why or ""), writes=True
     )
     order = _order(field, stored)
-    # List workers after the order is stored: one that starts later reads it before its first task.
+    # List the workers after storing the order: a worker that starts later reads it before its first
+    # task.
     listed = yield from workers(scope, sure=True)
     waiting = {one.worker: one for one in listed if _concerned(one, kind, name)}
     yield from _ring(scope, {one.queue for one in waiting.values()}, listed)
@@ -135,7 +136,7 @@ def orders(scope: Scope) -> Op[list[Order]]:
 
 
 def order_of(scope: Scope, kind: str, name: str | None) -> Op[Order | None]:
-    """Return the order with exactly this subject, or None."""
+    """Return the order with this kind and name, or None."""
     field = pause_field(kind, name)
     order = yield from or_empty(one_step(Command("HGET", scope.keys.paused, field)), None)
     return None if order is None else _order(field, order)
@@ -152,7 +153,7 @@ def dismiss(
 ) -> Op[Dismissal]:
     """Stop a worker, or an agent's workers, after their running tasks; waits up to `wait` seconds.
 
-    The tasks of a dead worker become due for others before it is removed. Raises `NotFound`.
+    Other workers can take the tasks of a dead worker before it is removed. Raises `NotFound`.
     """
     validate.wait("wait", wait)
     listed = yield from workers(scope, sure=True)
@@ -185,7 +186,7 @@ def _concerned(one: Registered, kind: str, name: str | None) -> bool:
 
 
 def _known(scope: Scope, kind: str, name: str | None) -> Op[None]:
-    """Raise `NotFound` for an unknown name, which is probably a mistake."""
+    """Raise `NotFound` for an unknown name, which is probably a typing error."""
     keys = scope.keys
     if kind == PROJECT or name is None:
         return
@@ -224,7 +225,7 @@ def _order(field: str, stored: bytes) -> Order:
 
 
 def _ring(scope: Scope, queues: Collection[str], listed: Iterable[Registered]) -> Op[None]:
-    """Wake the workers of these queues, of all that are listed; they then send a heartbeat."""
+    """Wake the listed workers of these queues, which then send a heartbeat."""
     numbers = Counter(one.queue for one in listed)
     for queue in sorted(queues):
         yield from ring(scope.keys.bell(queue), max(1, numbers[queue]), "order")
@@ -267,14 +268,14 @@ def _seen(scope: Scope, listed: list[str]) -> Op[Mapping[str, tuple[float | None
     time, *replies = yield from in_batches(asked)
     now = int(time[0]) + int(time[1]) / 1e6
     return {
-        # Until the next heartbeat, another program's key may be in the place of the registry.
+        # Another program may have overwritten the registry; the next heartbeat repairs it.
         worker: (now - float(score) / 1000 if isinstance(score, bytes) else None, state)
         for worker, score, state in zip(listed, replies[::2], replies[1::2], strict=True)
     }
 
 
 def _hand_over(scope: Scope, one: Registered, letters_of: str, recorded: int) -> Op[int | None]:
-    """Make the tasks of a dead worker due for others; returns their number, None if it is alive."""
+    """Make a dead worker's tasks due for others; returns their number, None if it is alive."""
     of = QueueConsumer(
         scope, one.queue, one.group, one.worker, letters_of=letters_of, recorded=recorded
     )
@@ -301,6 +302,6 @@ def _hand_over(scope: Scope, one: Registered, letters_of: str, recorded: int) ->
             moved += reply[0]
             more = reply[2]
     if moved:
-        # Workers wait for due tasks.
+        # Wake the workers that wait for due tasks.
         yield from _ring(scope, {one.queue}, [one])
     return moved

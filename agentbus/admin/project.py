@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# On a server with more keys, commands for operators do not scan them.
+# Commands for operators do not scan a server with more keys than this.
 MANY_KEYS = 100_000
 _AT_ONCE = 500
-# Small keys are freed at once, while other clients wait.
+# Maximum number of keys per UNLINK: other clients wait while the server frees small keys.
 _UNLINKED = 100
 
 
@@ -45,7 +45,7 @@ class Topic:
 
 
 def agents(scope: Scope, limit: int | None = None) -> Op[list[AgentActivity]]:
-    """Return the agents, most recently active first, with the number of messages not read."""
+    """Return the agents, most recently active first, with their numbers of unheard messages."""
     if limit is not None:
         validate.number_of("limit", limit, "agents")
     keys = scope.keys
@@ -83,7 +83,7 @@ def agent(scope: Scope, name: str) -> Op[AgentActivity | None]:
 
 
 def known(scope: Scope) -> Op[int]:
-    """Return how many agents the project knows."""
+    """Return the number of known agents."""
     number = yield from or_empty(one_step(Command("ZCARD", scope.keys.agents)), 0)
     return int(number)
 
@@ -96,14 +96,14 @@ def topics(scope: Scope) -> Op[list[Topic]]:
 
 
 def _newest(key: str, limit: int | None = None) -> Op[list[bytes]]:
-    """Return the members of a sorted set and their scores, the newest first."""
+    """Return the members of a sorted set with their scores, highest first."""
     last = -1 if limit is None else limit - 1
     return or_empty(one_step(Command("ZREVRANGE", key, 0, last, "WITHSCORES")), [])
 
 
 def clear(scope: Scope, *, dry_run: bool = False) -> Op[dict[str, int]]:
     """Delete the project's keys, and return the number of each kind."""
-    # No record of a session is to be written between the scan and the deletion.
+    # Prevent presence records between the scan and the deletion.
     scope.attended = scope.monotonic()
     counts: dict[str, int] = {}
     keys = yield from scan(scope, None)

@@ -1,4 +1,4 @@
-"""The projects on a server: which there are, and whether one exists."""
+"""Lists the projects on a server, and tells whether a project exists."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# A server with more keys is not searched to the end, so that the answer comes in a second or two.
+# Limits of keys scanned, so that the reply takes a second or two, and of keys per SCAN.
 _MOST, _SCANNED = 1_000_000, 1_000
 # Each project that this package has written to has one of these keys.
 _MARKS = (":agents", ":beat", ":ch:main", ":metrics", ":queues")
 _MARKS_IN_KEYS = tuple(mark.encode() for mark in _MARKS)
-# Matches these, and neither dedup keys, nor results, nor tokens, of which there may be many.
+# Matches the marks, but not dedup keys, results or tokens, of which there may be many.
 _PATTERN = "*:[abcmq]*"
 _AT_ONCE = 100
 _YEAR_9999 = 253_000_000_000
@@ -32,10 +32,10 @@ _YEAR_9999 = 253_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project on the server; what this user of the server may not read is None.
+    """A project on the server; a field that this server user may not read is None.
 
-    `queues` counts those that AgentBus has published to. `last_activity` is in unix seconds: when an agent
-    was seen, a message was spoken, a worker had its last heartbeat, or counts were reported.
+    `queues` counts the queues to which AgentBus has published. `last_activity` is the unix time of
+    the last agent activity, message, heartbeat or report of counts.
     """
 
     project: str
@@ -48,8 +48,8 @@ class Project:
 class Projects:
     """The projects that were found on a server, most recently active first.
 
-    `left_out` is about how many keys were not examined since the server has too many. On a cluster
-    (`one_shard`), they are the projects on the shard of the bus's own project.
+    `left_out` is the approximate number of keys that were not examined because the server has too
+    many. On a cluster (`one_shard`), only the shard of the bus's own project is searched.
     """
 
     projects: Sequence[Project]
@@ -58,7 +58,7 @@ class Projects:
 
 
 def listed(scope: Scope, *, one_shard: bool = False, most: int = _MOST) -> Op[Projects]:
-    """Return the projects on the server, after about `most` of its keys were examined."""
+    """Return the projects on the server, after examining about `most` of its keys."""
     yield floor()
     size = yield Command("DBSIZE")
     project_names: set[str] = set()
@@ -80,7 +80,7 @@ def listed(scope: Scope, *, one_shard: bool = False, most: int = _MOST) -> Op[Pr
 def exists(scope: Scope) -> Op[bool]:
     """Return whether the project has any key.
 
-    On a server with more than 100,000 keys, those that only other programs have written do not count.
+    On a server with more than 100,000 keys, keys that other programs wrote are not considered.
     """
     yield floor()
     marks = [f"{scope.keys.project}{mark}" for mark in _MARKS]
@@ -91,7 +91,7 @@ def exists(scope: Scope) -> Op[bool]:
 
 
 def missing(project: str, projects: Projects) -> NotFound:
-    """Return the error for a project that does not exist, which names the nearest of those that do."""
+    """Return the error for a project that does not exist, with the most similar existing name."""
     near = closest(project, [one.project for one in projects.projects])
     advice = f"the nearest there: {near}" if near else "the server has no project"
     return NotFound(
@@ -125,7 +125,7 @@ def _described(known: Sequence[str]) -> Op[list[Project]]:
     replies = yield Batch(wanted)
     each = len(wanted) // len(known)
     by_project = {name: replies[at * each : (at + 1) * each] for at, name in enumerate(known)}
-    # Other programs have keys of such names, too, but of other types.
+    # Other programs may have keys with the same names, but of other types.
     return [_project(name, part) for name, part in by_project.items() if any(map(_is_ours, part))]
 
 

@@ -1,7 +1,7 @@
 """The Prometheus exporter: reads a project's metrics from the server at each scrape.
 
-Needs the extra `prometheus`. Between scrapes it keeps only totals of the metrics stream since its start:
-duration histograms, and the counts of relays and event consumers.
+Needs the extra `prometheus`. Between scrapes it keeps only totals of the metrics stream since its
+start: duration histograms, and counts of relays and event consumers.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 
 # Seconds for which a page is cached, so that simultaneous scrapes cost the server one request.
 _FRESH = 1.0
-# The maximum number of queues, the first by name.
+# Maximum number of queues with metrics, the first by name.
 _QUEUES = 1000
-# The maximum number of entries per scrape, in pages; the rest is left for the next one.
+# Maximum number of entries per scrape, and per page; the next scrape reads the rest.
 _ENTRIES, _PAGE = 20_000, 1000
 _FAMILY: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
     "counter": CounterMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-# Counters of milliseconds, and the names of their metrics in seconds.
+# Counters in milliseconds, with the names of their metrics in seconds.
 _TIMES = {"busy_ms": "busy_seconds_total", "waited_ms": "waited_seconds_total"}
 _STATES = ("working", "paused", "stopping", "dead")
-# The events of a queue and of a group that have a series before they first happen, so that the first
-# time is an increase to Prometheus.
+# Counters that start at 0 before the first event, so that Prometheus counts the first event as an
+# increase.
 _OF_BOTH = (
     *("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale"),
     *("cancelled", "duplicates", "busy_ms"),
@@ -91,7 +91,7 @@ class Collector:
         self._lock = threading.Lock()
         self._totals = StreamTotals()
         self._last: str | None = None
-        # The queues and groups of the scrapes so far.
+        # Queues and groups of the scrapes so far.
         self._known: set[tuple[str, ...]] | None = None
         self._at = float("-inf")
         self._answer: list[Any] = []
@@ -123,7 +123,7 @@ class Collector:
         return page.metrics()
 
     def _fill(self, page: _Page) -> Op[None]:
-        """Read a project's data, not atomically, and add all samples at the end."""
+        """Read a project's data in several requests, and add all samples at the end."""
         scope, letters_of = self._runner.scope, self._runner.policies.letters_of
         time, number = yield Batch([("TIME",), ("ZCARD", scope.keys.queues)])
         now = int(time[0]) + int(time[1]) / 1e6
@@ -134,14 +134,15 @@ class Collector:
         orders = yield from pause.orders(scope)
         given_up = yield from events.quarantined(scope)
         if self._last is None:
-            # Counts begin with the last minute, lags with the last report of each relay and consumer.
+            # The first scrape counts from a minute ago, and takes the last reported lag of each
+            # relay and consumer.
             _, reports = yield from events.reports(scope)
             self._totals.begin(reports)
             self._last = f"{max(0, round(now - 60) * 1000)}-0"
         entries, self._last = yield from _entries(scope, self._last)
         self._totals.take(entries)
         ends = yield from events.ends(scope, self._totals.streams)
-        # Queues that only other programs fill are not in the list.
+        # The registry of queues lacks those that only other programs fill.
         queues = max(number if isinstance(number, int) else 0, len({one.queue for one in figures}))
         page.add("agentbus_queues", queues)
         self._known = _queues(page, figures, orders, self._known)
@@ -204,10 +205,10 @@ def _queues(
     orders: Sequence[Order],
     known: set[tuple[str, ...]] | None,
 ) -> set[tuple[str, ...]]:
-    """Add the samples of all queues; return those that are known now.
+    """Add the samples of all queues; return the queues and groups seen so far.
 
-    The counters of a queue or group that appears after the first scrape start with a scrape of 0: what
-    has happened meanwhile is an increase in the next one.
+    A queue or group that appears after the first scrape reports its counters as 0 once, so that
+    Prometheus sees the next values as an increase.
     """
     halted = any(order.kind == "project" for order in orders)
     page.add("agentbus_halted", int(halted))
@@ -277,7 +278,7 @@ def _workers(page: _Page, workers: Sequence[Registered]) -> None:
 
 
 class Exporter:
-    """An HTTP server for scrapes, in threads, until it is closed."""
+    """An HTTP server in threads that answers scrapes until it is closed."""
 
     def __init__(self, bus: BlockingBus, port: int, host: str = "127.0.0.1") -> None:
         registry = CollectorRegistry()

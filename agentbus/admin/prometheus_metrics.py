@@ -19,7 +19,7 @@ class Family:
 
 
 _GROUP, _CONSUMER = "queue group", "stream consumer"
-# Help texts by the metric's name, by its kind and its labels.
+# Help texts of the metrics, by kind and labels, then by name.
 _TEXTS = {
     ("gauge", ""): {
         "up": "1 if the server answered this scrape, else 0.",
@@ -89,7 +89,7 @@ _TEXTS = {
         "consumer_quarantined": "1 for a consumer that its supervisor has quarantined.",
     },
 }
-# Each metric has the label `project` first.
+# The first label of each metric is `project`.
 FAMILIES = tuple(
     Family(f"agentbus_{name}", kind, ("project", *labels.split()), text)
     for (kind, labels), texts in _TEXTS.items()

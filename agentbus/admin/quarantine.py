@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 
 def lift(scope: Scope, consumers: Sequence[str] = ()) -> Op[list[str]]:
-    """Take consumers out of quarantine, without any all of them; return those that were in it, by name."""
+    """Release the named consumers, or all, from quarantine; return those released, by name."""
     gone = yield Script("lift_quarantine", (scope.keys.quarantined,), consumers, writes=True)
     return sorted(map(text, gone))

@@ -1,4 +1,4 @@
-"""Serves scrapes over HTTP: one path, a bounded number of connections, each with a deadline."""
+"""Serves scrapes over HTTP on one path, with a limit of connections and a deadline for each."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATH = "/metrics"
-# The connections that are served at the same time; others are closed at once.
+# Maximum number of simultaneous connections; any more are closed at once.
 CONNECTIONS = 16
-# Seconds for a request, and again for its answer, however slowly the client sends or reads.
+# Seconds to receive a request, and again to send the reply, however slow the client is.
 DEADLINE = 10.0
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):
     """Serves a WSGI application at `/metrics`, each connection in a thread.
 
-    On a loopback address, the host in a request must be a loopback address, `localhost` or `host`: with a
-    name that leads here, a web page of anybody could read the metrics in this machine's browser.
+    On a loopback address, the Host of a request must be a loopback address, `localhost` or `host`.
+    Otherwise any web page could read the metrics in this machine's browser, through a name that
+    resolves to this address.
     """
 
     daemon_threads = True
     request_queue_size = 128
-    # Never wait for clients at the end.
+    # The server does not wait for its clients when it is closed.
     block_on_close = False
 
     def __init__(
@@ -47,7 +48,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def serves(self, name: str) -> bool:
-        """Return whether a request's header Host may name this server."""
+        """Return whether the Host header of a request may name this server."""
         if not is_loopback(str(self.server_address[0])):
             return True
         name = name.strip().lower()
@@ -55,7 +56,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         return name in ("localhost", self._host) or is_loopback(name)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread, unless too many are being served."""
+        """Serve a connection in a thread, unless too many are open."""
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -66,14 +67,14 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, and free its place."""
+        """Serve a connection, and release its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that is late or gone."""
+        """Ignore a client that is too slow or has disconnected."""
 
 
 def is_loopback(address: str) -> bool:
@@ -97,7 +98,7 @@ class _Handler(WSGIRequestHandler):
         if len(self.raw_requestline) > 65536:
             self.send_error(414)
         elif self.raw_requestline and self.parse_request():
-            # From now on the deadline is that of sending.
+            # The request was received: the deadline for sending the reply begins.
             self.connection.settimeout(self.server.deadline)
             host = self.headers.get("Host", "")
             if not self.server.serves(host):
@@ -123,11 +124,11 @@ class _Handler(WSGIRequestHandler):
 
 class _Answer(ServerHandler):
     def log_exception(self, exc_info: Any) -> None:
-        """Log nothing: clients may leave while they are answered."""
+        """Log nothing: clients may disconnect before the reply."""
 
 
 class _InTime(io.RawIOBase):
-    """Reads what a client sends, until `within` seconds from now."""
+    """Reads from a client until `within` seconds have passed."""
 
     def __init__(self, connection: socket.socket, within: float) -> None:
         self._connection = connection

@@ -18,7 +18,7 @@ _FULL = "a server whose disk is full ends at the next write"
 _DISK = "free disk space, and see the server's log"
 _APPEND = "redis-cli CONFIG SET appendonly yes, and the same in its config file"
 _ALWAYS = "redis-cli CONFIG SET appendfsync always, and the same in its config file"
-# The time at which an acknowledged write is on disk, by the setting of appendfsync.
+# The time at which an acknowledged write is on disk, by the value of appendfsync.
 _LEVELS = {
     "always": ", and is on disk before the reply",
     "everysec": ", and is on disk within a second or two: a power failure loses those",
@@ -29,7 +29,7 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class ServerCheck:
-    """The result of one check: `severity` is warning, critical, or None if nothing is wrong.
+    """The result of one check: `severity` is warning, critical, or None if there is no problem.
 
     `remedy` says what to do; `figure` and `threshold` are set if something was measured.
     """
@@ -44,7 +44,7 @@ class ServerCheck:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """A server's INFO as `named` fields, and two of its settings, None if they are unknown.
+    """The fields of a server's INFO as `named`, and two of its settings, None if unknown.
 
     If INFO is refused, `named` is empty and `refusal` is the error. `saves` is the setting `save`, `fsync`
     the setting `appendfsync`.
@@ -102,7 +102,7 @@ def clock(scope: Scope, levels: Levels) -> Op[ServerCheck]:
 
 
 def disk(*, sync: bool = True) -> ServerCheck:
-    """Check the disk of the embedded server by a write; without `sync` it need not reach the disk."""
+    """Check the embedded server's disk with a write; without `sync` the write is not flushed."""
     state = embedded_disk.examine(sync=sync)
     if state.error is not None:
         return ServerCheck("disk", "critical", state.error, embedded_disk.REMEDY)
@@ -147,7 +147,7 @@ def _persistence(info: ServerInfo) -> list[ServerCheck]:
 def _keeps_snapshots(info: ServerInfo) -> bool:
     if info.saves is not None:
         return bool(info.saves)
-    # If the setting is unknown, judge by what the server has done.
+    # If the setting is unknown, judge by the snapshots that the server has written.
     named = info.named
     return named.get("rdb_last_save_time", "0") != "0" and named.get("rdb_saves", "0") != "0"
 

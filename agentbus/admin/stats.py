@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     # The first fields of `StreamInfo`: key, kind, queue, group, priority.
     Stream = tuple[str, str, str | None, str | None, str | None]
 
-# Streams per look at their ends.
+# Maximum number of streams per script that reads their ends.
 _STREAMS = 100
 _MINUTE = 60.0
-# The newest samples to read; a thousand busy workers write more in a minute.
+# Maximum number of samples, the newest; a thousand busy workers write more than this in a minute.
 _SAMPLES = 20_000
 # The rate, attempts and durations of a queue without samples.
 _IDLE = (0.0, None, None, None)
-# Internal fields of the counters' hash.
+# Fields of the counters' hash that are not counters.
 _NOTES = ("refused_told", "refused_at")
 
 
@@ -45,10 +45,10 @@ _NOTES = ("refused_told", "refused_at")
 class QueueStats:
     """The statistics of a queue for one group (None if it has no group yet).
 
-    As in `Group`; `delayed` counts the tasks that are not due yet, `dependent` those that wait for other
-    tasks; `consumers` is the number of live ones. Over the last minute, `rate` is the number of tasks
-    done per second, `attempts` the mean number of runs of a finished task. `counters` are the totals of
-    the queue, `worked` those of the group.
+    The fields of `Group` have the same meaning here. `delayed` counts the tasks that are not due
+    yet, `dependent` those that wait for other tasks; `consumers` is the number of live consumers.
+    Over the last minute, `rate` is the number of tasks done per second, `attempts` the mean number
+    of runs of a finished task. `counters` are the totals of the queue, `worked` those of the group.
     """
 
     queue: str
@@ -102,10 +102,10 @@ def stats(
 ) -> Op[list[QueueStats]]:
     """Return the statistics of every queue (at most `most`), or of one, by group. Raises `NotFound`.
 
-    `letters_of` returns the queue that has a queue's dead letters. Without `speed` the metrics are not
-    read, and rates are those of an idle queue. `workers` are the registered ones, `surveys` those of the
-    queues, `samples` returns those since a unix time, if they were read before, and how many seconds they
-    cover.
+    `letters_of` returns the name under which a queue's dead letters are stored. Without `speed` the
+    metrics are not read, and rates are those of an idle queue. The caller may pass data that it has
+    already read: the registered `workers`, the `surveys` of the queues, and a function `samples`
+    that returns the samples since a unix time and the seconds that they cover.
     """
     if most is not None:
         validate.number_of("limit", most, "queues")
@@ -154,7 +154,7 @@ def lags(scope: Scope, groups: Collection[tuple[str, str]]) -> Op[dict[tuple[str
 
 
 def left(scope: Scope, queue: str, group: str) -> Op[int]:
-    """Return how many tasks a group has not finished, including those not due yet."""
+    """Return the number of tasks that a group has not finished, including those not due yet."""
     (survey,) = yield from surveyed(scope, [queue])
     delayed = yield Command("ZCARD", scope.keys.delayed(queue))
     return survey.group(group).lag + int(delayed)
@@ -196,7 +196,7 @@ def _info(one: Stream, now: float, length: int, first: str, last: str) -> Stream
 
 
 def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
-    """Return the queues, and the groups with dead letters by the name that these are stored under.
+    """Return the queues, and the groups with dead letters by the name under which these are stored.
 
     Includes queues of other programs, unless the server has too many keys.
     """
@@ -215,7 +215,7 @@ def known_queues(scope: Scope) -> Op[tuple[list[str], dict[str, set[str]]]]:
 
 
 def letter_boxes(scope: Scope) -> Op[list[tuple[str, str]]]:
-    """Return the names that dead letters are stored under, with their groups, in order."""
+    """Return the names under which dead letters are stored, with their groups, sorted."""
     named = yield from _named(scope)
     return sorted((name, last) for _, kind, name, last in named if kind == "dlq" and last)
 
@@ -226,7 +226,7 @@ def _named(scope: Scope) -> Op[list[tuple[str, str, str, str | None]]]:
     for key in (yield from scan(scope, None, of="stream")):
         kind, _, rest = key[len(scope.keys.project) + 1 :].partition(":")
         name, colon, last = rest.partition(":")
-        # Other programs' keys: not UTF-8, or with more parts.
+        # Skip the keys of other programs, which are not UTF-8 or have more parts.
         if kind in ("q", "dlq") and ":" not in last and is_text(key):
             named.append((key, kind, unescape(name), unescape(last) if colon else None))
     return named

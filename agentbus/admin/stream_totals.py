@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     Labels = tuple[str, ...]
 
-# The maximum number of series of one kind: any program may write any name to the stream.
+# Maximum number of series per kind: any program may write any name to the stream.
 _SERIES = 2000
-# Relays and consumers report their lag every 10 seconds. One that has nothing left is dropped after a
-# quarter of an hour, longer than an alert waits; where events wait, the lag stands for a day.
+# Relays and consumers report their lag every 10 seconds. A report without waiting events expires
+# after a quarter of an hour, longer than an alert waits; with waiting events, after a day.
 _KEPT, _DAY = 900.0, 86_400.0
-# A report of this age has no successor: the events that waited then are older now.
+# After this many seconds without a newer report, the age of its waiting events is added up from
+# here.
 _LATE = 30.0
 _RELAYS = ("published", "lost")
 _CONSUMERS = (
@@ -31,7 +32,7 @@ _QUARANTINES = "agentbus_consumer_quarantines_total"
 
 
 class Samples(Protocol):
-    """The page of a scrape, to which samples are added."""
+    """The page of a scrape, which collects samples."""
 
     def add(self, name: str, value: float, *labels: str) -> None: ...
 
@@ -52,7 +53,7 @@ class _Lag:
         return now - self.at > (_DAY if self.events else _KEPT)
 
     def age(self, now: float) -> float:
-        """Return the age of the oldest event; without newer reports it has grown since."""
+        """Return the age of the oldest event, extrapolated if reports are late."""
         late = self.events and now - self.at > _LATE
         return self.seconds + (now - self.at if late else 0.0)
 
@@ -63,7 +64,8 @@ class StreamTotals:
     def __init__(self) -> None:
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._counts: dict[tuple[str, Labels], int] = {}
-        # Counts and histograms that are new since the last scrape: they start with a scrape of 0.
+        # Counts and histograms that are new since the last scrape; a first value of 0 precedes
+        # them.
         self._new: set[tuple[str, Labels]] = set()
         self._begun = False
         self._lags: dict[tuple[str, str], _Lag] = {}
@@ -74,7 +76,7 @@ class StreamTotals:
         return sorted({stream for stream, _ in self._lags})
 
     def begin(self, reports: Iterable[RoleReport]) -> None:
-        """Begin with the last reports of relays and consumers."""
+        """Start with the last reports of relays and consumers."""
         for one in reports:
             if one.lag_events is not None and len(self._lags) < _SERIES:
                 lag = _Lag(one.at, one.lag_events, (one.lag_ms or 0) / 1000)
@@ -86,7 +88,7 @@ class StreamTotals:
         for entry_id, entry in entries:
             kind = entry.get("kind", "work")
             if kind == "quarantine":
-                # The relay and the jobs of a supervisor have no stream.
+                # The relay and the jobs of a supervisor do not have a stream.
                 if entry.get("role"):
                     self._count(_QUARANTINES, (entry.get("stream", ""), entry["role"]), 1)
             elif kind == "events":
@@ -122,7 +124,7 @@ class StreamTotals:
             self._lags[stream, role] = _Lag(id_time(entry_id), events_left, seconds)
 
     def _known(self, stream: str, role: str) -> None:
-        """Start the counters of a relay or consumer at 0."""
+        """Create the counters of a relay or consumer with the value 0."""
         name, labels, events = _counters(stream, role)
         for event in events:
             self._count(name, (*labels, event), 0)
@@ -150,7 +152,7 @@ class StreamTotals:
             self._histograms[key].merge(buckets, total)
 
     def write(self, page: Samples, now: float, ends: Mapping[str, float]) -> None:
-        """Add the samples to a page, and drop expired lags; `ends` has the time of each last event."""
+        """Add the samples to a page, and drop expired lags; `ends` holds each last event's time."""
         for key, histogram in self._histograms.items():
             page.histogram(key[0], Histogram() if key in self._new else histogram, key[1])
         for key, number in self._counts.items():
@@ -168,7 +170,7 @@ class StreamTotals:
 
 
 def _counters(stream: str, role: str) -> tuple[str, Labels, tuple[str, ...]]:
-    """Return the counter of a role: its name, its labels without the event, and the events."""
+    """Return a role's counter: its name, its labels except the event, and the events."""
     if role == RELAY:
         return "agentbus_outbox_events_total", (stream,), _RELAYS
     return "agentbus_consumer_events_total", (stream, role), _CONSUMERS

@@ -1,4 +1,4 @@
-"""Surveys of queues: what the server says of their streams, groups and consumers."""
+"""Surveys of queues: the server's data about their streams, groups and consumers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.registry import Registered
 
-# Queues per survey script, which takes up to 15 ms of the server.
+# Queues per survey script, which takes up to 15 ms of server time.
 _PAGE = 30
-# Limits of what the script counts itself: the oldest pending entries, undelivered entries, and bytes.
+# Limits of one script: oldest pending entries, undelivered entries counted one by one, and bytes.
 _LOOKED_AT, _COUNTED, _READ = 200, 10_000, 4_000_000
 # Seconds since its last request within which an unregistered consumer counts as live.
 HEARD = 60.0
@@ -58,7 +58,7 @@ class Group:
 
 
 class Survey:
-    """The survey script's reply about one queue."""
+    """The survey script's reply for one queue."""
 
     def __init__(self, queue: str, now: float, streams: Sequence[Any]) -> None:
         self.queue = queue
@@ -72,7 +72,7 @@ class Survey:
                 self.groups.setdefault(text(group[0]), {})[priority] = group
 
     def later(self, now: float) -> Survey:
-        """Return it as it is at a later time, if nothing has changed."""
+        """Return the survey as of a later time, if nothing has changed."""
         later_survey, passed = copy(self), max(0, round((now - self.now) * 1000))
         later_survey.now = now
         later_survey.groups = {
@@ -87,7 +87,7 @@ class Survey:
         return max(0.0, self.now - min(times)) if times else None
 
     def group(self, name: str | None, dead: int = 0) -> Group:
-        """Return a group's state; it will read a stream without the group from the start."""
+        """Return a group's state; a stream without the group counts as unread."""
         parts = self.groups.get(name, {}) if name is not None else {}
         backlog, waiting = {}, []
         for priority in PRIORITIES:
@@ -130,21 +130,21 @@ def surveyed(scope: Scope, queues: Sequence[str]) -> Op[list[Survey]]:
 
 
 def live(group: Group, workers: Iterable[Registered]) -> int:
-    """Return how many consumers of a group are live; `workers` are those registered for it."""
+    """Return the number of live consumers of a group; `workers` are those registered for it."""
     alive = {worker.worker: worker.alive for worker in workers}
     unlisted = (one for one in group.consumers if one.name not in alive)
     return sum(alive.values()) + sum(one.idle < HEARD for one in unlisted)
 
 
 def _idled(part: Sequence[Any], passed: int) -> list[Any]:
-    """Return the survey of a group in a stream so many milliseconds later."""
+    """Return the survey of a group in a stream, with its idle times increased."""
     *others, idle, consumers = part
     consumers = [[name, pending, since + passed] for name, pending, since in consumers]
     return [*others, idle + passed if idle >= 0 else idle, consumers]
 
 
 def _consumers(parts: Mapping[str, Any]) -> tuple[GroupConsumer, ...]:
-    """Return the consumers of a group, each with the totals of its streams."""
+    """Return the consumers of a group, each with its totals over all streams."""
     totals: dict[str, tuple[int, float]] = {}
     for part in parts.values():
         for raw, pending, idle in part[8]:

@@ -1,7 +1,7 @@
-"""The bell: one line that says what waits for an agent, in AgentBus's own words.
+"""The bell: one line about messages that wait for an agent, in AgentBus's own words.
 
-It reaches models at the level of their developer, so it has counts, checked names and ages, and nothing
-that another agent wrote.
+Models receive it at the level of their developer, so it contains only counts, checked names and
+ages, never text that another agent wrote.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _UNCHECKED = "another agent"
 
 
 def bell(reply: Sequence[Any]) -> str:
-    """Return the line for what the script `read_notifications` replied."""
+    """Return the line for a reply of the script `read_notifications`."""
     return f"AgentBus: {waiting(int(reply[1]), reply[2:])}. {READ}"
 
 
 def stay(reply: Sequence[Any]) -> str:
-    """Return why a turn does not end yet."""
+    """Return the reason why a turn should not end yet."""
     said = waiting(int(reply[1]), reply[2:])
     return (
         f"AgentBus: before you stop, look at {said}. {READ} Answer an ask: agentbus reply ID TEXT."
@@ -31,7 +31,7 @@ def stay(reply: Sequence[Any]) -> str:
 
 
 def wake(reply: Sequence[Any]) -> str:
-    """Return with what an idle agent is called."""
+    """Return the line that wakes an idle agent."""
     said = waiting(int(reply[1]), reply[2:])
     return (
         f"AgentBus: {said} came while you were idle. {READ} Answer an ask: agentbus reply ID TEXT."
@@ -39,7 +39,7 @@ def wake(reply: Sequence[Any]) -> str:
 
 
 def waiting(now: int, counts: Sequence[Any]) -> str:
-    """Return how many messages wait: asks, urgent ones with their senders, others.
+    """Return a summary of the waiting messages: asks, urgent messages with their senders, others.
 
     `counts` are the numbers of asks, urgent messages, others and all unread ones, then senders and times.
     """
@@ -59,12 +59,12 @@ def waiting(now: int, counts: Sequence[Any]) -> str:
 
 
 def checked(name: str) -> str:
-    """Return a name of plain characters; what else an agent calls itself could be read as a sentence."""
+    """Return a name of plain characters; any other name could be read as a sentence."""
     return name if is_plain(name) and len(name) <= _LONGEST_NAME else _UNCHECKED
 
 
 def age(seconds: float) -> str:
-    """Return for how long something has been so, in one unit."""
+    """Return a duration in its largest unit."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
@@ -72,7 +72,7 @@ def age(seconds: float) -> str:
 
 
 def _senders(now: int, pairs: Sequence[bytes]) -> str:
-    """Return the two who sent something last, each with the age of that."""
+    """Return the last two senders, each with the age of the message."""
     newest: dict[str, int] = {}
     for at in range(0, len(pairs), 2):
         name = checked(pairs[at].decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""Leases what a tool is about to edit, and says why not where another agent has leased it."""
+"""Leases the paths that a tool is about to edit, and refuses if another agent holds them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentbus.agents.event import Event
     from agentbus.core.errors import LeaseHeld
 
-# Letters of a reason, and of a path or a pattern, in a refusal.
+# Maximum characters of a reason, and of a path or a pattern, in a refusal.
 _WHY, _PATH = 80, 120
 _SUB = 6
 _LEASED_MS = 600_000
@@ -26,13 +26,14 @@ _LEASED_MS = 600_000
 def lease(event: Event) -> str | None:
     """Lease the paths of an edit for ten minutes; return the refusal if another agent has one of them.
 
-    Paths outside the repository are nobody's. It imports what an edit that nothing hinders needs.
+    Paths outside the repository are not leased. The module imports only what a successful lease
+    needs.
     """
     inside: dict[str, None] = {}
     for path in event.client.edited(event.given):
         inside |= dict.fromkeys(_patterns(event, path))
     wanted = [*inside]
-    # A patch may be of more files than are leased at a time.
+    # A patch may change more files than can be leased at a time.
     for at in range(0, len(wanted), MOST_PATTERNS):
         refused = _lease(event, wanted[at : at + MOST_PATTERNS])
         if refused is not None:
@@ -50,13 +51,14 @@ def _lease(event: Event, wanted: list[str]) -> str | None:
     )
     reply = event.execute(step)
     if reply[0] in (b"taken", b"full"):
-        # Without room for another lease, the reply does not say that somebody else edits there.
+        # If no lease is left, the reply does not say that another agent edits the path: allow the
+        # edit.
         return None
     return refusal(leases.refusal_of(wanted, int(reply[3]), reply[4:]))
 
 
 def refusal(held: LeaseHeld) -> str:
-    """Return why an edit is refused, on one line, and what to do: never to take the lease by force."""
+    """Return the one-line reason of a refused edit, with advice other than taking the lease."""
     why = f'"{leases.quoted(_cut(held.why, _WHY))}", ' if held.why else ""
     known = held.agent == checked(held.agent)
     who = held.agent if known else names.word(_cut(held.agent, _WHY))
@@ -69,7 +71,7 @@ def refusal(held: LeaseHeld) -> str:
 
 
 def _patterns(event: Event, path: str) -> list[str]:
-    """Return the pattern of a path of the repository, none of another one."""
+    """Return the pattern of a path within the repository, none for another path."""
     try:
         return patterns([path], by_worktree=event.scope.leases_by_worktree, literal=True)
     except Exception as error:
@@ -79,7 +81,7 @@ def _patterns(event: Event, path: str) -> list[str]:
 
 
 def _sub(agent_id: object) -> str:
-    """Return the part of the agent that edits: the beginning of a subagent's id."""
+    """Return the prefix of a subagent's id that identifies the editing part of the agent."""
     return agent_id[:_SUB] if isinstance(agent_id, str) and is_plain(agent_id[:_SUB]) else ""
 
 

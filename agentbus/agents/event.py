@@ -1,4 +1,4 @@
-"""One event of a session of a client: what came with it, and the way to the server."""
+"""One event of a client's session: its data, and the connection to the server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Link, Script, Step
 
-# Presence is recorded at most this often, in ms, and kept so long; leases that hooks take last so long.
+# In ms: the shortest interval between records of presence, their lifetime, and that of a hook's
+# leases.
 _RECORDED_EVERY, _KEPT, _LEASED = 5_000, 86_400_000, 600_000
-# Seconds that a server gets to answer, so that a hook ends within half a second.
+# Seconds to wait for a reply, so that a hook ends within half a second.
 WITHIN = 0.4
 
 
@@ -54,7 +55,7 @@ class Event:
 
     @classmethod
     def read(cls, client: str, event: str, data: bytes, flags: dict[str, object]) -> Event | None:
-        """Return what a client sent; None if it is nothing that AgentBus answers."""
+        """Return the event that a client sent; None if AgentBus does not answer this kind."""
         facts = CLIENTS[client]
         kind = facts.kind(event)
         if kind is None:
@@ -75,12 +76,12 @@ class Event:
 
         backend, self.scope = enter(self.settings)
         if self.kind != "start":
-            # Only a session that begins starts the embedded server.
+            # Only the start of a session starts the embedded server.
             backend.revive = None
         self.link = backend.link()
 
     def execute(self, step: Step) -> Any:
-        """Exchange one step with the server, within the time that a hook has."""
+        """Exchange one step with the server, within a hook's deadline."""
         step.within = WITHIN
         step.sendings = 1
         return _execute(self.link, step, resolves=self.settings.url is not None)
@@ -92,11 +93,11 @@ class Event:
         every: int = _RECORDED_EVERY,
         rested: int | None = None,
     ) -> Script:
-        """Return the step that records that a session goes on, and reads what is new for its agent.
+        """Return the step that records the session's presence, and reads the agent's notifications.
 
-        `place` has further fields and values of the presence, which is recorded once in `every` ms. An
-        agent that waits and did nothing for `rested` ms is recorded as idle, if the hook of its turn's end
-        has not done so.
+        `place` has further fields and values of the presence, which is recorded once in `every` ms.
+        An agent that has been inactive for `rested` ms is recorded as idle, in case the hook of its
+        turn's end has failed to do so.
         """
         from agentbus.store.steps import Script
 
@@ -106,7 +107,8 @@ class Event:
         if kind not in ("stop", "wake") and (
             self.given.get("agent_id") or self.client.form(self.event) is None
         ):
-            # Nobody would see it, or only a subagent, which ends: it is kept for the next event.
+            # The client shows no output of this event, or shows it to a subagent, which ends: keep
+            # the messages for the next event.
             kind = "unseen"
         return Script(
             "read_notifications",
@@ -125,18 +127,18 @@ class Event:
         return os.path.join(state_directory(), "waiting", file_name(of))
 
     def place(self) -> tuple[str, ...]:
-        """Return the fields and values of a presence that cost nothing to know."""
+        """Return the fields and values of a presence that need no extra work."""
         host = os.uname().nodename
         return ("host", host, "cwd", _here(), "client", self.client.name, "session", self.session)
 
 
 def file_name(text: str) -> str:
-    """Return a text as the name of a file."""
+    """Return a text in a form that is valid as a file name."""
     return "".join([c if c.isascii() and c.isalnum() else "-" for c in text])[-100:]
 
 
 def _execute(link: Link, step: Step, *, resolves: bool) -> Any:
-    """Exchange one step; in a thread where a name may have to be resolved, which has no time limit."""
+    """Exchange one step; use a thread if a host name must be resolved, which has no time limit."""
     if not resolves:
         return link.execute(step)
     import _thread
@@ -165,7 +167,7 @@ def _execute(link: Link, step: Step, *, resolves: bool) -> Any:
 
 
 def _session(session: str | None) -> str:
-    """Return the id of a session, '' for one that no name can be made of."""
+    """Return the id of a session, '' if it cannot form a name."""
     from agentbus.core.client_session import is_id
 
     return session if session is not None and is_id(session) else ""

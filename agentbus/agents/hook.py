@@ -1,7 +1,7 @@
 """Answers the hooks of coding agents' clients: one event of one session, in one exchange with the server.
 
-With nothing new it prints nothing. It never fails, and never keeps an agent waiting: a server that does
-not answer within half a second is left alone for 30 seconds.
+Without news it prints nothing. It never fails, and never delays an agent for long: hooks skip a
+server that does not reply within half a second for 30 seconds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from agentbus.core.settings import Settings
 
-# Seconds for which a server that did not answer is left alone.
+# Seconds for which hooks skip a server that did not answer.
 LEFT_ALONE = 30.0
-# Bytes that a pipe holds by default, and a limit beyond what any client sends.
+# Default capacity of a pipe in bytes, and a limit beyond what any client sends.
 _PIECE, _MOST_BYTES = 65_536, 64 * 1024 * 1024
 
 
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int | None:
 def run(
     client: str, event: str, flags: dict[str, object] | None = None, *, tools: bool = False
 ) -> int:
-    """Answer an event whose JSON is on stdin, on stdout; nothing is ever raised.
+    """Answer the event whose JSON is on stdin by writing to stdout; never raises.
 
     With `tools`, the client has those of the MCP server. Returns the exit code: 0, or 2 with a line on
     stderr if a message has woken an agent of Claude Code.
@@ -66,7 +66,7 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def _wake(event: Event) -> int:
-    """Wait for a message, and return the exit code with which the client begins a turn."""
+    """Wait for a message, and return the exit code that makes the client begin a turn."""
     from agentbus.agents import wake
     from agentbus.core.json_text import to_json
 
@@ -82,7 +82,7 @@ def _wake(event: Event) -> int:
 
 
 def stdin() -> bytes:
-    """Return what is on stdin; nothing where a person has started this on a terminal."""
+    """Return the content of stdin; nothing if stdin is a terminal."""
     if os.isatty(0):
         return b""
     pieces, size = [], 0
@@ -103,7 +103,7 @@ def answer(
     *,
     tools: bool = False,
 ) -> str:
-    """Return the JSON that answers an event, '' for none. A server that is away raises nothing."""
+    """Return the JSON that answers an event, '' for none. A server that is down raises no error."""
     asked = Event.read(client, event, data, flags or {})
     if asked is None or asked.kind == "wake":
         return ""
@@ -123,9 +123,9 @@ def _answer(asked: Event) -> str:
 
 
 def _said(asked: Event) -> dict[str, object] | None:
-    """Return what answers an event, None for nothing."""
+    """Return the answer to an event, None for no answer."""
     if asked.kind in ("start", "turn", "end"):
-        # End the hook that has waited for a message.
+        # End the hook that waits for a message.
         path = asked.waiting
         if os.path.lexists(path):
             from agentbus.agents import wake
@@ -151,10 +151,10 @@ def _said(asked: Event) -> dict[str, object] | None:
         _log(str(failure))
         return None
     if starts and away is not None:
-        # It was started: the next hooks need not wait.
+        # The server was started: age the mark, so that the next hooks do not skip the server.
         os.utime(mark, (0, 0))
     elif starts:
-        # The hook of the first prompt may have come meanwhile, before it was there.
+        # The hook of the first prompt may have written the mark while the server was starting.
         _unlink(mark)
     if said is not None and away is not None and asked.kind in ("turn", "tool"):
         _unlink(mark)
@@ -162,7 +162,7 @@ def _said(asked: Event) -> dict[str, object] | None:
 
 
 def _answered(event: Event, *, was_away: bool) -> dict[str, object] | None:
-    """Return what a client is to be answered; None for nothing."""
+    """Return the answer from the server's reply; None for no answer."""
     event.enter()
     try:
         if event.kind == "edit":
@@ -207,7 +207,7 @@ def _show_notifications(event: Event, was_away: bool) -> dict[str, object] | Non
 
 
 def _renew(event: Event) -> None:
-    """Renew the tasks that the session holds by hand, before a third of their visibility is over."""
+    """Renew the session's tasks held by hand, before a third of their visibility has passed."""
     state, agent = state_directory(), event.settings.agent
     if not os.path.isdir(os.path.join(state, "taken")):
         return
@@ -223,27 +223,27 @@ def _renew(event: Event) -> None:
 
 
 def _mark(settings: Settings) -> str:
-    """Return the path of the file that says when the server of these settings did not answer."""
+    """Return the path of the file whose time records that this server did not reply."""
     address = (settings.url or "").rpartition("@")[2]
     return os.path.join(state_directory(), f"away-{file_name(address) or 'embedded'}")
 
 
 def answers(settings: Settings) -> None:
-    """Let hooks ask a server again that has answered by now, if it did not before."""
+    """Let hooks try a server again that has replied since it was marked as down."""
     mark = _mark(settings)
     if _age(mark) is not None:
         os.utime(mark, (0, 0))
 
 
 def _age(path: str) -> float | None:
-    """Return how many seconds ago a file was written, None if there is none."""
+    """Return the seconds since a file was written, None if it does not exist."""
     try:
         written = os.stat(path).st_mtime
     except OSError:
         return None
     import time
 
-    # A clock that was set back must not keep hooks off for long.
+    # A clock that was set back must not make hooks skip the server for long.
     return abs(time.time() - written)
 
 

@@ -1,8 +1,8 @@
 """Serves tools to one client that speaks the Model Context Protocol on stdin and stdout.
 
-Each message is a line of JSON-RPC 2.0. Both generations of the protocol are spoken: `initialize` up to
-2025-11-25, and `server/discover` from 2026-07-28, where each request says its version. Calls of tools run
-in threads, so that one that waits holds up no other.
+Each message is a line of JSON-RPC 2.0. The server supports both generations of the protocol:
+`initialize` up to 2025-11-25, and `server/discover` from 2026-07-28, where each request states its
+version. Each call of a tool runs in a thread, so that a waiting call does not delay others.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ _SESSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 _REQUESTS = ("2026-07-28",)
 _VERSION = "io.modelcontextprotocol/protocolVersion"
 _SERVER, _CLIENT = "io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/clientInfo"
-# Clients that give their model a result's data instead of its text, or both: they get the text alone, in
-# which what other agents wrote stands between marks.
+# Clients that show their model a result's data, instead of its text or with it. They get the text
+# alone, which marks the words of other agents.
 _SHOW_DATA = ("claude-code", "codex-mcp-client", "copilot-cli")
 _PARSE, _REQUEST, _METHOD, _PARAMS, _UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
-# OpenCode has one server for all of its sessions; the plugin says by this argument whose a call is.
+# OpenCode shares one server among its sessions; its plugin names the session of a call in this
+# argument.
 SESSION = "_session"
-# The longest line of a client, in bytes, and how many calls run at a time.
+# Maximum bytes of a line, and maximum number of calls at a time.
 _LONGEST, _AT_ONCE = 8 << 20, 16
-# Seconds in which running calls are still answered when the client has written its last one.
+# Seconds in which running calls are still answered after the client has closed its input.
 _LAST_ANSWERS = 1.0
-# Milliseconds for which a client may keep the list of tools: it is part of the program.
+# Milliseconds for which a client may cache the list of tools, which is part of the program.
 _KEPT_MS = 3_600_000
 
 
 class ToolResult:
-    """The result of a tool: text for the model, the same as data, and whether it is an error.
+    """The result of a tool: text for the model, the same as data, and whether the tool failed.
 
-    `after` is called with whether the client took it: if so, the messages that it shows count as read;
-    otherwise what was taken for the client is given back.
+    `after` is called with True if the client took the result, which marks its messages as read;
+    with False, everything taken for the client is given back.
     """
 
     __slots__ = ("after", "data", "failed", "text")
@@ -59,13 +60,13 @@ class ToolResult:
 
 
 if TYPE_CHECKING:
-    # Performs a tool by its name, with the arguments and the request's `_meta`; the last argument tells
-    # whether the result is still wanted.
+    # A function that calls a tool by name, with its arguments and the request's `_meta`; its last
+    # argument returns whether the client still wants the result.
     Perform = Callable[[str, dict[str, Any], Mapping[str, Any], Callable[[], bool]], ToolResult]
 
 
 class ProtocolError(Exception):
-    """A request that is answered with an error of the protocol."""
+    """An error that is returned to the client as a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -74,19 +75,19 @@ class ProtocolError(Exception):
 
 
 class Server:
-    """Answers one client until it closes stdin."""
+    """Serves one client until it closes stdin."""
 
     def __init__(self, perform: Perform) -> None:
         self._perform = perform
         self._start = _thread.start_new_thread
-        # A lock for each call, held while it runs.
+        # One lock for each call, held while the call runs.
         self._calls: list[_thread.LockType] = []
         self._writing = _thread.allocate_lock()
-        # A lock, held from the writing of a result until what it shows is marked as read.
+        # Held from writing a result until the messages that it shows are marked as read.
         self._marking = _thread.allocate_lock()
-        # The client's name, which it gives when it begins a session.
+        # The name that the client gives when it begins a session.
         self._client: object = None
-        # The ids of the calls that run; a cancelled one is not answered.
+        # The ids of running calls; a cancelled call is removed, and not answered.
         self._running: set[Any] = set()
 
     def serve(self) -> None:
@@ -106,7 +107,8 @@ class Server:
                         None, error=ProtocolError(_REQUEST, f"a line exceeds {_LONGEST} bytes")
                     )
                     rest = None
-        # Calls that wait for nothing are answered, as for a client that wrote all of its requests at once.
+        # Answer calls that finish at once: a client may write all of its requests and close its
+        # input.
         until = time.monotonic() + _LAST_ANSWERS
         for call in self._calls:
             call.acquire(timeout=max(0.0, until - time.monotonic()))
@@ -124,7 +126,7 @@ class Server:
 
     def _take(self, message: Any) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            # The reply to a request of ours, which we never send, needs no answer.
+            # Ignore replies: this server sends no requests.
             if not (isinstance(message, dict) and ("result" in message or "error" in message)):
                 self._answer(None, error=ProtocolError(_REQUEST, "not a request of JSON-RPC 2.0"))
             return
@@ -143,7 +145,7 @@ class Server:
             self._answer(number, error=error)
 
     def _reply(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of a request other than a call of a tool."""
+        """Return the result of a request other than a tool call."""
         _check_version(params)
         if method == "initialize":
             asked = params.get("protocolVersion")
@@ -176,7 +178,7 @@ class Server:
         raise ProtocolError(_METHOD, f"there is no method {method!r}")
 
     def _call(self, number: Any, params: dict[str, Any]) -> None:
-        """Start a call of a tool."""
+        """Start a thread for a tool call."""
         _check_version(params)
         tool = next((tool for tool in TOOLS if tool.name == params.get("name")), None)
         if tool is None:
@@ -192,7 +194,7 @@ class Server:
             given = dict(given)
             meta = {**meta, SESSION: given.pop(SESSION)}
         if wrong := tool.mistake(given):
-            # Return it to the model, which can correct the call.
+            # Return the error to the model, which can correct the call.
             self._answer(number, _result(f"agentbus: {wrong}", None, failed=True))
             return
         key = _key(number)
@@ -215,7 +217,7 @@ class Server:
         ends: _thread.LockType,
     ) -> None:
         with self._marking:
-            # Wait until the results before this call are marked as read.
+            # Wait until the messages in earlier results are marked as read.
             pass
         key = _key(number)
         outcome = self._perform(name, given, meta, lambda: key in self._running)
@@ -250,13 +252,13 @@ class Server:
             try:
                 stdio.write(1, line)
             except OSError:
-                # The client is gone, which stdin tells, too.
+                # The client is gone, and its input ends as well.
                 return False
         return True
 
 
 def _check_version(params: dict[str, Any]) -> None:
-    """Refuse a request of a version that this server does not speak."""
+    """Raise an error for a protocol version that this server does not support."""
     meta = params.get("_meta")
     asked = meta.get(_VERSION) if isinstance(meta, dict) else None
     if asked is not None and asked not in _REQUESTS:
@@ -268,18 +270,18 @@ def _check_version(params: dict[str, Any]) -> None:
 
 
 def _decimal(digits: str) -> float | str:
-    """Return a number; one that is out of range stays text, since an infinite one is not valid JSON."""
+    """Return a number; text if it is out of range, since JSON has no infinity."""
     number = float(digits)
     return number if math.isfinite(number) else digits
 
 
 def _key(number: Any) -> tuple[type, Any]:
-    """Return what identifies a request: 1 and true are different ids."""
+    """Return the key of a request id, which distinguishes 1 from true."""
     return type(number), number if isinstance(number, (str, int, float)) else repr(number)
 
 
 def _name(client: object) -> object:
-    """Return what a client calls itself."""
+    """Return the client's name for itself."""
     return client.get("name") if isinstance(client, dict) else None
 
 

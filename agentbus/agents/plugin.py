@@ -1,7 +1,7 @@
-"""The folder that clients install: a plugin for three of them, an extension, and a plugin in JavaScript.
+"""The folder that clients install: a plugin for three clients, an extension, a JavaScript plugin.
 
-Every command in it has the absolute path of one `agentbus`, since a client's hooks need not have the PATH
-of the user's shell.
+Every command in it uses the absolute path of `agentbus`, since a client's hooks may not have the
+PATH of the user's shell.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agentbus.core.version import __version__
 NAME = "agentbus"
 _SAYS = "Messages, leases of files and tasks between the coding agents of a repository."
 _HOME = "https://github.com/agentbus-toolkit/agentbus"
-# Seconds that a client waits for a hook: the first one of a session may start the embedded server. Codex
-# waits for the last one for at most three.
+# Seconds that a client waits for a hook: the first hook of a session may start the embedded server.
+# Codex waits at most three seconds for the last hook.
 _WITHIN, _ENDS_WITHIN = 10, 3
-# Seconds that it lets one run that waits for a message while the agent is idle.
+# Seconds that a client lets a hook wait for a message while the agent is idle.
 _WAITS_FOR = 3600
 
 
@@ -71,7 +71,7 @@ def files(program: str) -> dict[str, str]:
 
 
 def write(program: str, folder: str) -> bool:
-    """Write the folder, remove what else is in it, and return whether anything was different."""
+    """Write the folder, remove other files from it, and return whether anything changed."""
     wanted = files(program)
     changed = False
     for path, content in wanted.items():
@@ -93,7 +93,7 @@ def present(folder: str) -> list[str]:
 
 
 def hooks(name: str, program: str) -> dict[str, Any]:
-    """Return the hooks of a client, in its form."""
+    """Return the hooks of a client, in the client's format."""
     client = CLIENTS[name]
     by_event: dict[str, Any] = {}
     for event, kind in client.events.items():
@@ -102,7 +102,7 @@ def hooks(name: str, program: str) -> dict[str, Any]:
         if client.nested:
             commands = [{"type": "command", **hook}]
             if kind == "stop" and client.wakes:
-                # Beside the hook of the turn's end.
+                # The hook that waits for a message runs beside the hook of the turn's end.
                 waits = {"type": "command", "command": command(program, name, "Wake")}
                 commands.append(waits | {"asyncRewake": True, "timeout": _WAITS_FOR})
             hook = {"hooks": commands}
@@ -119,7 +119,7 @@ def server(program: str) -> dict[str, Any]:
 
 def command(program: str, client: str, event: str) -> str:
     """Return the shell command of a hook."""
-    # The page that a session reads first names the tools: their server is installed with the hooks.
+    # The first page of a session names the MCP tools, whose server is installed with the hooks.
     tools = " --tools" if CLIENTS[client].kind(event) == "start" else ""
     return f"{shlex.quote(program)} hook {client} {event}{tools}"
 
@@ -133,13 +133,13 @@ def text(name: str, program: str) -> str:
 
 
 def _variables() -> list[str]:
-    """Return the variables that Codex does not pass on to the server by itself: it passes few."""
+    """Return the variables to pass on to the server, of which Codex passes only a few itself."""
     state = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
     return [*(name for names in VARIABLES.values() for name in names), *state]
 
 
 def version() -> str:
-    """Return the version of the plugin, in the form that clients demand: 0.2.0-dev0 for 0.2.0.dev0."""
+    """Return the plugin's version as clients require it: 0.2.0-dev0 for 0.2.0.dev0."""
     number = ".".join(__version__.split(".")[:3])
     rest = __version__[len(number) :].strip(".")
     return f"{number}-{rest}" if rest else number
@@ -151,7 +151,7 @@ def as_json(value: object) -> str:
 
 
 def _write(path: str, content: str) -> bool:
-    """Write a file in one step, unless it is what it should be; return whether it was written."""
+    """Write a file atomically if its content differs; return whether it was written."""
     data = content.encode("utf-8", "surrogateescape")
     try:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The page that an agent reads first: who is there, what is leased, what waits, and what to do."""
+"""The first page for an agent: agents present, leases, waiting messages, and what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Letters; about 600 tokens.
+# Maximum characters of the page, which are about 600 tokens.
 MOST = 2_400
 LEAST = 400
 _AGENTS, _LOOKED_AT, _LEASES, _DECISIONS = 6, 200, 4, 3
@@ -66,7 +66,7 @@ def recent(scope: Scope) -> Batch:
 
 
 def reading(scope: Scope, known: Sequence[Any]) -> Script:
-    """Return the step that reads what the page says, of these agents among others."""
+    """Return the step that reads the page's data, for these agents among others."""
     keys, agent = scope.keys, scope.agent
     # Another program may have stored other types.
     recent, decided = ([*map(text, names)] if isinstance(names, list) else [] for names in known)
@@ -91,12 +91,13 @@ def page(
     sandbox: bool = False,
     shared: bool = False,
 ) -> str:
-    """Return the page for what the script `prime` replied, of at most `most` letters.
+    """Return the page for a reply of the script `prime`, in at most `most` characters.
 
-    With `tools` it names those of the MCP server in place of commands, with `sandbox` it says which of both
-    work in one, and with `shared` that another session has the name. With `quotes`, it has what other
-    agents say they do and why they lease paths, in quotes: for the output of a command. Without them only
-    checked words, for what clients show above the level of a tool.
+    With `tools` it names the MCP server's tools instead of commands; with `sandbox` it says which
+    of the two work in a sandbox; with `shared` it says that another session has the name. With
+    `quotes` it quotes the other agents' descriptions of their work and the reasons of their leases,
+    as a command's output may. Without `quotes` it contains only checked words, as clients show it
+    above the level of a tool.
     """
     now, call = int(reply[0]), "tool" if tools else "agentbus"
     present = int(reply[1])
@@ -124,7 +125,7 @@ def page(
 
 
 def _bounded(lines: list[str], fixed: list[str], most: int) -> str:
-    """Return the page; what does not fit is cut at the ends of its longest lines, then of the page."""
+    """Return the page, shortened at the ends of its longest lines, then at its own end."""
     room = most - sum(len(line) + 1 for line in fixed)
     for at in (2, 1, 3, 0):
         over = sum(len(line) + 1 for line in lines) - room
@@ -172,7 +173,7 @@ def _lease(lines: str, quotes: bool, *, own: bool) -> str:
 
 
 def path(pattern: str) -> str:
-    """Return a pattern, shortened in its middle, and in quotes if it holds unusual characters."""
+    """Return a pattern, shortened in its middle, and quoted if it contains unusual characters."""
     if len(pattern) > _LETTERS:
         pattern = f"{pattern[: _LETTERS // 2]}…{pattern[1 - _LETTERS // 2 :]}"
     return pattern if _PLAIN_PATH.issuperset(pattern.replace("…", "")) else word(pattern)
@@ -185,6 +186,6 @@ def _title(title: str, quotes: bool) -> str:
 
 
 def _cut(said: str) -> str:
-    """Return a text of another agent on one line, without double quotes, and shortened."""
+    """Return another agent's text on one line, without double quotes, and shortened."""
     shown = escaped(said.replace('"', "'"))
     return shown if len(shown) <= _LETTERS else shown[: _LETTERS - 1] + "…"

@@ -1,6 +1,6 @@
-"""Quotes the newest message after a bell, for a user who has `hook.text: quote` in the own config file.
+"""Quotes the newest message after a bell, if the user's own config file has `hook.text: quote`.
 
-Clients show it above the level of a tool, where nothing else that another agent wrote ever stands.
+Clients show it above the level of a tool, where no other text of another agent ever appears.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentbus.store.steps import Command, LinkDown, ServerReply
 if TYPE_CHECKING:
     from agentbus.agents.event import Event
 
-# Letters of a message's text, and of what is said in all.
+# Maximum characters of a message's text, and of the whole quotation.
 _CUT, _MOST = 400, 1_000
 _LONGEST = 64
 
@@ -24,7 +24,7 @@ _LONGEST = 64
 def newest(event: Event, now: float, unread: int) -> str:
     """Return the newest message to the event's agent in a frame, '' if it cannot be read.
 
-    It is still unread: nobody knows whether the model took it. `now` is in unix seconds.
+    The message stays unread, since the model may not have taken it. `now` is in unix seconds.
     """
     scope = event.scope
     read = Command("XREVRANGE", scope.keys.inbox(scope.agent), "+", "-", "COUNT", 1)
@@ -40,7 +40,7 @@ def newest(event: Event, now: float, unread: int) -> str:
 
 
 def _plain(message: InboxMessage) -> InboxMessage:
-    """Return a message of which nothing but the text can be read as a sentence."""
+    """Return a message in which only the text can be read as a sentence."""
     return InboxMessage(
         message.id,
         checked(message.agent_id),

@@ -29,7 +29,7 @@ _GIT_SECONDS = 2.0
 
 
 def announce(event: Event) -> None:
-    """Let the processes of a session that begins know its name: by a file, and in Claude Code's shells."""
+    """Publish a new session's name by a file, and in Claude Code's shells by a variable."""
     if not event.session:
         return
     folder, agent = client_session.folder_in(state_directory()), event.settings.agent
@@ -52,19 +52,20 @@ def _write(folder: str, event: Event, agent: str) -> None:
     try:
         client_session.write(folder, event.client.name, event.session, agent)
     except OSError:
-        # Read-only: then its processes know the name by a variable, or not at all.
+        # The folder is read-only: processes of the session get the name from a variable, or not at
+        # all.
         return
 
 
 def begin(event: Event) -> dict[str, object] | None:
-    """Record the session and its presence, and return the page that its agent reads first."""
+    """Record the session and its presence, and return the first page for its agent."""
     scope = event.scope
     root, _ = repository_here()
     pid = client_session.client_process()
     branch = ("" if root is None else repository.branch(root)) or ""
     place = ("branch", branch, "pid", "" if pid is None else str(pid))
     known = event.execute(prime.recent(scope))
-    # The news that the page counts need no notice afterwards.
+    # The page already counts the unread messages: mark them as notified.
     steps = [
         event.read_notifications(place, every=0),
         prime.reading(scope, known),
@@ -85,13 +86,13 @@ def begin(event: Event) -> dict[str, object] | None:
 
 
 def _is_other(pid: int | None, process: bytes, host: bytes, silent: bytes) -> bool:
-    """Tell whether the session that has the name already is one of another client, which lives."""
+    """Tell whether another client's live session has the name."""
     here = host.decode("utf-8", "replace") == os.uname().nodename
     return not (here and process == str(pid).encode()) and lives(host, process, silent)
 
 
 def end(event: Event) -> None:
-    """Record that the agent is gone, and end its leases; give back the tasks that it holds by hand."""
+    """Record that the agent is gone, end its leases, and give back its tasks held by hand."""
     scope = event.scope
     here = _first(presence.here(scope, state="gone", place={}))
     _together(event, [here, _first(leases.drop(scope))])
@@ -106,7 +107,7 @@ def forget(event: Event) -> None:
 
 
 def tidy(event: Event, pairs: Sequence[bytes]) -> None:
-    """End the leases that hooks took, by pattern and token, of files that git sees unchanged."""
+    """Release leases, by pattern and token, that hooks took on files without changes in git."""
     held = {pairs[at].decode(): pairs[at + 1].decode() for at in range(0, len(pairs), 2)}
     root, _ = repository_here()
     changed = None if root is None else _changed(root)
@@ -120,16 +121,16 @@ def tidy(event: Event, pairs: Sequence[bytes]) -> None:
 
 
 def _among(pattern: str, changed: dict[str, str]) -> bool:
-    """Tell whether a file, or a repository within which it lies, is among what has changed."""
+    """Tell whether a file, or a repository that contains it, has changed."""
     segments = pattern.split("/")
     above = ["/".join(segments[:number]) for number in range(1, len(segments))]
     return not changed.keys().isdisjoint([pattern, *above, *(f"{path}/**" for path in above)])
 
 
 def _changed(root: str) -> list[str] | None:
-    """Return the files that git sees changed, of a renamed one both names; None if it cannot be asked.
+    """Return the files that git reports as changed, renamed ones by both names; None if git fails.
 
-    Of a submodule, or another repository within this one, git names only the directory.
+    For a submodule, or another repository within this one, git reports only the directory.
     """
     # The config of a bare repository, whose files may have come with others, may name a program to run.
     command = ["git", "-C", root, "-c", "safe.bareRepository=explicit", "--no-optional-locks"]
@@ -149,7 +150,7 @@ def _changed(root: str) -> list[str] | None:
 
 
 def _together(event: Event, steps: Sequence[Script]) -> list[Any]:
-    """Return the replies to scripts that are sent in one exchange."""
+    """Return the replies to scripts that are sent together."""
     joined: Script | Both = steps[0]
     for step in steps[1:]:
         joined = Both(joined, step)
@@ -164,14 +165,14 @@ def _together(event: Event, steps: Sequence[Script]) -> list[Any]:
                 raise reply
             again = True
         if again:
-            # The server knew the scripts before the first of these, and gets its text. Those that follow
-            # may have run too early, and change nothing when they run twice.
+            # Send the script again with its text. Later scripts may have run too early; they are
+            # idempotent, so run them again.
             replies[at] = event.execute(steps[at])
     return replies
 
 
 def _first(op: Any) -> Script:
-    """Return the step of an operation of one step."""
+    """Return the only step of an operation."""
     step: Script = next(op)
     op.close()
     return step

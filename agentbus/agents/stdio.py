@@ -1,4 +1,4 @@
-"""Reads stdin and writes stdout or stderr, also where the client's ends of them do not block."""
+"""Reads stdin and writes stdout or stderr, even if the client has made them non-blocking."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def read(most: int) -> bytes:
-    """Return what is on stdin, at most so many bytes, as soon as there is something; b'' at its end."""
+    """Read at most `most` bytes from stdin, as soon as any are available; b'' at its end."""
     while True:
         try:
             return os.read(0, most)
@@ -17,7 +17,7 @@ def read(most: int) -> bytes:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it. Raises `OSError` if nobody reads it."""
+    """Write all of the data. Raises `OSError` if the reader is gone."""
     while data:
         try:
             data = data[os.write(descriptor, data) :]

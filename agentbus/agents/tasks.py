@@ -1,4 +1,4 @@
-"""The tasks that a session holds by hand: kept while it goes on, and given back at its end."""
+"""The tasks that a session holds by hand: renewed while it runs, and given back at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def renew(event: Event) -> float:
-    """Hold the tasks of the event's session for another visibility, and return the shortest, in seconds."""
+    """Renew the session's tasks, and return their shortest visibility in seconds."""
     kept = _kept(event)
     if not kept:
         return VISIBILITY
@@ -24,13 +24,13 @@ def renew(event: Event) -> float:
             try:
                 bus.renew(token.task_id, token.token, token.visibility, group=token.group)
             except AgentBusError:
-                # Another has it, or it was cancelled: settling it says so.
+                # Another agent has the task, or it was cancelled; settling it will report that.
                 continue
     return min(token.visibility for token in kept)
 
 
 def give_back(event: Event) -> None:
-    """Let others have the tasks that the event's session holds."""
+    """Give back the tasks that the event's session holds."""
     kept = _kept(event)
     if not kept:
         return
@@ -44,7 +44,7 @@ def give_back(event: Event) -> None:
                     group=token.group,
                 )
             except AgentBusError:
-                # It was settled before, or another has it.
+                # The task was settled before, or another agent has it.
                 continue
             task_tokens.drop(token)
 

@@ -1,7 +1,7 @@
-"""Waits while an agent is idle, and ends when a message for it comes: its client then begins a turn.
+"""Waits while an agent is idle, and ends when a message arrives: its client then begins a turn.
 
-One process waits for a session at a time. It ends without a word when a turn begins, when the session or
-its client ends, and after an hour.
+Only one process waits for a session at a time. It ends silently when a turn begins, when the
+session or its client ends, and after an hour.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
     from agentbus.agents.event import Event
     from agentbus.store.steps import Op
 
-# Seconds: a client lets this run for an hour; and after which of them it looks whether all is as it was.
+# Maximum seconds to wait, as clients let this hook run for an hour; and seconds between two checks
+# of the client and the agent's state.
 _LONGEST, _RECHECK = 3_590.0, 30.0
-# Seconds in which the hook of the turn's end, which runs at the same time, records that the agent is idle.
-# Where it failed, an agent that did nothing for so many ms is idle.
+# Seconds in which the hook of the turn's end, which runs at the same time, records that the agent
+# is idle. If that hook failed, an agent without activity for this many ms counts as idle.
 _ENDS, _RESTED = 15.0, 15_000
-# The shortest pause, in seconds, before the server is asked again; and the longest while a turn goes on,
-# and while the server is away.
+# Seconds before the server is asked again: at first, at most while a turn goes on, and at most
+# while the server is down.
 _SOON, _OFTEN, _SELDOM = 0.05, 0.2, 30.0
-# Requests to end that a waiting process gets at most, and the seconds between two.
+# Maximum number of signals to end a waiting process, and the seconds between two of them.
 _TRIES, _EVERY = 500, 0.02
 _DAY = 86_400.0
 
 
 def wait(event: Event) -> str | None:
-    """Wait for messages that the agent was not notified of; return the line that says so, None for none."""
+    """Wait for messages without a notification; return the line that announces them, or None."""
     try:
         signal.signal(signal.SIGTERM, _end)
         return _wait(event)
     except _Ended:
         return None
     finally:
-        # It ends by itself now.
+        # The hook is ending: ignore a late signal.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
@@ -67,7 +68,7 @@ def _wait(event: Event) -> str | None:
 
 
 class _Ended(BaseException):
-    """A turn has begun. `except Exception` must not catch this error."""
+    """A turn has begun. This is not an Exception, so `except Exception` does not catch it."""
 
 
 def _end(*_: object) -> None:
@@ -77,13 +78,14 @@ def _end(*_: object) -> None:
 def wait_for_notifications(
     event: Event, client: ClientProcess, until: float
 ) -> Op[Sequence[Any] | None]:
-    """Wait for the reply of `read_notifications` that has something new; None if there is no need to wait.
+    """Wait for a reply of `read_notifications` with news; None if waiting is no longer useful.
 
-    Nothing is marked as notified for a client that is gone.
+    Messages are not marked as notified if the client is gone.
     """
     ends: float | None = time.monotonic() + _ENDS
     pause = _SOON
-    # The hook of the turn's end may have failed: where it has answered before, that shows at once.
+    # The hook of the turn's end may have failed to record that the agent is idle. A client that
+    # starts this hook afterwards is idle at once.
     rested = 0 if event.client.wakes == "always" else None
     while (now := time.monotonic()) < until and client.lives():
         try:
@@ -99,7 +101,7 @@ def wait_for_notifications(
                 yield Pause(pause)
                 pause = min(2 * pause, _OFTEN)
                 continue
-            # From here on, another turn has begun if the agent is not idle.
+            # From here on, an agent that is not idle has begun another turn.
             ends, rested, pause = None, None, _SOON
             inbox = event.scope.keys.inbox(event.settings.agent)
             yield Wait(inbox, reply[1].decode(), min(_RECHECK, until - now))
@@ -108,21 +110,21 @@ def wait_for_notifications(
         except (LinkDown, ServerReply) as failure:
             if isinstance(failure, ServerReply) and not is_passing(failure):
                 raise
-            # Messages are kept while the server is restarted.
+            # The server keeps its messages while it restarts, so try again.
             yield Pause(pause)
             pause = min(2 * pause, _SELDOM)
     return None
 
 
 class ClientProcess:
-    """The process of the client, without which nobody reads what a message woke."""
+    """The client's process, without which no agent reads the messages."""
 
     def __init__(self) -> None:
         self.pid = client_session.client_process()
         self._began = None if self.pid is None else client_session.start_of(self.pid)
 
     def lives(self) -> bool:
-        """Tell whether it runs; true where that is not known."""
+        """Tell whether the process runs; true if that is unknown."""
         return self.pid is None or client_session.start_of(self.pid) == self._began
 
     def lets_wait(self, condition: str) -> bool:
@@ -139,7 +141,7 @@ class ClientProcess:
 
 
 def end(path: str) -> None:
-    """End the process that holds a file; nothing if none does."""
+    """End the process that holds a file, if any."""
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -152,7 +154,7 @@ def end(path: str) -> None:
 
 
 def _hold(path: str) -> int | None:
-    """Lock a file, and end the process that held it so far; None if that one does not end in time.
+    """Lock a file, and end its former holder; None if the former holder does not end in time.
 
     Raises OSError if the file cannot be written.
     """
@@ -181,7 +183,8 @@ def _lock(file: int) -> bool:
 
 def _end_holder(file: int) -> None:
     pid, _, began = os.pread(file, 200, 0).decode("ascii", "replace").partition("\n")
-    # The number may be that of a former process, until the one that locked the file has written its own.
+    # Until the process that locked the file has written its own id, the file holds the id of a
+    # former process.
     if pid.isdigit() and client_session.start_of(int(pid)) == began:
         try:
             os.kill(int(pid), signal.SIGTERM)
@@ -190,7 +193,7 @@ def _end_holder(file: int) -> None:
 
 
 def _prune(folder: str) -> None:
-    """Remove the files of sessions that did not wait for a day."""
+    """Remove files of sessions that have not waited for a day."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         try:

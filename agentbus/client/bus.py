@@ -90,19 +90,19 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         reset: bool = False,
         start: str = "first",
     ) -> Emits[Message]:
-        """Iterate over the channel's messages that this agent has not read yet, oldest first.
+        """Iterate over the channel's messages that this agent has not yet read, oldest first.
 
-        It ends after `limit` messages, None for no limit; unless that is given, after 100, and with
-        `follow` never. Each `topic` has its own cursor. It advances after each page of messages, and when
-        the loop ends to the message before the current one; a reader that crashes reads some messages
-        again. With `since` (a message id, an RFC 3339 time, or `30m` ago), `last` or `peek` no cursor
-        moves. `follow` waits for new messages, for `timeout` seconds or without end. `others` leaves out
-        this agent's own messages. A range that was trimmed before it was read appears as one message with
-        the event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's position; `reset`
-        starts again from the oldest message. `start` is where an agent begins that has no cursor: at the
-        `first` message, or at the `newest`, of which it gets `limit`; then a topic without a cursor begins
-        at the agent's cursor for all topics, and what is skipped appears as one message with the event
-        `skipped`, after whose id the skipped ones follow.
+        The iteration ends after `limit` messages (None: no limit). The default limit is 100; with `follow`
+        there is none. Each `topic` has its own cursor. Cursors advance after each page of messages and,
+        when the loop ends, up to the message before the current one, so a reader that crashes reads some
+        messages again. With `since` (a message id, an RFC 3339 time, or `30m` ago), `last` or `peek`, no
+        cursor moves. `follow` waits for new messages, for `timeout` seconds or without end. `others` leaves
+        out this agent's own messages. A range that was trimmed before it was read appears as one message
+        with the event `gap`. Raises `EpochMismatch` if the server lost data after the cursor's position;
+        `reset` starts again from the oldest message. `start` is where an agent without a cursor begins: at
+        the `first` message, or at the `newest`, of which it gets `limit`. With `newest`, a topic without a
+        cursor begins at the agent's cursor for all topics, and skipped messages appear as one message with
+        the event `skipped`, after whose id they can be read.
         """
         topics = [topic] if isinstance(topic, str) else () if topic is None else topic
         if limit is ...:
@@ -131,7 +131,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     ) -> Op[Note]:
         """Store a note, replace its tags, and publish the change on the channel, atomically.
 
-        With `if_absent` it raises `NoteExists` if the key is in use.
+        With `if_absent`, it raises `NoteExists` if the key is in use.
         """
         return notes.jot(self.scope, key, value, tags, if_absent=if_absent)
 
@@ -148,7 +148,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         all: bool = False,
         latest: int = 10,
     ) -> Op[list[Note]]:
-        """Return the `latest` newest notes with any of the tags, with `all` those with every tag.
+        """Return the `latest` newest notes with any of the tags, or with `all` those with every tag.
 
         Without tags it returns the newest of all notes. The newest note comes first.
         """
@@ -180,10 +180,10 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     ) -> Patient[PerBus[Hold, Hold[Awaiting]]]:
         """Acquire a flag, or renew this agent's hold of it, and return the hold.
 
-        `ttl` is in seconds; a hold without one ends only by `satisfy`, `fail` or `release`. `wait` is how
-        many seconds to wait for a hold to end; `force` replaces another agent's hold. With `token`, the
-        hold with this fencing token is renewed, whichever agent has it, and nothing is acquired. With
-        `renew=False`, every hold excludes the caller, even one of this agent. Raises `FlagHeld`, and
+        `ttl` is in seconds; a hold without a TTL ends only by `satisfy`, `fail` or `release`. `wait` is the
+        number of seconds to wait for a hold to end; `force` replaces another agent's hold. With `token`,
+        the hold with this fencing token is renewed, whichever agent has it, and nothing is acquired. With
+        `renew=False`, every hold excludes the caller, even this agent's own. Raises `FlagHeld`, and
         `NotHolder` if the hold with the token has ended.
         """
         op: Op[Any] = flags.announce(
@@ -204,8 +204,8 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     ) -> Op[FlagState]:
         """End a hold as done: store the completion and wake the agents that await the flag, atomically.
 
-        A flag without a holder can be satisfied too. With `token`, only the hold with this fencing token is
-        ended; with `force`, another agent's. Raises `NotHolder`.
+        A flag without a holder can be satisfied, too. With `token`, only the hold with this fencing token
+        is ended; with `force`, another agent's hold, too. Raises `NotHolder`.
         """
         return flags.end(self.scope, flag, "satisfied", force=force, note=note, token=token)
 
@@ -216,7 +216,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         """End a hold as failed: store the failure, and wake the agents that await the flag, atomically.
 
         Their `await_` raises `FlagFailed` with the note. The next `announce` or `satisfy` clears the
-        failure. The other parameters are as in `satisfy`. Raises `NotHolder`.
+        failure. The other parameters are like those of `satisfy`. Raises `NotHolder`.
         """
         return flags.end(self.scope, flag, "failed", force=force, note=note, token=token)
 
@@ -224,7 +224,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     def release(self, flag: str, *, force: bool = False, token: int | None = None) -> Op[FlagState]:
         """End a hold without an outcome; agents that await the flag keep waiting.
 
-        `token` and `force` are as in `satisfy`. Raises `NotHolder`.
+        `token` and `force` are like those of `satisfy`. Raises `NotHolder`.
         """
         return flags.end(self.scope, flag, "released", force=force, token=token)
 
@@ -239,11 +239,11 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         fresh: bool = False,
         ignore_failures: bool = False,
     ) -> Patient[list[Completion]]:
-        """Wait until every flag, or with `any` one, is `satisfied`, `announced` or `free`.
+        """Wait until every flag (with `any`, at least one) is `satisfied`, `announced` or `free`.
 
-        Returns a completion for each flag in that state. `timeout` is in seconds, 0 or None for no limit.
+        Returns a completion for each flag in that state. `timeout` is in seconds; 0 or None means no limit.
         An existing completion or failure counts, unless `fresh`. `delete` consumes it, so that only one
-        agent gets it. Raises `TimedOut`, and `FlagFailed` as soon as a flag fails (with `any`, when all
+        agent gets it. Raises `TimedOut`, and `FlagFailed` as soon as a flag fails (with `any`, once all
         have failed), unless `until` is another state or `ignore_failures` is given.
         """
         op = wait.await_(
@@ -260,12 +260,12 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
     @verb
     def flags(self, *, limit: int | None = None) -> Op[list[FlagState]]:
-        """Return every flag that is held, satisfied or failed, by name; at most the first `limit`."""
+        """Return all flags that are held, satisfied or failed, by name; at most the first `limit`."""
         return flags.states(self.scope, limit)
 
     @verb
     def waiters(self) -> Op[list[Waiter]]:
-        """Return which agents wait for which flags, by flag, with the state and the time since.
+        """Return which agents wait for which flags, by flag, with the awaited state and the start time.
 
         A waiter that was killed is listed for up to 30 seconds.
         """
@@ -281,9 +281,9 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     ) -> Holding[Self]:
         """Return a context manager that holds a flag during a `with` (or `async with`) block.
 
-        Any existing hold excludes it, also one of this agent, of another thread or of another coroutine. It
-        renews the hold every third of `ttl` seconds, and satisfies the flag if the block succeeds. If the
-        block raises anything, the flag fails with the exception as its note, or is released with
+        Any existing hold excludes it, even one of this agent, in another thread or coroutine. It renews the
+        hold every third of `ttl` seconds, and satisfies the flag if the block succeeds. If the block raises
+        an exception, the flag fails with the exception as its note, or is released with
         `on_failure="release"`. Raises `FlagHeld` on entry, and `NotHolder` at the end if the hold was lost
         during the block.
         """
@@ -293,7 +293,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
 
     @verb
     def agents(self, *, limit: int | None = None) -> Op[list[AgentActivity]]:
-        """Return the agents, or the first `limit`, last seen first, with their unread messages."""
+        """Return the agents (at most `limit`), last seen first, with their unread messages."""
         return project.agents(self.scope, limit)
 
     @verb
@@ -315,7 +315,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     def clear(self, *, dry_run: bool = False) -> Op[dict[str, int]]:
         """Delete this project's keys, and return the number of keys of each kind.
 
-        With `dry_run` it only counts them. Not atomic.
+        With `dry_run`, it only counts them. Not atomic.
         """
         return project.clear(self.scope, dry_run=dry_run)
 
@@ -336,7 +336,7 @@ class Bus(Subscriptions, Verbs, Blocking):
         self.close()
 
     def close(self) -> None:
-        """Close the connections; the bus may be used again and opens new ones."""
+        """Close the connections; if the bus is used again, it opens new ones."""
         self.runner.close()
 
     def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
@@ -361,7 +361,7 @@ def connect(
     agent: str | None = None,
     deadline: float | None = None,
 ) -> Bus:
-    """Return a bus; arguments left out come from the environment, configuration files, or defaults.
+    """Return a bus; missing arguments come from the environment, configuration files, or defaults.
 
     No connection is opened before the first verb. `deadline` is the number of seconds after which a verb
     gives up on a server that does not respond. Raises `ConfigError`.

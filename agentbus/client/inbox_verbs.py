@@ -1,4 +1,4 @@
-"""The verbs of messages to one agent."""
+"""The verbs for messages to one agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InboxVerbs:
-    """The verbs of messages to one agent, each defined once for `Bus` and `AsyncBus`."""
+    """The verbs for messages to one agent, each defined once for `Bus` and `AsyncBus`."""
 
     scope: Scope
 
@@ -34,16 +34,16 @@ class InboxVerbs:
         wait: float | None = None,
         until: str = "answer",
     ) -> Patient[Sent]:
-        """Send a message to one agent, and return its id and what is known of that agent.
+        """Send a message to one agent, and return its id and that agent's known state.
 
-        The message stays in the agent's inbox until it is read. `wait` is how many seconds to wait for the
-        answer, which is then in `answer` and counts as read, or with `until="read"` until the message is
-        read. A text that ends with `?`, or waits for an answer, is an ask. `thread` is the id of the first
-        message of a thread. `give` are paths that this agent leases: the other agent then has the leases,
-        with new tokens, in the same step. Raises `NoSuchAgent` for a name that never used the project,
-        `InboxFull` if 1,000 messages are unread, `TooManyMessages`, `NotHolder` or `NotFound` for a lease
-        that is not this agent's, `LeaseHeld` for one that overlaps another which this agent would keep,
-        and `TimedOut` with how far the message got.
+        The message stays in the agent's inbox until it is read. `wait` is the number of seconds to wait for
+        the reply, which is then in `answer` and counts as read, or with `until="read"` until the message is
+        read. A text that ends with `?`, or that waits for a reply, is an ask. `thread` is the id of the
+        first message of a thread. `give` lists paths that this agent has leased: the leases pass to the
+        other agent, with new tokens, in the same step. Raises `NoSuchAgent` for a name that has never used
+        the project, `InboxFull` if 1,000 messages are unread, `TooManyMessages`, `NotHolder` or `NotFound`
+        for a lease that is not this agent's, `LeaseHeld` for one that overlaps another which this agent
+        would keep, and `TimedOut` with the state of the message.
         """
         op = receipts.tell_and_wait(
             self.scope,
@@ -68,18 +68,19 @@ class InboxVerbs:
         thread: str | None = None,
         urgent: bool = False,
     ) -> Op[list[Sent]]:
-        """Send a message to several agents, to all or to none, atomically.
+        """Send a message atomically to all of several agents, or to none.
 
-        Returns one value for each agent, in order. The rest is as in `tell`.
+        Returns one value for each agent, in order. Other arguments are like those of `tell`.
         """
         return tell.tell(self.scope, to, text, topic=topic, thread=thread, urgent=urgent)
 
     @verb
     def reply(self, id: str, text: str) -> Op[Sent]:
-        """Answer a message to this agent: a message to its sender, in its thread.
+        """Reply to a message to this agent: send a message to its sender, in its thread.
 
-        A message has one answer: a second call sends nothing and returns the first answer, `repeated`. What
-        was answered counts as read. Raises `NotFound` if this agent's inbox has no such message.
+        A message has only one reply: a second call sends nothing and returns the first reply, with
+        `repeated`. An answered message counts as read. Raises `NotFound` if this agent's inbox has no such
+        message.
         """
         return tell.reply(self.scope, id, text)
 
@@ -94,12 +95,13 @@ class InboxVerbs:
         peek: bool = False,
         wait: float | None = None,
     ) -> Emits[InboxMessage]:
-        """Iterate over the unread messages to this agent: urgent ones first, then the oldest.
+        """Iterate over the unread messages to this agent, urgent ones first, oldest first.
 
-        They are marked as read after each page, and when the loop ends those before the current one; a
-        reader that crashes reads some messages again. With `peek` they stay unread. `from_` is a sender.
-        `thread` is the id of a message: its thread from there on, with what was read before, unless `wait`
-        is given. `wait` is how many seconds to wait if there is no message; it raises `TimedOut`.
+        Messages are marked as read after each page and, when the loop ends, those before the current one,
+        so a reader that crashes reads some messages again. With `peek`, they stay unread. `from_` is a
+        sender. `thread` is a message id: its thread is read from there on, including messages read before,
+        unless `wait` is given. `wait` is the number of seconds to wait if there is no message; after that,
+        it raises `TimedOut`.
         """
         op = inbox.inbox(
             self.scope,
@@ -116,17 +118,17 @@ class InboxVerbs:
     def receipts(
         self, id: str, *, wait: float | None = None, until: str = "answer"
     ) -> Patient[Receipt]:
-        """Return how far a message to an agent got: `sent`, `notified`, `read` or `answered`.
+        """Return how far a message to an agent has got: `sent`, `notified`, `read` or `answered`.
 
-        `wait` is how many seconds to wait until it is answered, or with `until="read"` until it is read.
-        Raises `NotFound`, and `TimedOut`.
+        `wait` is the number of seconds to wait until it is answered, or with `until="read"` until it is
+        read. Raises `NotFound` and `TimedOut`.
         """
         return Patient(receipts.receipt(self.scope, id, wait=wait, until=until), wait or 0.0)
 
     @verb
     def heard_by(self, id: str) -> Op[list[Receipt]]:
-        """Return which of the agents present have read a message of the channel, the last seen first.
+        """Return which present agents have read a message of the channel, last seen first.
 
-        Which agents are present, `present` says. Raises `NotFound`.
+        `present` defines which agents are present. Raises `NotFound`.
         """
         return receipts.heard_by(self.scope, id)

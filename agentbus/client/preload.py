@@ -1,8 +1,8 @@
-"""Loads what the modules of the quick path import only when they need it.
+"""Loads the modules that quick-path modules import only when needed.
 
-A shell verb does without most of it. A program that connects loads all of it at once: a child that is
-forked while another thread imports a module inherits the lock of that import, and hangs when it first uses
-the module.
+A shell command does without most of them. A program that connects loads all of them at once: otherwise, a
+child that is forked while another thread imports a module would inherit that import's lock, and hang when
+it first used the module.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ _MODULES = (
 
 
 def load() -> None:
-    """Load them."""
+    """Load these modules."""
     for name in _MODULES:
         importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""The verbs of presence: who is there, and what each agent does."""
+"""The verbs of presence: which agents are present, and what each does."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PresenceVerbs:
 
     @verb
     def here(self, *, doing: str | None = None, state: str | None = None) -> Op[None]:
-        """Record that this agent is present, where it runs, its `state` and what it is `doing`.
+        """Record that this agent is present, where it runs, its `state`, and what it is `doing`.
 
-        The state is `active`, `idle`, `waiting` or `gone`; without one it stays as it is, at first
+        The state is `active`, `idle`, `waiting` or `gone`; by default it is unchanged, and initially
         `active`. An empty `doing` removes the last one. The record is kept for 24 hours. Raises
         `UsageError`, and `InvalidPayload` for a `doing` of more than 200 characters.
         """
@@ -30,9 +30,10 @@ class PresenceVerbs:
 
     @verb
     def present(self, *, all: bool = False, limit: int | None = 30) -> Op[list[Presence]]:
-        """Return the agents that are present, last seen first, with their leases and unread messages.
+        """Return the present agents, last seen first, with their leases and unread messages.
 
-        These are the agents that recorded their presence within 24 hours and are not `gone`, and those that
-        used the channel within an hour; with `all`, every known agent. Not atomic beyond 100 agents.
+        Present are agents that recorded their presence within 24 hours and are not `gone`, and agents that
+        used the channel within an hour; with `all`, every known agent is returned. Not atomic beyond 100
+        agents.
         """
         return presence.present(self.scope, every=all, limit=limit)

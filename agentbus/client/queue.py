@@ -1,4 +1,4 @@
-"""A queue: its methods publish tasks and manage what is in it, on a `Bus` or an `AsyncBus`."""
+"""A queue, with methods to publish and manage tasks, on a `Bus` or an `AsyncBus`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 class Queue(OnBus[BusT_co]):
     """A queue of tasks. On an `AsyncBus` its methods are awaited.
 
-    The queue's policy applies where an argument is left out. In annotations, `Queue` is a queue on a `Bus`
-    and `Queue[AsyncBus]` one on an `AsyncBus`.
+    The queue's policy supplies missing arguments. In annotations, `Queue` is a queue on a `Bus`, and
+    `Queue[AsyncBus]` one on an `AsyncBus`.
     """
 
     def __init__(self, bus: Any, name: str, *, bound: int | None = None) -> None:
         self._bus = bus
         self._scope: Scope = bus.scope
-        # Look them up once: each publish needs them.
+        # Look these up once, because each publish needs them.
         self._run, self._iterate = bus._run, bus._iterate
         self.name = names.name("queue", name)
         self.policy = bus.policy(name)
@@ -73,13 +73,14 @@ class Queue(OnBus[BusT_co]):
 
         `payload` is data that JSON can represent, or a `Task`. `delay` is in seconds, `at` a unix time.
         `envelope` sets fields of `Task`: `key`, `priority`, `headers` and so on. With a `key`, a second
-        publish within the policy's window returns the first task's id and appends nothing. `on_full` says
-        what happens at the bound: "refuse" raises `QueueFull`, "trim" drops the oldest tasks.
-        With `durable="replica"` it returns once all connected replicas of the server, at least
-        `min_replicas` (the policy's, 1), have confirmed the task; with "disk" once the server's disk has.
-        `after` are ids of tasks that the group `after_group` (`default`) must finish first; if one of them
-        is buried, so is this task. Raises `QueueFull`, `InvalidPayload`, `UsageError`, `OutcomeUnknown`;
-        for `after` also `NotFound` if a task is unknown, and `Refused` if one is buried.
+        publish within the policy's window returns the first task's id and appends nothing. `on_full`
+        determines what happens at the bound: "refuse" raises `QueueFull`, "trim" drops the oldest tasks.
+        With `durable="replica"`, it returns once all connected replicas of the server, at least
+        `min_replicas` (by default the policy's, or 1), have confirmed the task; with "disk", once the
+        server's disk has. `after` lists ids of tasks that the group `after_group` (`default`) must finish
+        first; if one of them becomes dead, so does this task. Raises `QueueFull`, `InvalidPayload`,
+        `UsageError`, `OutcomeUnknown`; for `after` also `NotFound` if a task is unknown, and `Refused` if
+        one is dead.
         """
         item = Task(payload, **envelope) if envelope else payload
         item = item if self.policy.key_field is None else self.policy.keyed(item)
@@ -103,7 +104,7 @@ class Queue(OnBus[BusT_co]):
                 kept_for=self._bus.runner.policies.results_of,
             )
             return publish.confirmed(after_op, self._bus.runner, self.policy, durable, min_replicas)
-        # Each keyword by name: unpacking a dict of them takes a tenth of a publish.
+        # Pass each keyword by name: unpacking a dict takes a tenth of a publish.
         op: Op[str] = publish.publish(
             self._scope,
             self.name,
@@ -131,9 +132,10 @@ class Queue(OnBus[BusT_co]):
     ) -> Op[list[str]]:
         """Append payloads or `Task`s in batches and return their ids.
 
-        A batch has up to 500 tasks of one priority, or 1 MiB, and is atomic. `envelope` sets fields of
-        each `Task`; a `Task` keeps its own. Raises `QueueFull` for a batch that does not fit; earlier
-        batches stay in the queue. `durable` and `min_replicas` are as in `publish`, for each batch.
+        A batch has up to 500 tasks of one priority, or 1 MiB, and is atomic. `envelope` sets fields of each
+        task, except those that a `Task` sets itself. Raises `QueueFull` for a batch that does not fit;
+        earlier batches stay in the queue. `durable` and `min_replicas` are like those of `publish`, for
+        each batch.
         """
         items = self.policy.each_keyed(publish.check_payloads(payloads))
         op: Op[list[str]] = publish.publish_many(
@@ -151,9 +153,9 @@ class Queue(OnBus[BusT_co]):
         min_replicas: int | None = None,
         **envelope: Unpack[Envelope],
     ) -> Emits[str]:
-        """Append payloads or `Task`s as `publish_many` does, and yield each id once its batch is in.
+        """Append payloads or `Task`s like `publish_many`, and yield each id once its batch is appended.
 
-        Only two batches are in memory, so `payloads` may be endless. Nothing is published before the first
+        Only two batches are in memory, so `payloads` may be infinite. Nothing is published before the first
         iteration.
         """
         items = self.policy.each_keyed(publish.check_payloads(payloads))
@@ -167,10 +169,10 @@ class Queue(OnBus[BusT_co]):
     def result(
         self, task_id: str, wait: float | None = None, *, group: str | None = None
     ) -> Patient[Any]:
-        """Return what a task's handler returned, waiting up to `wait` seconds for it.
+        """Return the result of a task's handler, waiting up to `wait` seconds for it.
 
-        `group` selects the consumer group whose result is read: by default `default`, or the only group
-        that there is. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
+        `group` selects the consumer group whose result is read: by default `default`, or the only existing
+        group. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
         """
         op = results.result(self._scope, task_id, wait, group, self._bus.runner.policies)
         return Patient(op, wait or 0.0)
@@ -192,11 +194,11 @@ class Queue(OnBus[BusT_co]):
     ) -> Patient[PerBus[list[Delivery], list[AsyncDelivery]]]:
         """Take tasks without a worker, and return their deliveries.
 
-        The caller acknowledges, retries or buries each. Waits up to `block` seconds for the first one.
-        A task that is not settled within `visibility` seconds (by default the policy's) is delivered again,
-        as the next attempt. What was delivered before comes alone, even if `count` is more: a task beside
-        it may end the process. A group that is new starts at the queue's oldest task, with `start="tail"`
-        after the newest; an existing one continues.
+        The caller acknowledges, retries or dead-letters each task. The call waits up to `block` seconds for
+        the first one. A task that is not settled within `visibility` seconds (by default the policy's) is
+        delivered again, as the next attempt. A redelivered task comes alone, even if `count` is larger,
+        because a task beside it could end the process. A new group starts at the queue's oldest task, or
+        with `start="tail"` after the newest; an existing one continues.
         """
         op: Op[Any] = fetch(
             self._bus.runner,
@@ -219,10 +221,10 @@ class Queue(OnBus[BusT_co]):
         dry_run: bool = False,
         limit: int | None = None,
     ) -> Op[Replayed]:
-        """Deliver again to a group the tasks that it has acknowledged, from `start` on.
+        """Redeliver to a group the tasks that it has acknowledged, from `start` on.
 
-        `start` and `until` are task ids, times such as `2024-01-20T15:30:00Z`, durations such as `30m`
-        (ago), or unix times in seconds. Pending tasks are not affected. Raises `NotFound`.
+        `start` and `until` are task ids, times such as `2024-01-20T15:30:00Z`, durations before now such as
+        `30m`, or unix times in seconds. Pending tasks are not affected. Raises `NotFound`.
         """
         names.name("group", group)
         return rerun.replay_from(
@@ -238,9 +240,9 @@ class Queue(OnBus[BusT_co]):
         after: str | None = None,
         match: str | None = None,
     ) -> Op[list[Letter]]:
-        """Return the oldest dead letters with their errors, after the letter with the id `after`.
+        """Return the oldest dead letters with their errors, after the one with id `after`.
 
-        `match` selects the letters whose error contains this text.
+        `match` selects dead letters whose error contains this text.
         """
         return self._dead(group).oldest(limit, after, match)
 
@@ -248,9 +250,9 @@ class Queue(OnBus[BusT_co]):
     def each_dead_letter(
         self, group: str = "default", *, after: str | None = None, match: str | None = None
     ) -> Emits[Letter]:
-        """Iterate over the dead letters that exist now, oldest first, with one page in memory.
+        """Iterate over the existing dead letters, oldest first, with only one page in memory.
 
-        `after` and `match` are as in `dead_letters`.
+        `after` and `match` are like those of `dead_letters`.
         """
         return Emits(self._dead(group).each(after, match), 0.0)
 
@@ -263,8 +265,8 @@ class Queue(OnBus[BusT_co]):
     def replay(self, letter_id: str, *, group: str = "default", to: str | None = None) -> Op[str]:
         """Publish a dead letter's task again, to this queue or `to`, and return the new task's id.
 
-        Idempotent: a second call returns the same id. Raises `NotFound`, and `UsageError` for a letter that
-        holds no task.
+        Idempotent: a second call returns the same id. Raises `NotFound`, and `UsageError` for a dead letter
+        without a task.
         """
         return self._dead(group).replay(letter_id, to=to)
 
@@ -272,24 +274,24 @@ class Queue(OnBus[BusT_co]):
     def replay_all(
         self, *, group: str = "default", match: str | None = None, to: str | None = None
     ) -> Op[list[str]]:
-        """Publish the tasks of all dead letters that were not replayed yet, and return the new ids.
+        """Publish the tasks of all dead letters that were not yet replayed, and return the new ids.
 
-        `match` selects the letters whose error contains this text. Each letter is replayed atomically, not
+        `match` selects dead letters whose error contains this text. Each is replayed atomically, but not
         all together; a call after a failure continues where the first one stopped.
         """
         return self._dead(group).replay_all(match=match, to=to)
 
     @verb
     def purge(self, *ids: str, group: str = "default", match: str | None = None) -> Op[int]:
-        """Delete dead letters, those with the given ids or all, and return their number.
+        """Delete all dead letters, or those with the given ids, and return their number.
 
-        `match` selects the letters whose error contains this text.
+        `match` selects dead letters whose error contains this text.
         """
         return self._dead(group).purge(ids, match)
 
     @verb
     def groups(self) -> Op[list[Group]]:
-        """Return the consumer groups of this queue with their backlog and consumers.
+        """Return the consumer groups of this queue, with their backlogs and consumers.
 
         Raises `NotFound`.
         """
@@ -297,7 +299,7 @@ class Queue(OnBus[BusT_co]):
 
     @verb
     def remaining(self, group: str = "default") -> Op[int]:
-        """Return how many tasks a group has yet to finish, including those that are not due yet."""
+        """Return how many tasks a group has yet to finish, including tasks that are not due yet."""
         return stats.left(self._scope, self.name, names.name("group", group))
 
     @verb
@@ -311,21 +313,21 @@ class Queue(OnBus[BusT_co]):
     ) -> Op[list[Entry]]:
         """Return tasks of this queue, oldest first, each with its state in a group.
 
-        Tasks that are delayed, or wait for others, are among them. Returns the oldest `limit`; with `start`
-        (a task id, an RFC 3339 time, or `30m` ago) those from there on; with `last` the newest ones. Raises
-        `NotFound`, `UsageError`.
+        Delayed tasks, and tasks that wait for others, are included. Returns the oldest `limit` tasks; with
+        `start` (a task id, an RFC 3339 time, or `30m` ago), those from there on; with `last`, the newest
+        ones. Raises `NotFound`, `UsageError`.
         """
         policies = self._bus.runner.policies
         return entries.inspect(self._scope, self.name, group, last, start, limit, policies)
 
     @verb
     def delete(self, group: str | None = None, *, force: bool = False) -> Op[Deleted]:
-        """Delete this queue with its tasks, dead letters and counters, or one group of it.
+        """Delete this queue with its tasks, dead letters and counters, or only one group of it.
 
-        Refused while it has a live worker or undone tasks, or while tasks of other queues wait for these,
-        unless `force`: they are buried then. The check and the deletion are one atomic step. Results stay
-        as long as they are kept. Live workers create their group again, which gets every task that is still
-        there. Raises `Refused`, `NotFound`.
+        The call is refused while the queue has live workers or undone tasks, or while tasks of other queues
+        wait for these, unless `force` is given: the waiting tasks then become dead. The check and the
+        deletion are one atomic step. Results remain as long as they are kept. Live workers create their
+        group again, which gets all remaining tasks. Raises `Refused`, `NotFound`.
         """
         letters_of = self._bus.runner.policies.letters_of
         return delete(self._scope, self.name, group, force=force, letters_of=letters_of)
@@ -334,7 +336,7 @@ class Queue(OnBus[BusT_co]):
     def pause(self, why: str | None = None, *, wait: float = CONFIRM) -> Patient[Order]:
         """Pause this queue: workers stop taking new tasks until `resume`.
 
-        Waits up to `wait` seconds for the workers to confirm, as `bus.pause` does.
+        Waits up to `wait` seconds for the workers to confirm, like `bus.pause`.
         """
         op = pause.pause(self._scope, "queue", self.name, why, wait=wait)
         return Patient(op, wait)
@@ -350,7 +352,7 @@ class Queue(OnBus[BusT_co]):
         return pause.order_of(self._scope, "queue", self.name)
 
     def _batched(self, on_full: str | None, envelope: Envelope) -> BatchOptions:
-        """Return the keywords with which batches are published."""
+        """Return the keyword arguments for publishing batches."""
         rest = {name: value for name, value in envelope.items() if name != "priority"}
         return {
             "bound": self.bound,
@@ -366,4 +368,4 @@ class Queue(OnBus[BusT_co]):
 
 
 class AsyncQueue(Awaiting, Queue[Any]):
-    """A queue on an `AsyncBus`: a `Queue` whose methods `help` shows as coroutines."""
+    """A queue on an `AsyncBus`: a `Queue` whose methods are shown as coroutines by `help`."""

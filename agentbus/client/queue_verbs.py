@@ -1,4 +1,4 @@
-"""The queue verbs of a bus: queues and policies, requests, results, tasks, and tasks held by hand."""
+"""The queue verbs of a bus: queues, policies, requests, results, tasks, and tasks held by hand."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class QueueVerbs:
         runner: Runner | AsyncRunner
 
     def queue(self, name: str, *, bound: int | None = None) -> Queue[Self]:
-        """Return a queue of this project; the server stores nothing before its first task.
+        """Return a queue of this project; nothing is stored before its first task.
 
-        `bound` is the number of unfinished tasks that each priority holds; by default the policy's.
+        `bound` is the maximum number of unfinished tasks of each priority; by default the policy's.
         """
         kind: type[Queue[Any]] = AsyncQueue if isinstance(self, Awaiting) else Queue
         return kind(self, name, bound=bound)
@@ -59,11 +59,11 @@ class QueueVerbs:
         timeout: float | None = 30,
         **envelope: Unpack[Envelope],
     ) -> Patient[Any]:
-        """Publish a task, wait until it is done, and return what its handler returned.
+        """Publish a task, wait until it is done, and return its handler's result.
 
-        `timeout` is in seconds, 0 or None for no limit; after it the task stays in the queue. `envelope` is
-        that of `Queue.publish`, without `key` and `reply_to`. Raises `TaskFailed` if the task is buried,
-        `TimedOut`, `QueueFull`.
+        `timeout` is in seconds, 0 or None for no limit; after the timeout, the task stays in the queue.
+        `envelope` is like that of `Queue.publish`, without `key` and `reply_to`. Raises `TaskFailed` if the
+        task becomes dead, `TimedOut`, `QueueFull`.
         """
         op = self._asked(queue, payload, timeout, envelope)
         return Patient(result_of(op), timeout or _FOR_EVER)
@@ -77,7 +77,7 @@ class QueueVerbs:
         timeout: float | None = 30,
         **envelope: Unpack[Envelope],
     ) -> Patient[Answer]:
-        """Publish a task as `ask` does, and return an `Answer`: the task's `id` and its `result`."""
+        """Publish a task like `ask`, and return an `Answer`: the task's `id` and its `result`."""
         return Patient(self._asked(queue, payload, timeout, envelope), timeout or _FOR_EVER)
 
     def _asked(
@@ -91,31 +91,31 @@ class QueueVerbs:
     def result(
         self, task_id: str, wait: float | None = None, *, group: str | None = None
     ) -> Patient[Any]:
-        """Return the result of a task, None if it has none; wait for it at most `wait` seconds.
+        """Return the result of a task (None if it has none), waiting at most `wait` seconds for it.
 
-        `group` selects the consumer group whose result is read: by default `default`, or the only group
-        that there is. Raises `TaskBuried`, `NotFound`, `TimedOut`.
+        `group` selects the consumer group whose result is read: by default `default`, or the only existing
+        group. Raises `TaskBuried`, `NotFound`, `TimedOut`.
         """
         op = results.result(self.scope, task_id, wait, group, self.runner.policies)
         return Patient(op, wait or 0.0)
 
     @verb
     def task(self, task_id: str, *, group: str | None = None) -> Op[TaskState]:
-        """Return the state of a task: its attempts, errors and workers, and the tasks that it depends on.
+        """Return the state of a task: its attempts, errors and workers, and its dependencies.
 
-        `group` selects the consumer group: by default `default`, or the only group that there is. Raises
-        `NotFound` for a task that is unknown, or ended and is no longer recorded.
+        `group` selects the consumer group: by default `default`, or the only existing group. Raises
+        `NotFound` for a task that is unknown, or has ended and is no longer recorded.
         """
         return task_state.task(self.scope, task_id, group, self.runner.policies)
 
     @verb
     def cancel(self, task_id: str) -> Op[Cancelled]:
-        """Cancel a task: no attempt begins any more, and the tasks that wait for it are buried.
+        """Cancel a task: no further attempt begins, and its dependents become dead.
 
-        A worker that holds it is asked to stop it: it ends a program, interrupts a coroutine, and sets
-        `Delivery.cancelled` for a function; a run that ends successfully all the same is done. A second
-        call changes nothing. `result` and `ask` raise `TaskCancelled`. Raises `NotFound`, and `Refused` for
-        a task that has ended.
+        A worker that holds it is asked to stop it: it ends a program, interrupts a coroutine, or sets
+        `Delivery.cancelled` for a function; a run that nevertheless succeeds is done. A second call changes
+        nothing. `result` and `ask` raise `TaskCancelled`. Raises `NotFound`, and `Refused` for a task that
+        has ended.
         """
         return cancel.cancel(self.scope, task_id, self.runner.policies)
 
@@ -129,11 +129,11 @@ class QueueVerbs:
         now: bool = False,
         group: str | None = None,
     ) -> Op[TaskState]:
-        """Change the priority of a task that no worker has taken, or when it is due; return its state.
+        """Change the priority or due time of a task that no worker has taken, and return its state.
 
-        It must be delayed, or wait for other tasks, or for its next attempt, whose priority stays. `at` is
-        in unix seconds; `now` makes it due at once, or when the tasks that it waits for are done. Atomic.
-        Raises `NotFound`, and `Refused` for a task in another state.
+        The task must be delayed, or wait for other tasks or for its next attempt; in the last case its
+        priority cannot be changed. `at` is in unix seconds; `now` makes it due at once, or when its
+        dependencies are done. Atomic. Raises `NotFound`, and `Refused` for a task in another state.
         """
         policies = self.runner.policies
         return amend.amend(
@@ -151,10 +151,10 @@ class QueueVerbs:
     ) -> Patient[PerBus[TakenTask, AsyncTakenTask]]:
         """Take a task for this agent, and hold it for `visibility` seconds, even if this process ends.
 
-        It comes as `Queue.fetch` takes tasks, and its attempt is counted. Settle it by its methods, or from
-        another process with `settle` and its `token`; after the visibility any consumer may take it. Waits
-        up to `wait` seconds for a task. Raises `NotFound` if none is ready, or there is no such queue, and
-        `TimedOut` after `wait`.
+        The task is taken like by `Queue.fetch`, and its attempt is counted. Settle it by its methods, or
+        from another process with `settle` and its `token`; after the visibility, any consumer may take it.
+        Waits up to `wait` seconds for a task. Raises `NotFound` if none is ready or the queue does not
+        exist, and `TimedOut` after `wait`.
         """
         op: Op[Any] = fetch.take(self.runner, queue, group=group, wait=wait, visibility=visibility)
         return Patient(op, wait or 0.0)
@@ -171,12 +171,12 @@ class QueueVerbs:
         after: float | None = None,
         group: str = "default",
     ) -> Op[SettledTask]:
-        """Settle a task that was taken by hand: `outcome` is "done", "retry" or "bury".
+        """Settle a task taken by hand: `outcome` is "done", "retry" or "bury".
 
-        A done task keeps its `result`. A retry is due `after` seconds, by default after the queue's
-        backoff; after the last attempt it is buried, as a worker does. `error` says why it failed; "bury"
-        needs it. Idempotent: a second call with the same token and outcome changes nothing, for 24 hours.
-        Raises `StaleToken` if the task is not held with this token any more.
+        A done task keeps its `result`. A retry is due after `after` seconds, by default after the queue's
+        backoff; after the last attempt, the task becomes dead, as with a worker. `error` is the reason of
+        the failure; "bury" requires it. Idempotent: a second call with the same token and outcome changes
+        nothing, for 24 hours. Raises `StaleToken` if the task is no longer held with this token.
         """
         return fetch.settle(
             self.runner,
@@ -198,17 +198,17 @@ class QueueVerbs:
         *,
         group: str = "default",
     ) -> Op[HeldTask]:
-        """Hold a task that was taken by hand for `visibility` seconds from now.
+        """Hold a task taken by hand until `visibility` seconds from now.
 
-        Raises `StaleToken` if it is not held with this token any more, and `Refused` if it was cancelled.
+        Raises `StaleToken` if it is no longer held with this token, and `Refused` if it was cancelled.
         """
         return fetch.renew(self.runner, task_id, token, visibility, group=group)
 
     @verb
     def tidy(self, queue: str | None = None, *, dry_run: bool = False) -> Op[list[Tidied]]:
-        """Clean up a queue, or all queues: trim old finished tasks, delete dead consumers and stale keys.
+        """Clean up one or all queues: trim old finished tasks, delete dead consumers and stale keys.
 
-        Returns what was removed from each queue, or with `dry_run` what would be. Workers do this
+        Returns the numbers removed from each queue, or with `dry_run` the removable ones. Workers do this
         periodically. Raises `NotFound`.
         """
         return janitor.tidy(self.scope, queue, self.runner.policies, dry_run=dry_run)

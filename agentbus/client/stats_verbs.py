@@ -32,8 +32,8 @@ class StatsVerbs:
     def stats(self, queue: str | None = None, *, limit: int | None = None) -> Op[list[QueueStats]]:
         """Return the statistics of every queue, or of one: backlog, ages, pending tasks, rates by group.
 
-        With `limit` those of at most so many queues, the first by name. Each queue is read atomically, all
-        of them together are not. Raises `NotFound`.
+        With `limit`, only the first `limit` queues by name are returned. Each queue is read atomically, but
+        not all of them together. Raises `NotFound`.
         """
         letters_of = self.runner.policies.letters_of
         return stats.stats(self.scope, queue, letters_of=letters_of, most=limit)
@@ -51,9 +51,9 @@ class StatsVerbs:
     def samples(
         self, *, since: str = "5m", queue: str | None = None, follow: bool = False
     ) -> Emits[Sample]:
-        """Iterate over the entries of the metrics stream, oldest first; `follow` waits for new ones.
+        """Iterate over the entries of the metrics stream, oldest first; `follow` waits for new entries.
 
-        Raises `NotFound` for a queue that does not exist, unless it is to wait.
+        Raises `NotFound` for a queue that does not exist, unless `follow` is given.
         """
         op = metrics_reader.each(self.scope, since, queue, follow=follow)
         return Emits(op, float("inf") if follow else 0.0)
@@ -75,12 +75,12 @@ class StatsVerbs:
     def projects(self) -> Op[Projects]:
         """Return the projects on the server, most recently active first.
 
-        On a server with more than a million keys some may be missing; the result says how many keys were
-        left out.
+        On a server with more than a million keys, some projects may be missing; the result includes the
+        number of keys that were left out.
         """
         return projects.listed(self.scope, one_shard=self.backend.wraps)
 
     @verb
     def exists(self) -> Op[bool]:
-        """Return whether the server has any key of this project."""
+        """Return whether the server has any keys of this project."""
         return projects.exists(self.scope)

@@ -23,7 +23,7 @@ AnyWorker = TypeVar("AnyWorker", Worker, AsyncWorker)
 
 
 class WorkerOptions(TypedDict, total=False):
-    """The keywords of `subscribe`."""
+    """The keyword arguments of `subscribe`."""
 
     group: str
     concurrency: int
@@ -39,16 +39,16 @@ class WorkerOptions(TypedDict, total=False):
     middleware: Sequence[Middleware]
 
 
-# How often the main thread wakes up to handle signals, in seconds.
+# Seconds after which the main thread wakes up to handle signals.
 _GLANCE = 0.5
 
 
 class _Subscribing(Generic[AnyWorker]):
-    """Creates workers, and stores the registered handlers in the order of their registration."""
+    """Creates workers, and stores registered handlers in order of registration."""
 
     _registered: list[tuple[str, Callable[..., Any], WorkerOptions]] | None = None
     if TYPE_CHECKING:
-        # Each kind of bus creates its own kind of worker.
+        # The subclass for each kind of bus creates its own kind of worker.
         _worker: Callable[[str, Callable[..., Any], WorkerOptions], AnyWorker]
 
     if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Subscribing(Generic[AnyWorker]):
     ) -> AnyWorker | Callable[[Handler], Handler]:
         """Return a worker that runs a handler for the tasks of a queue; `Worker` describes the options.
 
-        Without a handler it returns a decorator: `@bus.subscribe("mail")` registers a function, and `work`
+        Without a handler, it returns a decorator: `@bus.subscribe("mail")` registers a function, and `work`
         runs all registered functions. Raises `UsageError`.
         """
         if handler is None:
@@ -111,10 +111,10 @@ class Subscriptions(_Subscribing["Worker"]):
     ) -> MatchWorker:
         """Return a worker that runs a handler for the tasks of all queues that match a pattern.
 
-        `*` stands for any characters, `?` for one, `[ab]` for one of several; queues of the bus itself,
-        whose names begin with `~`, match only a pattern that begins so. New queues are found within 5
-        seconds. The handler gets the queue as `delivery.queue`. `MatchWorker` describes the options. Raises
-        `UsageError`.
+        `*` matches any characters, `?` one character, `[ab]` one of several; queues of the bus itself,
+        whose names begin with `~`, match only a pattern that begins with `~`. New queues are discovered
+        within 5 seconds. The handler gets the queue as `delivery.queue`. `MatchWorker` describes the
+        options. Raises `UsageError`.
         """
         bus: Any = self
         return MatchWorker(bus.runner, pattern, handler, **options)
@@ -122,12 +122,12 @@ class Subscriptions(_Subscribing["Worker"]):
     def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
         """Run the registered handlers, each in its own worker and thread, until interrupted.
 
-        With `drain` it ends when the groups of the handlers have nothing left, as described for `Worker`,
-        and raises `TaskBuried` if one of their tasks was buried meanwhile, `TimedOut` after `drain_timeout`
-        seconds. Returns the number of tasks done. In the main thread, SIGTERM and SIGINT end it
-        after the running tasks, unless the program handles them; a second one ends the process at once. A
-        worker that fails stops the others, and its error is raised. Raises `UsageError` if no handler is
-        registered.
+        With `drain`, it ends when the handlers' groups have nothing left, as described for `Worker`, and
+        raises `TaskBuried` if one of their tasks became dead during the drain, or `TimedOut` after
+        `drain_timeout` seconds. Returns the number of tasks done. In the main thread, SIGTERM and SIGINT
+        end it after the running tasks, unless the program handles them; a second signal ends the process at
+        once. A worker that fails stops the others, and its error is raised. Raises `UsageError` if no
+        handler is registered.
         """
         return _run(self._workers(drain, drain_timeout))
 
@@ -146,7 +146,7 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
     ) -> AsyncMatchWorker:
         """Return a worker that runs a handler for the tasks of all queues that match a pattern.
 
-        As `Bus.subscribe_many`, with a worker whose `run` is awaited.
+        It is like `Bus.subscribe_many`, but returns a worker whose `run` is awaited.
         """
         bus: Any = self
         return AsyncMatchWorker(bus.runner, pattern, handler, **options)
@@ -154,12 +154,12 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
     async def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
         """Run the registered handlers concurrently, each in its own worker, until cancelled.
 
-        With `drain` it ends when the groups of the handlers have nothing left, as described for `Worker`,
-        and raises `TaskBuried` if one of their tasks was buried meanwhile, `TimedOut` after `drain_timeout`
-        seconds. Returns the number of tasks done. In the main thread, SIGTERM ends it after the
-        running tasks, unless the program handles it; a second one ends the process at once. `asyncio.run`
-        cancels it at SIGINT, with the same effect. A worker that fails stops the others, and its error is
-        raised. Raises `UsageError` if no handler is registered.
+        With `drain`, it ends when the handlers' groups have nothing left, as described for `Worker`, and
+        raises `TaskBuried` if one of their tasks became dead during the drain, or `TimedOut` after
+        `drain_timeout` seconds. Returns the number of tasks done. In the main thread, SIGTERM ends it after
+        the running tasks, unless the program handles it; a second signal ends the process at once.
+        `asyncio.run` cancels it at SIGINT, with the same effect. A worker that fails stops the others, and
+        its error is raised. Raises `UsageError` if no handler is registered.
         """
         return await _arun(self._workers(drain, drain_timeout))
 
@@ -173,7 +173,8 @@ def _run(workers: Sequence[Worker]) -> int:
         running = [pool.submit(worker.run) for worker in workers]
         try:
             while True:
-                # A signal that is delivered to another thread does not wake this one, which handles it.
+                # Wake up regularly: only the main thread handles signals, but any thread may
+                # receive them.
                 ended, going = wait(running, _GLANCE, FIRST_EXCEPTION)
                 if not going or any(future.exception() for future in ended):
                     break

@@ -1,4 +1,4 @@
-"""Keeps the tokens of tasks that agents have taken by hand, a file each, in the user's state directory."""
+"""Keeps the tokens of tasks that agents hold by hand in files in the user's state directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from agentbus.core.settings_check import make_private
 from agentbus.queues import by_hand
 
 _LARGEST = 8_192
-# A visibility is at most seven days; a file that is older is of a task that was lost long ago.
+# Seconds to keep a file: a visibility is at most seven days, so an older file belongs to a lost
+# task.
 _KEPT = 8 * 86_400
 
 
@@ -58,13 +59,13 @@ def keep(token: TaskToken) -> None:
 
 
 def kept(project: str, agent: str, task_id: str, group: str | None = None) -> list[TaskToken]:
-    """Return the kept tokens of a task, of one group or of all."""
+    """Return the kept tokens of a task, for one group or all groups."""
     tokens = all_kept(project, agent)
     return [token for token in tokens if token.task_id == task_id and group in (None, token.group)]
 
 
 def all_kept(project: str, agent: str) -> list[TaskToken]:
-    """Return the tokens that are kept for an agent."""
+    """Return all tokens kept for an agent."""
     tokens = map(_read, _files(_folder(project, agent)))
     return [
         token
@@ -74,14 +75,14 @@ def all_kept(project: str, agent: str) -> list[TaskToken]:
 
 
 def drop(token: TaskToken) -> None:
-    """Remove the file of a token, unless another one has replaced it."""
+    """Remove the file of a token, unless another token has replaced it."""
     path = os.path.join(_folder(token.project, token.agent_id), _name(token.task_id, token.group))
     stored = _read(path)
     if stored is not None and stored.token == token.token:
         try:
             os.unlink(path)
         except OSError:
-            # Without the right to remove it, it is refused when it is used.
+            # If the file cannot be removed, its token is refused when it is used.
             return
 
 
@@ -94,7 +95,7 @@ def _name(task_id: str, group: str) -> str:
 
 
 def _digest(text: str) -> str:
-    # A name may be longer than a file's, or name another directory.
+    # Hash the name: it may be too long for a file name, or contain a slash.
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

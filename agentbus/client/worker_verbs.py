@@ -33,7 +33,7 @@ class WorkerVerbs:
     def who(self, *, all: bool = False) -> Op[list[Attendee]]:
         """Return the agents by name, with their workers, flags and last activity.
 
-        Agents without a worker or a flag that were last seen more than an hour ago are left out, unless
+        Agents without a worker or a flag that were last seen more than an hour ago are omitted, unless
         `all` is true.
         """
         return agents.who(self.scope, every=all)
@@ -48,10 +48,10 @@ class WorkerVerbs:
         why: str | None = None,
         wait: float = 5.0,
     ) -> Patient[Order]:
-        """Pause a queue, an agent or a worker: no new task is taken until `resume`.
+        """Pause a queue, an agent or a worker: no new tasks are taken until `resume`.
 
-        Running tasks continue. Waits up to `wait` seconds for every live worker concerned to confirm; once
-        all are `confirmed`, no task published later runs. The order stays in force after the wait and also
+        Running tasks continue. Waits up to `wait` seconds for every affected live worker to confirm; once
+        all are `confirmed`, no task published later runs. The order stays in force after the wait, and also
         applies to workers that start later. Raises `NotFound`.
         """
         kind, name = pause.subject(queue, agent, worker)
@@ -61,9 +61,9 @@ class WorkerVerbs:
     def halt(self, *, why: str | None = None, wait: float = 5.0) -> Patient[Order]:
         """Pause every worker of the project, and `fetch`, until `resume()`.
 
-        Running tasks continue and are acknowledged; tasks taken but not started are returned. Waits up to
-        `wait` seconds for every live worker to confirm; once all are `confirmed`, no task starts. The order
-        stays in force after the wait and also applies to workers that start later.
+        Running tasks continue and are acknowledged; unstarted tasks are returned to their queues. Waits up
+        to `wait` seconds for every live worker to confirm; once all are `confirmed`, no task starts. The
+        order stays in force after the wait, and also applies to workers that start later.
         """
         return Patient(pause.pause(self.scope, pause.PROJECT, None, why, wait=wait), wait)
 
@@ -71,9 +71,9 @@ class WorkerVerbs:
     def resume(
         self, *, queue: str | None = None, agent: str | None = None, worker: str | None = None
     ) -> Op[bool]:
-        """Cancel a pause, or without a name the halt, and return whether there was one.
+        """End a pause (without a name, the halt), and return whether there was one.
 
-        Other orders stay in force: a worker takes tasks only if none applies to it. Raises `NotFound`.
+        Other orders stay in force: a worker takes tasks only if no order applies to it. Raises `NotFound`.
         """
         return pause.resume(self.scope, *pause.resumed(queue, agent, worker))
 

@@ -1,6 +1,6 @@
-"""Takes flags and ends holds; `flags` turns the results into values.
+"""Takes flags and ends holds; the module `flags` turns the results into values.
 
-These operations return the server's replies, and load values and errors only when needed, because a hook
+These operations return the server's replies, and import values and errors only when needed, because a hook
 may announce at every turn.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Once, Op
 
 COMPLETION_KEPT = 86_400.0
-# Another program may end a hold without a message on the channel: look again this often.
+# Seconds between two checks: another program may end a hold without a message on the channel.
 RECHECK = 2.0
 _LONGEST_TTL = 10 * 365 * 86_400.0
 _HIGHEST_TOKEN = 2**64 - 1
@@ -34,12 +34,12 @@ def take(
     renew: bool = True,
     once: Once | None = None,
 ) -> Op[tuple[str, str, int, float | None]]:
-    """Take a flag, or renew a hold: this agent's, or with `token` the one that has this token.
+    """Take a flag, or renew a hold: this agent's, or with `token` the hold that has this token.
 
     Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no TTL).
-    `wait` is how many seconds to wait for a hold to end. Without `renew`, each hold excludes the caller,
-    this agent's too. `once` is the slot of the request, by which it can be undone. Raises `FlagHeld`, and
-    `NotHolder` if the hold with the token has ended.
+    `wait` is the number of seconds to wait for a hold to end. Without `renew`, every hold excludes the
+    caller, even this agent's own. `once` is the slot of the request, by which it can be undone. Raises
+    `FlagHeld`, and `NotHolder` if the hold with the token has ended.
     """
     name = names.name("flag", flag)
     keys = scope.keys
@@ -49,7 +49,8 @@ def take(
     milliseconds = "" if ttl is None else str(milliseconds_of(ttl))
     until = None if not wait else scope.monotonic() + span("wait", wait)
     waiting: Waiting | None = None
-    # One for all that is sent: of a request that was sent twice, the second copy may come late.
+    # Use one token for all attempts: the second copy of a request that was sent twice may arrive
+    # late.
     once = once or scope.once()
     resent = False
     while True:
@@ -100,10 +101,10 @@ def end(
     note: str | None = None,
     kept: float = COMPLETION_KEPT,
 ) -> Op[tuple[str, int]]:
-    """End a hold as `satisfied` or `failed`, which leaves a record for `kept` seconds, or as `released`.
+    """End a hold as `satisfied` or `failed`, with a record kept for `kept` seconds, or as `released`.
 
-    Returns the agent and the time in the form of a flag's value, and the fencing token. With `token`, only
-    the hold with this token is ended. Raises `NotHolder`.
+    Returns the agent and the time in the format of a flag's value, and the fencing token. With `token`,
+    only the hold with this token is ended. Raises `NotHolder`.
     """
     name = names.name("flag", flag)
     remark = "" if note is None else names.body("note", note, scope.max_body)
@@ -136,7 +137,7 @@ def holder(value: str) -> str:
 
 
 def since(value: str) -> str:
-    """Return the time in a flag's value, as written; empty if it has none."""
+    """Return the time in a flag's value, as written; '' if it has none."""
     agent, _, at = value.rpartition(" @ ")
     return at if agent else ""
 
@@ -153,7 +154,7 @@ def milliseconds_of(ttl: float) -> int:
 
 
 def span(what: str, seconds: float) -> float:
-    """Check that a number of seconds is above 0 and at most ten years. Raises `UsageError`."""
+    """Raise `UsageError` unless a number of seconds is above 0 and at most ten years; return it."""
     sound = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not sound or not 0 < seconds <= _LONGEST_TTL:
         from agentbus.core.errors import UsageError
@@ -201,7 +202,7 @@ def _held(name: str, value: str, renew: bool) -> AgentBusError:
     from agentbus.core.errors import FlagHeld
 
     word = names.shell_word(name)
-    # To announce would renew a hold of this agent, and wait for nothing.
+    # announce() would renew this agent's own hold instead of waiting.
     turn, shell_turn = "wait=60", "--wait 60"
     if renew:
         turn = f"bus.announce({name!r}, wait=60)"
@@ -223,7 +224,7 @@ def _token(token: int) -> str:
 
 
 def hold_ended(name: str, token: object, value: str) -> AgentBusError:
-    """Return the error for a hold that has ended, with the flag's value now ('' if it is free)."""
+    """Return the error for a hold that has ended, given the flag's present value ('' if it is free)."""
     from agentbus.core.errors import NotHolder
 
     return NotHolder(

@@ -1,7 +1,7 @@
-"""Flags: an agent holds one while it works, and satisfies it when the work is done.
+"""Flags: an agent holds a flag while it works, and satisfies it when the work is done.
 
-A hold ends as satisfied, which leaves a completion, as failed, which leaves a failure, or as released.
-Each hold has a fencing token, and each change is a notice on the channel.
+A hold ends as satisfied (leaving a completion), failed (leaving a failure), or released. Each hold has a
+fencing token, and each change is announced on the channel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Hold(OnBus[BusT_co]):
-    """An agent's hold of a flag; `token` is a fencing token that only grows, of up to 64 bits.
+    """An agent's hold of a flag; `token` is a fencing token of up to 64 bits that only grows.
 
     `ttl` is in seconds, None for a hold that does not expire. `renewed` is true if this agent already held
     the flag. In annotations, `Hold` comes from a `Bus` and `Hold[AsyncBus]` from an `AsyncBus`.
@@ -44,9 +44,9 @@ class Hold(OnBus[BusT_co]):
 
     @verb
     def renew(self, ttl: float | None = None) -> Op[PerBus[Hold, Hold[Awaiting]]]:
-        """Extend the hold by `ttl` seconds, by default its own TTL, and return the renewed hold.
+        """Extend the hold to `ttl` seconds from now, by default its own TTL, and return the renewed hold.
 
-        Raises `NotHolder` if the flag has another holder or none, and `UsageError` without any TTL.
+        Raises `NotHolder` if the hold has ended, and `UsageError` if there is no TTL.
         """
         op: Op[Any] = renew(self._bus.scope, self, ttl)
         return op
@@ -97,14 +97,14 @@ def end(
     note: str | None = None,
     token: int | None = None,
 ) -> Op[FlagState]:
-    """End a hold as `satisfied`, `failed` or `released`; the notice is part of the atomic step."""
+    """End a hold as `satisfied`, `failed` or `released`; the notice is part of the same atomic step."""
     value, number = yield from holds.end(scope, flag, how, force=force, note=note, token=token)
     agent, at = holds.split(value)
     return FlagState(flag, how, agent, at, None, number, note)
 
 
 def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[Any]]:
-    """Extend a hold by `ttl` seconds, by default its own TTL, if it is still in force."""
+    """Extend a hold to `ttl` seconds from now, by default its own TTL, if it is still in force."""
     span = ttl if ttl is not None else hold.ttl
     if span is None:
         raise UsageError(f"the hold of {hold.flag!r} has no TTL", hint="give it a ttl")
@@ -126,9 +126,9 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
 
 
 def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
-    """Return every flag that is held, satisfied or failed, ordered by name; at most the first `limit`.
+    """Return all flags that are held, satisfied or failed, ordered by name; at most the first `limit`.
 
-    A page of flags is read in one atomic step.
+    Each page of flags is read in one atomic step.
     """
     if limit is not None:
         validate.number_of("limit", limit, "flags")
@@ -143,7 +143,7 @@ def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
 
 
 def named(scope: Scope, *kinds: str) -> Op[list[str]]:
-    """Return the names of the flags that have keys of these kinds, in order."""
+    """Return the names of all flags that have a hold, a completion or a failure, in order."""
     flag_names: set[str] = set()
     for kind in kinds:
         keys = yield from scan(scope, kind)
@@ -160,9 +160,10 @@ def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
 
 
 def _state(flag: str, reply: list[bytes | None], at: int) -> FlagState:
-    # A value of another type, which another program stored, is neither a hold nor a completion.
+    # A value of another type, stored by another program, counts neither as a hold nor as a
+    # completion.
     value, left, done, failed, token = (text(part or b"") for part in reply[at : at + 5])
-    # A token has up to 64 bits, more than other numbers.
+    # A token has up to 64 bits, more than `is_number` accepts at once.
     number = int(token) if is_number(token[-15:]) and is_number(token[:-15] or "0") else None
     if value:
         agent, since = holds.split(value)

@@ -1,6 +1,6 @@
 """Holds a flag or leases during a block of code, renewing them in the background.
 
-A request whose caller was interrupted before the answer came is undone.
+A request whose caller was interrupted before the reply arrived is undone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 # Actions on the flag if the block raises.
 ON_FAILURE = ("fail", "release")
 _LONGEST_NOTE = 500
-# Seconds that an interrupted caller still waits: what is not undone ends with its TTL.
+# Maximum seconds that an interrupted caller spends on undoing; the rest ends with its TTL.
 SHORTLY = 1.0
 
 
 class BlockFailed(Exception):
-    """A block that holds a flag raises it to fail the flag, with this exception's text as the note."""
+    """A block that holds a flag raises this to fail the flag, with the exception's text as the note."""
 
 
 class Holding(Generic[BusT_co]):
@@ -67,7 +67,7 @@ class Holding(Generic[BusT_co]):
         except AgentBusError:
             raise
         except BaseException:
-            # After an interrupt, nobody would end the hold before its TTL.
+            # Undo the hold: after an interrupt, nobody would end it before its TTL expires.
             self._bus.runner.run(self._undoing(once), deadline=SHORTLY)
             raise
         return self.hold
@@ -140,7 +140,7 @@ class Holding(Generic[BusT_co]):
     def _failed(self, failure: AgentBusError, error: BaseException | None) -> None:
         if error is None:
             raise failure
-        # The error of the block takes precedence.
+        # The exception of the block takes precedence.
         error.add_note(f"and the hold of {self._flag!r} did not end: {failure}")
 
     def _renew(self) -> Any:
@@ -155,7 +155,7 @@ def _note(error: BaseException) -> str:
 
 
 class Upkeep:
-    """Calls `renew` every `seconds` until it is stopped, or until `NotHolder`: in a thread, or a task."""
+    """Calls `renew` every `seconds` until stopped, or until `NotHolder`, in a thread or an asyncio task."""
 
     def __init__(self, renew: Callable[[], Any], seconds: float) -> None:
         self._renew = renew
@@ -165,7 +165,7 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start a thread."""
+        """Start a thread that calls `renew`."""
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
@@ -176,7 +176,7 @@ class Upkeep:
             self._thread.join()
 
     def astart(self) -> None:
-        """Start a task, which awaits `renew`."""
+        """Start an asyncio task that awaits `renew`."""
         self._task = asyncio.ensure_future(self._akeep())
 
     async def astop(self) -> None:
@@ -192,7 +192,7 @@ class Upkeep:
             except NotHolder:
                 return
             except AgentBusError:
-                # The server may be back before the hold expires.
+                # Try again: the server may be back before the hold expires.
                 continue
 
     async def _akeep(self) -> None:
@@ -207,9 +207,9 @@ class Upkeep:
 
 
 def undo(scope: Scope, once: Once, ended: Callable[[list[Any]], Op[object] | None]) -> Op[None]:
-    """Undo a request if the server has executed it, and have the server ignore it if it comes later.
+    """Undo a request if the server has executed it; otherwise make the server ignore a late arrival.
 
-    `ended` returns the operation that undoes it, given its reply. No failure matters.
+    `ended` returns the operation that undoes the request, given its reply. Failures are ignored.
     """
     step = Script("resolve_interrupted", (once.key,), (once.token,), writes=True, optional=True)
     try:
@@ -222,12 +222,12 @@ def undo(scope: Scope, once: Once, ended: Callable[[list[Any]], Op[object] | Non
 
 
 class Leasing(OnBus[BusT_co]):
-    """The leases that one call took or renewed, for `with` on a `Bus`, or `async with` on an `AsyncBus`.
+    """The leases that one call took or renewed, for `with` on a `Bus` or `async with` on an `AsyncBus`.
 
-    A `Bus` has taken them when it returns this; on an `AsyncBus`, `await` takes them, too. During a block
-    they are renewed every third of their TTL, and at its end they are dropped: then it raises `NotHolder`
-    if one was lost. Without a block they last until their end. In annotations, `Leasing` comes from a
-    `Bus` and `Leasing[AsyncBus]` from an `AsyncBus`.
+    A `Bus` has already taken the leases when it returns this object; on an `AsyncBus`, `await` or `async
+    with` takes them. During a block, they are renewed every third of their TTL. At its end they are
+    dropped, which raises `NotHolder` if a lease was lost. Without a block, they last until they expire. In
+    annotations, `Leasing` comes from a `Bus` and `Leasing[AsyncBus]` from an `AsyncBus`.
     """
 
     def __init__(
@@ -243,25 +243,25 @@ class Leasing(OnBus[BusT_co]):
         except AgentBusError:
             raise
         except BaseException:
-            # After an interrupt, the caller gets nothing by which to drop the leases.
+            # Undo the leases: after an interrupt, the caller has nothing with which to drop them.
             self._undo()
             raise
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """The leases, in the order of the paths."""
+        """The leases, in the order of the given paths."""
         assert self._taken is not None, "await it first"
         return self._taken.leases
 
     @property
     def renewed(self) -> tuple[bool, ...]:
-        """For each lease, True if this agent held it before."""
+        """For each lease, True if this agent had already held it."""
         assert self._taken is not None, "await it first"
         return self._taken.renewed
 
     @property
     def displaced(self) -> tuple[Lease, ...]:
-        """The leases of other agents that `force` has ended."""
+        """The leases of other agents that `force` ended."""
         assert self._taken is not None, "await it first"
         return self._taken.displaced
 
@@ -272,12 +272,12 @@ class Leasing(OnBus[BusT_co]):
 
     @property
     def token(self) -> int:
-        """The highest of the fencing tokens."""
+        """The highest fencing token of the leases."""
         return max(lease.token for lease in self.leases)
 
     @property
     def until(self) -> float:
-        """When the first of them ends, as a unix time of the server."""
+        """The server's unix time at which the first lease ends."""
         return min(lease.until for lease in self.leases)
 
     @verb
@@ -287,7 +287,7 @@ class Leasing(OnBus[BusT_co]):
 
     @verb
     def drop(self) -> Op[None]:
-        """End the leases; those that have ended before do not matter."""
+        """End the leases; leases that have already ended are ignored."""
         return self._drop()
 
     def __enter__(self: Leasing[Blocking]) -> Leasing:
@@ -361,5 +361,5 @@ class Leasing(OnBus[BusT_co]):
 def _failed(failure: AgentBusError, error: BaseException | None) -> None:
     if error is None:
         raise failure
-    # The error of the block takes precedence.
+    # The exception of the block takes precedence.
     error.add_note(f"and the leases did not end: {failure}")

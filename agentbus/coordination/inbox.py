@@ -1,4 +1,4 @@
-"""Messages to one agent: each agent has an inbox, which keeps them until the agent has read them."""
+"""Messages to one agent: each agent has an inbox, which keeps messages until the agent has read them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# The unread messages that an inbox holds at most.
+# Maximum unread messages per inbox.
 MOST_UNREAD = 1_000
-# Of what was read, the newest messages are kept, and those of the last days.
+# Minimum number of read messages to keep, and seconds for which all read messages are kept.
 _KEPT, _KEPT_FOR = 200, 7 * 86_400
-# Bytes of messages that one reply of the server holds, about.
+# Approximate maximum bytes of messages per reply.
 _PAGE_BYTES = 1024 * 1024
-# A blocked reader looks again this often, in case the server came back with less than it had.
+# Seconds between two checks of a blocked reader, in case the server has lost entries after a
+# restart.
 _RECHECK = 30.0
 _ID_DIGITS = 20
 
@@ -33,9 +34,9 @@ _ID_DIGITS = 20
 class InboxMessage:
     """A message to one agent, `to`; its id is `<entry id>@<agent>`, `timestamp` unix seconds.
 
-    `thread` is the id of the message that began the thread, for that message its own; `reply_to` the id of
-    the message that it answers. `ask` tells whether the sender waits for an answer, `gives` which leases
-    came with it, `sub` which subagent wrote it, and `file` from which file it was sent.
+    `thread` is the id of the first message of the thread (for that message, its own); `reply_to` is the id
+    of the message that it answers. `ask` is true if the sender waits for a reply, `gives` lists leases that
+    came with it, `sub` is the subagent that wrote it, and `file` the file from which it was sent.
     """
 
     id: str
@@ -55,7 +56,7 @@ class InboxMessage:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Messages of one read: urgent ones first, and what the server knew then.
+    """Messages of one read, urgent ones first, and the server's state at that time.
 
     `unread` counts all unread messages; `tail` is the inbox's last id; `now` is the server's time.
     """
@@ -73,7 +74,7 @@ def message_id(entry_id: str, agent: str) -> str:
 
 
 def split_id(value: object) -> tuple[str, str]:
-    """Return the entry id and the agent of a message's id; an agent's own name may hold an `@`.
+    """Return the entry id and the agent in a message id; the agent's name may itself contain an `@`.
 
     Raises `UsageError`.
     """
@@ -87,7 +88,7 @@ def split_id(value: object) -> tuple[str, str]:
 
 
 def is_entry_id(value: object) -> bool:
-    """Tell whether a value is the id of an entry of a stream: two numbers of 64 bits."""
+    """Return whether a value is a stream entry id: two numbers of 64 bits."""
     parts = value.split("-") if isinstance(value, str) else ()
     return len(parts) == 2 and all(
         part.isascii() and part.isdigit() and len(part) <= _ID_DIGITS and int(part) < 2**64
@@ -96,7 +97,7 @@ def is_entry_id(value: object) -> bool:
 
 
 def keys_of(scope: Scope, agent: str) -> tuple[str, str, str, str]:
-    """Return the keys of an inbox, its positions, its answers and its bell."""
+    """Return the keys of an inbox, its positions, its replies and its bell."""
     keys = scope.keys
     return keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), keys.inbox_bell(agent)
 
@@ -115,11 +116,11 @@ def read(
     limit: int = MOST_UNREAD,
     skip: tuple[int, int] = (0, 0),
 ) -> Op[Page]:
-    """Return a page of unread messages, urgent ones first, oldest first; `again`: those read before, too.
+    """Return a page of unread messages, urgent ones first, oldest first; with `again`, also read ones.
 
-    `thread` is the id of a message: its thread, with `again` from this message on. With `after`, the id of
-    a message, those after it, read or not. `skip` is how many urgent messages and how many others to pass
-    over. Nothing is marked as read.
+    `thread` is a message id: it selects the message's thread, with `again` from this message on. With
+    `after`, a message id, it returns later messages, whether read or not. `skip` is the number of urgent
+    messages and of others to skip. Nothing is marked as read.
     """
     agent, start = scope.agent, "-" if again else ""
     if after is not None:
@@ -140,7 +141,7 @@ def read(
 
 
 def _own(scope: Scope, known: str) -> str:
-    """Return the entry of a message to this agent, by its id. Raises `UsageError`."""
+    """Return the entry id in the id of a message to this agent. Raises `UsageError`."""
     entry_id, agent = split_id(known)
     if agent != scope.agent:
         raise mistake(f"{known!a:.80} is a message to another agent", hint="give one to this agent")
@@ -148,7 +149,7 @@ def _own(scope: Scope, known: str) -> str:
 
 
 def _thread_of(scope: Scope, known: str) -> Op[tuple[str, str]]:
-    """Return the first message of a message's thread, and where in this inbox to begin with it."""
+    """Return the first message of a message's thread, and the position in this inbox at which to start."""
     entry_id, agent = split_id(known)
     if agent != scope.agent:
         return known, "-"
@@ -167,9 +168,9 @@ def pending(
     again: bool = False,
     limit: int = MOST_UNREAD,
 ) -> Op[Page]:
-    """Return a page of unread messages as `read` does; if there is none, wait for one, `wait` seconds.
+    """Return a page of unread messages like `read`; if there is none, wait up to `wait` seconds for one.
 
-    Unless `peek`, the agent is recorded, so that others may send it messages. Raises `TimedOut`.
+    Unless `peek`, the agent is recorded, so that others can send it messages. Raises `TimedOut`.
     """
     check_wait(wait)
     until = None if wait is None else scope.monotonic() + wait
@@ -202,7 +203,7 @@ def inbox(
     peek: bool = False,
     wait: float | None = None,
 ) -> Op[None]:
-    """Emit the unread messages, urgent ones first, then mark them as read, page by page."""
+    """Emit unread messages, urgent ones first, and mark each page as read."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise mistake(f"limit is {limit!r}", hint="give a number of messages")
     again = thread is not None and wait is None
@@ -241,7 +242,7 @@ def inbox(
                 if peek or again:
                     passed[0 if message.urgent and not again else 1] += 1
         except Stopped:
-            # The reader stopped while it processed a message: that one counts as unread.
+            # The reader stopped while processing a message: mark only the earlier messages as read.
             if done and not peek:
                 yield from mark(scope, done)
             raise
@@ -253,7 +254,7 @@ def inbox(
 
 
 def mark(scope: Scope, ids: Sequence[str], kind: str = "heard") -> Op[int]:
-    """Mark messages as read, or the last one of those that were `notified`; return the number unread."""
+    """Mark messages as read, or the last `notified` message; return the number of unread messages."""
     keys, agent = scope.keys, scope.agent
     _, unread = yield Script(
         "mark_read",
@@ -273,7 +274,7 @@ def as_message(agent: str, entry: bytes, flat: Any) -> InboxMessage:
 
 
 def message_of(agent: str, entry_id: str, named: Mapping[str, str]) -> InboxMessage:
-    """Return an entry of an inbox, given its fields, as a message."""
+    """Convert the fields of an inbox entry to a message."""
     own = message_id(entry_id, agent)
     return InboxMessage(
         own,
@@ -293,7 +294,7 @@ def message_of(agent: str, entry_id: str, named: Mapping[str, str]) -> InboxMess
 
 
 def _list(value: str) -> tuple[str, ...]:
-    """Return the texts of a JSON list; another program may have written anything."""
+    """Return the texts in a JSON list; [] if the value is malformed."""
     if not value:
         return ()
     try:
@@ -311,14 +312,14 @@ def _list(value: str) -> tuple[str, ...]:
 
 
 def check_wait(wait: float | None) -> None:
-    """Raise `UsageError` for a wait that is not a number of seconds."""
+    """Raise `UsageError` unless a wait is a number of seconds."""
     sound = isinstance(wait, (int, float)) and not isinstance(wait, bool)
     if wait is not None and not (sound and wait >= 0):
         raise mistake(f"wait is {wait!r}", hint="give seconds")
 
 
 def no_message(known: str) -> NotFound:
-    """Return the error for a message that is not kept, or never was."""
+    """Return the error for a message that does not exist, or is no longer kept."""
     return not_found(
         f"there is no message {known!a:.300}",
         hint="messages that were read are kept for 7 days; bus.inbox() has the unread ones",
@@ -327,7 +328,7 @@ def no_message(known: str) -> NotFound:
 
 
 def mistake(message: str, *, hint: str) -> UsageError:
-    """Return the error for a wrong call."""
+    """Return the error for an invalid call."""
     return UsageError(message, hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""The step that takes leases, without what only its errors and results need."""
+"""The step that takes leases, without the imports for its errors and results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def taking(
     sub: str = "",
     counts: bool = False,
 ) -> Script:
-    """Return the step that takes or renews leases; `pairs` are patterns, each with its token or ''."""
+    """Return the step that takes or renews leases; `pairs` alternates patterns and their tokens (or '')."""
     keys = scope.keys
     return Script(
         "lease",

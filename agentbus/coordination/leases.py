@@ -1,10 +1,10 @@
 """Leases: the right to edit paths, with an owner, an end, a reason and a fencing token.
 
-Two leases of different agents never overlap: one script decides that, and takes all paths of a call or
-none. Nothing of it appears on the channel. All times are the server's.
+Leases of different agents never overlap: a single script checks that, and takes either all paths of a call
+or none. Leases do not appear on the channel. All times are the server's.
 
-Users and tools spell paths in many ways; a pattern is relative to the repository's root. In it `*` and `?`
-stand for characters within a segment, and `**` for any number of segments.
+Users and tools spell paths in many ways, so a pattern is relative to the repository's root. In it, `*` and
+`?` match characters within a segment, and `**` matches any number of segments.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 
 TTL = 900.0
-# Another program may end a lease without ringing: look again this often, in seconds.
+# Seconds between two checks: another program may end a lease without ringing the bell.
 RECHECK = 10.0
-# Look just after a lease has ended, not just before.
+# Check shortly after a lease ends, not shortly before.
 _SLACK = 0.002
 _LONGEST_TTL = 366 * 86_400.0
-# Beside the characters of names, those that are usual in paths are shown without quotes.
+# Characters shown without quotes: those of names, and those common in paths.
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-@~/*?[]+=%")
 MOST_PATTERNS = 64
 _MOST_SEGMENTS = 16
 _MOST_LETTERS = 255
 _WILD = frozenset("*?")
-# Control characters, and wildcards in the names of files, become a character that `*` and `?` match.
+# Replace control characters, and wildcards in file names, by a character that `*` and `?` match.
 _CONTROLS = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)], "\ufffd")
 _SIGNS = dict.fromkeys(map(ord, _WILD), "\ufffd")
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right of an agent to edit the paths that match a pattern, from `since` to `until` (unix times).
+    """An agent's right to edit the paths that match a pattern, from `since` to `until` (unix times).
 
-    `token` is a fencing token that only grows, of up to 64 bits; a renewal keeps it. `auto` is true for a
-    lease that a hook took, `sub` the part of the agent that holds it.
+    `token` is a fencing token of up to 64 bits that only grows; a renewal keeps it. `auto` is true for a
+    lease that a hook took, and `sub` is the subagent that holds it.
     """
 
     pattern: str
@@ -66,14 +66,14 @@ class Lease:
     sub: str | None = None
 
     def described(self) -> str:
-        """Return who holds it, until when and why, as in a refusal."""
+        """Return who holds the lease, until when and why, as worded in a refusal."""
         why = f'"{quoted(self.why)}", ' if self.why else ""
         return f"leased by {names.word(self.agent)} until {of_day(self.until)} ({why}{shown(self.pattern)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The result of `take`: the leases in the order of the patterns, and those taken from other agents."""
+    """The result of `take`: the leases in the order of the patterns, and leases taken from other agents."""
 
     leases: tuple[Lease, ...]
     renewed: tuple[bool, ...]
@@ -93,12 +93,12 @@ def take(
     literal: bool = False,
     once: Once | None = None,
 ) -> Op[Leased]:
-    """Take leases on paths or patterns, or renew this agent's: all, or none.
+    """Take leases on paths or patterns, or renew this agent's, all or none.
 
-    `wait` is how many seconds to wait for others' leases to end. `force` ends those of other agents that
-    overlap. Hooks give `auto`, the part of the agent as `sub`, and `literal` paths of files. `once` is the
-    slot of the request, by which it can be undone. Raises `LeaseHeld`, `LeasesFull`, and `UsageError` for
-    paths that cannot be leased.
+    `wait` is the number of seconds to wait for other agents' leases to end. `force` ends other agents'
+    leases that overlap. Hooks set `auto`, the subagent as `sub`, and `literal` for paths of files. `once`
+    is the slot of the request, by which it can be undone. Raises `LeaseHeld`, `LeasesFull`, and
+    `UsageError` for paths that cannot be leased.
     """
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree, literal=literal)
     if not wanted:
@@ -133,7 +133,7 @@ def take(
 
 
 def leased(reply: list[Any]) -> Leased:
-    """Return what was taken from the reply that says so."""
+    """Convert the reply of a script that took leases."""
     displaced = int(reply[1])
     rest = reply[2 + displaced :]
     return Leased(
@@ -144,7 +144,7 @@ def leased(reply: list[Any]) -> Leased:
 
 
 def untake(scope: Scope, reply: list[Any]) -> Op[list[str]] | None:
-    """Return what ends the leases that a request has taken, by its reply; those it renewed stay."""
+    """Return an operation that ends the leases a request took, but not those it renewed, by its reply."""
     taken = leased(reply)
     new = [held for held, old in zip(taken.leases, taken.renewed, strict=True) if not old]
     return end(scope, new) if new else None
@@ -158,17 +158,18 @@ def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease
     reply = yield step
     scope.free_slot(once, step)
     if reply[0] != b"taken":
-        # Another's lease overlaps this agent's only if its own has ended.
+        # A conflicting lease shows that this agent's lease has expired: otherwise nobody could have
+        # taken it.
         number = int(reply[1]) if reply[0] == b"over" else 1
         raise lost([held_now[number - 1].pattern])
     return tuple(map(lease, reply[3::2]))
 
 
 def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[list[Lease]]:
-    """End this agent's leases of paths, without any all of them, and return them.
+    """End this agent's leases of paths (without paths, all of its leases), and return them.
 
-    With `force`, other agents' leases of the same patterns end, too. Those that can be ended are, even if
-    it raises `NotHolder` because another agent holds the others, or `NotFound` because nobody does.
+    With `force`, other agents' leases of the same patterns also end. Leases that can be ended are ended
+    even if it raises `NotHolder` because another agent holds the rest, or `NotFound` because nobody does.
     """
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
     if force and not wanted:
@@ -183,7 +184,7 @@ def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[
 def not_own(scope: Scope, pattern: str, reply: bytes) -> AgentBusError:
     """Return the error for a lease that cannot be given: another agent's, nobody's, or one of several.
 
-    Of several that overlap, an agent gives all or none.
+    If several of an agent's leases overlap, it can give only all or none of them.
     """
     other = lease(reply) if reply else None
     if other is None or other.agent != scope.agent:
@@ -215,23 +216,23 @@ def _not_own(scope: Scope, pattern: str, other: Lease | None, what: str) -> NotH
 
 
 def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:
-    """End the leases with these tokens, and return the patterns of those that had ended before."""
+    """End the leases with these tokens, and return the patterns of leases that had already ended."""
     pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
     _, missing = yield from _drop(scope, pairs)
     return [held_now[number - 1].pattern for number, _ in missing]
 
 
 def end_of(scope: Scope, agent: str, held_now: Sequence[Lease] = ()) -> Op[list[Lease]]:
-    """End leases of any agent by their tokens, without any all of them; return those that had not ended."""
+    """End leases of any agent by token (without any, all of them); return those that were in force."""
     pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
     ended, _ = yield from _drop(scope, pairs, every=not held_now, agent=agent)
     return list(ended)
 
 
 def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease]], int]]:
-    """Return which leases overlap patterns, with the pattern: at most 20 of others, then this agent's own.
+    """Return the leases that overlap patterns, with the pattern: up to 20 of others, then this agent's own.
 
-    The number is that of all pairs of a pattern and another agent's lease.
+    The number counts all pairs of a pattern and another agent's overlapping lease.
     """
     reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, *wanted))
     overlaps = [
@@ -242,9 +243,9 @@ def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease
 
 
 def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None]]:
-    """Return for the pattern of each path this agent's own lease that overlaps it, if there is one.
+    """Return this agent's own overlapping lease, or None, for the pattern of each path.
 
-    Raises `LeaseHeld` if another agent holds a lease that overlaps one of them.
+    Raises `LeaseHeld` if another agent's lease overlaps one of the paths.
     """
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
     if not wanted:
@@ -257,10 +258,10 @@ def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None
 
 
 def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]:
-    """Return the leases of other agents that overlap files, each with the file's path.
+    """Return other agents' leases that overlap files, each with the file's path.
 
-    The paths are relative to the root. There may be any number of files; of each 64, at most 20 conflicts
-    are found.
+    The paths are relative to the root. There may be any number of files; for each 64 files, at most 20
+    conflicts are returned.
     """
     known = yield from leases(scope)
     if all(known_lease.agent == scope.agent for known_lease in known):
@@ -275,7 +276,7 @@ def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]
 
 
 def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
-    """Return a lease that overlaps a path or pattern, another agent's first; None if there is none."""
+    """Return a lease that overlaps a path or pattern, preferably another agent's; None if there is none."""
     overlaps, _ = yield from check(scope, patterns([path], by_worktree=scope.leases_by_worktree))
     return overlaps[0][1] if overlaps else None
 
@@ -287,7 +288,7 @@ def leases(scope: Scope) -> Op[list[Lease]]:
 
 
 def lease(reply: bytes) -> Lease:
-    """Return a lease from its form in a reply: its values, a line each."""
+    """Return a lease from its lines in a reply."""
     pattern, agent, why, until, since, token, auto, sub = text(reply).split("\n")
     return Lease(
         pattern,
@@ -302,16 +303,16 @@ def lease(reply: bytes) -> Lease:
 
 
 def refusal_of(wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
-    """Return the error for a refusal with these pairs of a pattern's number and a lease."""
+    """Return the error for a refusal, given pairs of a pattern's number and a lease."""
     return refusal(wanted[int(pairs[0]) - 1], lease(pairs[1]), number - 1)
 
 
 def refusal(path: str, conflict: Lease, others: int = 0) -> LeaseHeld:
-    """Return the error for a path that another agent has leased, and how many other conflicts there are."""
+    """Return the error for a path that another agent has leased; `others` counts further conflicts."""
     more = f"; {others} more conflict{'' if others == 1 else 's'}" if others else ""
     return LeaseHeld(
         f"{shown(path)} is {conflict.described()}{more}",
-        # Not by force: models do what hints say.
+        # Do not suggest force: models follow hints literally.
         hint=f"do something else, or {ask_for(conflict.agent)}",
         agent=conflict.agent,
         why=conflict.why,
@@ -323,12 +324,12 @@ def refusal(path: str, conflict: Lease, others: int = 0) -> LeaseHeld:
 
 
 def ask_for(agent: str) -> str:
-    """Return how to ask the holder of a lease."""
+    """Return the hint that says how to ask the holder of a lease."""
     return f"ask: agentbus tell {names.shell_word(agent)} '…?' --wait 300"
 
 
 def lost(patterns: Sequence[str]) -> NotHolder:
-    """Return the error for leases that have ended before their time."""
+    """Return the error for leases that ended early."""
     return NotHolder(
         f"the lease of {' and '.join(map(shown, patterns))} is over",
         hint="another agent may have edited there: look at what changed, and lease it again",
@@ -336,12 +337,12 @@ def lost(patterns: Sequence[str]) -> NotHolder:
 
 
 def shown(pattern: str) -> str:
-    """Return a pattern as text shows it: in quotes, if it holds anything unusual."""
+    """Return a pattern for display: quoted, if it contains unusual characters."""
     return pattern if _PLAIN.issuperset(pattern) else names.word(pattern)
 
 
 def quoted(why: str) -> str:
-    """Return a reason for text: on one line, without double quotes."""
+    """Return a reason for display: on one line, without double quotes."""
     return escaped(why.replace('"', "'"))
 
 
@@ -379,12 +380,12 @@ def _milliseconds(what: str, seconds: float) -> int:
 def patterns(
     paths: Iterable[str], *, by_worktree: bool = False, literal: bool = False
 ) -> list[str]:
-    """Return the pattern of each path, each once; a path is relative to the current directory, or absolute.
+    """Return the patterns of paths, without duplicates; relative paths start at the current directory.
 
-    The root is that of the git repository around the current directory, or without one this directory.
-    `by_worktree` begins each pattern with the name of the work tree; in a `literal` path, `*` and `?` are
-    characters of a name, and `**` stands for what is below 16 segments. Raises `UsageError` for a path
-    outside the root, and beyond 64 patterns, 16 segments, or 255 characters in one.
+    The root is that of the git repository around the current directory, or else this directory. With
+    `by_worktree`, each pattern begins with the name of the work tree. In a `literal` path, `*` and `?` are
+    characters of a name, and `**` replaces everything below 16 segments. Raises `UsageError` for a path
+    outside the root, and beyond 64 patterns, 16 segments, or 255 characters in a segment.
     """
     try:
         here = os.getcwd()
@@ -408,20 +409,20 @@ def patterns(
 
 
 def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> dict[str, str]:
-    """Return the patterns of any number of files, and their paths, which are relative to the root."""
+    """Map the patterns of any number of files to the files' paths, which are relative to the root."""
     first = worktree(repository()[0] or os.getcwd()) if by_worktree else ""
     return {written(path, first, literal=True): path for path in paths}
 
 
 def relative_to(path: str, here: str, root: str, *, literal: bool = False) -> str:
-    """Return a path relative to the root; a directory's ends in `/`. Raises `UsageError` outside it."""
+    """Return a path relative to the root; a directory's ends in `/`. Raises `UsageError` if outside."""
     if not isinstance(path, str) or not path:
         raise _mistake(f"{path!a} is not a path", hint="give a path or a pattern, as in 'src/**'")
     if "\0" in path:
         raise _mistake(f"the path {path!a} holds a NUL character", hint="leave it out")
     _bytes(path)
     parts = os.path.join(here, path).split("/")
-    # Links are resolved up to the first wildcard, so that a link is not another path.
+    # Resolve links up to the first wildcard, so that a link and its target are one path.
     wilds = () if literal else [at for at, part in enumerate(parts) if not _WILD.isdisjoint(part)]
     wild = next(iter(wilds), None)
     known = "/".join(parts[:wild]) or "/"
@@ -434,7 +435,7 @@ def relative_to(path: str, here: str, root: str, *, literal: bool = False) -> st
             f"the path {path!a} has '..' behind a wildcard", hint="write the path without '..'"
         )
     base = _below(os.path.realpath(known), root)
-    # A link within the repository may lead out of it.
+    # A link inside the repository may point outside: then use the link's own path.
     if base is None and not rest:
         base = _below(os.path.join(os.path.realpath(os.path.dirname(known)), parts[-1]), root)
     if base is None:
@@ -458,10 +459,10 @@ def _bytes(path: str) -> bytes:
 
 
 def written(path: str, first: str = "", *, literal: bool = False) -> str:
-    """Return the pattern of a path relative to the root, behind a first segment if one is given."""
+    """Return the pattern of a path relative to the root, after a first segment if given."""
     text = path.translate(_SIGNS) if literal else path
     if not text.isascii():
-        # A name may be composed in two ways, and need not be UTF-8.
+        # Normalize, because a name may be composed in two ways, and need not be valid UTF-8.
         text = normalize("NFC", _bytes(text).decode("utf-8", "replace"))
     if not text.isprintable():
         text = text.translate(_CONTROLS)
@@ -480,7 +481,7 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
             )
         segments.append(segment)
     if literal and len(segments) > _MOST_SEGMENTS:
-        # A file that exists cannot be refused: a lease that covers it must be found.
+        # Never refuse an existing file: shorten its path so that covering leases are still found.
         segments[_MOST_SEGMENTS:] = ["**"]
     elif len(segments) > _MOST_SEGMENTS:
         raise _mistake(
@@ -493,7 +494,7 @@ def written(path: str, first: str = "", *, literal: bool = False) -> str:
 
 
 def worktree(root: str) -> str:
-    """Return the name of a work tree: git's own for a linked one, else that of its directory, and `~`."""
+    """Return the name of a work tree: git's name for a linked one, else its directory's name and `~`."""
     try:
         with open(os.path.join(root, ".git"), "rb") as file:
             said = os.fsdecode(file.read(4096)).strip()
@@ -502,13 +503,13 @@ def worktree(root: str) -> str:
     if "/worktrees/" in said:
         name, mark = said.rpartition("/worktrees/")[2], ""
     else:
-        # Git gives no linked work tree a name with this sign.
+        # Git never uses this character in the name of a linked work tree.
         name, mark = os.path.basename(root), "~"
     return written(name.replace("/", "-") or "root", literal=True) + mark
 
 
 def _below(path: str, root: str) -> str | None:
-    """Return a path relative to the root, None outside it."""
+    """Return a path relative to the root; None if it is outside."""
     if path == root:
         return ""
     inside = root if root.endswith("/") else f"{root}/"

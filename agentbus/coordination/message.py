@@ -1,4 +1,4 @@
-"""The message of the channel."""
+"""A message on the channel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Message:
     """One entry of the channel.
 
-    `timestamp` is unix seconds of the server's clock. In a notice of the bus, `event` is its kind and
-    `details` holds its fields (`flag`, `token`, `note`, `missed`, …).
+    `timestamp` is unix seconds of the server's clock. In a notice of the bus itself, `event` is the kind
+    and `details` are the fields (`flag`, `token`, `note`, `missed`, …).
     """
 
     id: str

@@ -33,7 +33,7 @@ class Note(Record):
 def jot(
     scope: Scope, key: str, value: str, tags: Sequence[str] = (), *, if_absent: bool = False
 ) -> Op[Note]:
-    """Write a note, replace its tags and append a notice to the channel, in one atomic step."""
+    """Write a note, replace its tags and announce it on the channel, in one atomic step."""
     title = names.name("key", key)
     body = names.body("note", value, scope.max_body)
     labels = _labels(tags)
@@ -67,7 +67,7 @@ def jot(
 
 
 def forget(scope: Scope, key: str) -> Op[None]:
-    """Remove a note and its tag entries, and append a notice to the channel, in one atomic step."""
+    """Remove a note and its tag entries, and announce it on the channel, in one atomic step."""
     title = names.name("key", key)
     keys, once, had = scope.keys, scope.once(), ""
     for _ in range(_TRIES):
@@ -104,7 +104,7 @@ def notes(
     latest: int = 10,
     values: bool = True,
 ) -> Op[list[Note]]:
-    """Return the newest notes with any (or every) of the tags, or of all notes without tags."""
+    """Return the newest notes with any (or every) of the tags; without tags, the newest of all notes."""
     if not isinstance(latest, int) or isinstance(latest, bool) or latest < 0:
         raise UsageError(f"latest is {latest!r}", hint="give a number of notes")
     labels, asked = _labels(tags), latest
@@ -142,7 +142,7 @@ def is_tagged(note: Note, tags: Sequence[str], *, every: bool = False) -> bool:
 
 
 def newest(scope: Scope, latest: int) -> Op[list[str]]:
-    """Return the keys of the newest notes, newest first, then of all that lack an entry in the index."""
+    """Return the keys of the newest notes, newest first, then of all notes that are not in the index."""
     from agentbus.store.failures import or_empty
     from agentbus.store.scan import key_bytes, members, scan
 
@@ -154,7 +154,7 @@ def newest(scope: Scope, latest: int) -> Op[list[str]]:
         titles += map(text, page)
         if not page:
             break
-    # One more may have been written between two pages.
+    # A note written between two pages repeats a title: remove duplicates.
     newest = dict.fromkeys(titles)
     prefix = scope.keys.jot("")
     stored = yield from scan(scope, "jot")
@@ -170,7 +170,7 @@ def _labels(tags: Sequence[str]) -> list[str]:
 
 
 def as_note(title: str, flat: Sequence[bytes]) -> Note:
-    """Return a note from its stored fields, which any program may have written."""
+    """Convert the stored fields of a note, which any program may have written."""
     named = fields(flat)
     try:
         at = float(named.get("timestamp", "0"))

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 BEGINNINGS = ("first", "newest", "joined")
-# Events that a reader itself reports.
+# Events that the reader itself reports.
 REPORTS = ("gap", "skipped")
 _EXAMINED_AT_ONCE = 1000
-# A follower looks again after 4 s, less than the default deadline, in case the server came back
-# with less than it had. While nothing is lost and nothing comes, it looks less and less often: a lost
-# connection wakes it, and the server may only have dropped its blocked read.
+# A follower checks again after 4 s, less than the default deadline, in case the server has lost
+# entries after a restart. While nothing is lost or received, it checks less and less often: a lost
+# connection wakes it anyway, and otherwise the server can only have dropped the blocked read.
 _RECHECK, _SELDOM = 4.0, 30.0
 
 
 def heard(entry_id: str, named: dict[str, str]) -> Message:
-    """Return an entry of the channel as a message; any program may have written it."""
+    """Convert a channel entry, which any program may have written, to a message."""
     from agentbus.coordination.message import Message
     from agentbus.core.stream import id_time
 
@@ -55,14 +55,14 @@ def overhear(
     begin: str = "first",
     make: Callable[[str, dict[str, str]], object] = heard,
 ) -> Op[None]:
-    """Emit the messages past this agent's cursors, oldest first, then move the cursors past them.
+    """Emit the messages after this agent's cursors, oldest first, then advance the cursors.
 
-    With `start`, `last` or `peek` no cursor moves. Messages trimmed before they were read are reported by
-    an entry with the event `gap`. `begin` is where a cursor begins that does not exist yet: at the `first`
-    message; at the `newest`, of which there are `limit`; or at the first again, as `joined`. With the last
-    two a topic begins at the agent's cursor for all topics, if it has one. What is skipped is reported by
-    an entry with the event `skipped`, whose id is the one to go back to. `make` turns an entry's id and
-    fields into the emitted value.
+    With `start`, `last` or `peek`, no cursor moves. An entry with the event `gap` reports messages that
+    were trimmed before they were read. `begin` is where a cursor starts that does not exist yet: at the
+    `first` message; at the `newest`, of which there are `limit`; or with `joined`, at the first again. With
+    the last two, a topic starts at the agent's cursor for all topics, if it exists. An entry with the event
+    `skipped` reports skipped messages; its id is where to go back to. `make` converts an entry's id and
+    fields to the emitted value.
     """
     if begin not in BEGINNINGS:
         raise _mistake(f"start is {begin!r}", hint="use one of first, newest")
@@ -81,7 +81,7 @@ def overhear(
 
         now = 0.0
         if ends_now(start):
-            # The clock of this host may differ from that by which messages have their times.
+            # Use the server's clock, by which messages are dated: this host's clock may differ.
             seconds, micros = yield Command("TIME")
             now = int(seconds) + int(micros) / 1_000_000
         reader.start = since(start, now)
@@ -96,7 +96,7 @@ def overhear(
         if reader.left == 0 or not follow:
             return
         if reader.met_another:
-            # A blocked read would wait for ids that this server may reach much later.
+            # Do not block: this server may reach the awaited ids much later.
             reader.met_another = False
             continue
         wait = recheck if until is None else min(recheck, until - scope.monotonic())
@@ -116,7 +116,7 @@ def skipped(
     oldest: str,
     topic: str | None = None,
 ) -> object:
-    """Make an entry that reports skipped messages; its id is the one to go back to."""
+    """Return an entry that reports skipped messages; its id is where to go back to."""
     from agentbus.core.timespec import preceding
 
     many = "1 message was" if number == 1 else f"{number} messages were"
@@ -129,7 +129,7 @@ def skipped(
 
 
 def unheard(scope: Scope, topics: Sequence[str], *, others: bool = False) -> Op[int]:
-    """Return how many messages lie past this agent's cursors."""
+    """Return the number of messages after this agent's cursors."""
     _, count = yield from unheard_now(scope, topics, others=others)
     return count
 
@@ -137,7 +137,7 @@ def unheard(scope: Scope, topics: Sequence[str], *, others: bool = False) -> Op[
 def unheard_now(
     scope: Scope, topics: Sequence[str], *, others: bool = False
 ) -> Op[tuple[float, int]]:
-    """Return the server's time, and how many messages lie past this agent's cursors."""
+    """Return the server's time, and the number of messages after this agent's cursors."""
     reader = _Reader(scope, topics, None, others, heard)
     count, _, _, _, now = yield from reader.unheard()
     return int(now) / 1000, int(count)
@@ -168,7 +168,7 @@ def _check(
         raise _mistake("last goes with neither since nor follow", hint="leave one of them out")
     if timeout is not None and not follow:
         raise _mistake("a timeout needs follow", hint="leave it out, or follow")
-    # No time is later than NaN: it would listen without end.
+    # Reject NaN: no time compares as later, so the reader would listen without end.
     if timeout is not None and (type(timeout) not in (int, float) or not abs(timeout) >= 0):
         raise _mistake(f"the timeout is {timeout!r}", hint="give seconds")
 
@@ -180,19 +180,19 @@ def _mistake(message: str, *, hint: str, shell_hint: str | None = None) -> Usage
 
 
 def written(flat: Any) -> dict[str, str]:
-    """Return the fields of an entry; that one reports a gap or a skip is a claim, since only readers do."""
+    """Return the fields of an entry; an entry that itself reports a gap or a skip is shown as a claim."""
     return claimed(fields(flat or ()))
 
 
 def claimed(named: dict[str, str]) -> dict[str, str]:
-    """Return the fields of an entry with a report of a gap or a skip as a claim."""
+    """Return the fields of an entry, with its report of a gap or a skip turned into a claim."""
     if named.get("event") in REPORTS:
         named["claimed_event"] = named.pop("event")
     return named
 
 
 class _Ordinals:
-    """The ordinals of entries among all that were ever added, if these are known."""
+    """The ordinals of entries among all entries ever added, if known."""
 
     def __init__(self, before: int, offsets: list[int], examined: int) -> None:
         self._before = before
@@ -200,7 +200,7 @@ class _Ordinals:
         self._examined = examined
 
     def of(self, number: int) -> str:
-        """Return the ordinal of the `number`th emitted entry, counted from 1; '' if unknown."""
+        """Return the ordinal of the emitted entry with this number, from 1; '' if unknown."""
         return "" if self._before < 0 else str(self._before + self._offsets[number - 1])
 
     def of_all(self) -> str:
@@ -209,7 +209,7 @@ class _Ordinals:
 
 
 class _Reader:
-    """One read of the channel: its position, and how many messages it may still emit."""
+    """One reader of the channel: its position, and the number of messages that it may still emit."""
 
     def __init__(
         self,
@@ -226,19 +226,19 @@ class _Reader:
         self.cursor_fields = [cursor_field(scope.agent, topic) for topic in self.topics]
         self.left = limit
         self.omit = scope.agent if others else ""
-        # Where cursors begin that do not exist yet; without cursors, where the topics do.
+        # Start of cursors that do not exist yet; without cursors, for the topics.
         self.begins = ["0-0"] * len(self.cursors)
         self.newest: int | None = None
         self.start = ""
         self.moves = True
         self.tail = "0-0"
-        # The channel's end at the last read.
+        # The end of the channel at the last read.
         self.seen = "0-0"
         # The last known ordinal of an examined entry among all that were ever added, and how many were
         # examined since.
         self.ordinal: int | None = None
         self.since = 0
-        # True if a cursor was moved on another server than the one that was read, as far as is known.
+        # True if a cursor is known to have been moved on a server other than the one that was read.
         self.met_another = False
 
     def emit_new(self) -> Op[None]:
@@ -260,7 +260,7 @@ class _Reader:
                 raise self._misplaced(reply)
             entries, examined, last = reply[1], text(reply[2]), text(reply[6])
             if not self.moves and position(last) < position(self.seen):
-                # It would hear nothing until the server's clock has caught up.
+                # Raise: the reader would receive nothing until the server's clock has caught up.
                 raise self._misplaced([b"", b"", self.seen.encode(), reply[6]])
             missed = self._missed(reply[5], reply[8], list(map(text, reply[9])))
             self.seen = last
@@ -273,7 +273,7 @@ class _Reader:
             yield from self._emit(entries, examined, ordinals)
             self.tail = last if not more else examined
             if not self.moves and examined:
-                # Without cursors, the reader itself keeps its position.
+                # Without cursors, the reader keeps its own position.
                 from agentbus.core.timespec import following
 
                 self.start = following(position(examined))
@@ -297,7 +297,7 @@ class _Reader:
         return 0 if known is None else max(0, before - known - since)
 
     def _find_start(self) -> Op[None]:
-        """Find where cursors begin that do not exist yet, and report what this skips."""
+        """Find the start of cursors that do not exist yet, and report skipped messages."""
         scope, topics = self.scope, [topic or "" for topic in self.topics]
         newest, *each = yield Script(
             "find_start",
@@ -342,7 +342,7 @@ class _Reader:
                 if self.left is not None:
                     self.left -= 1
         except Stopped:
-            # The reader stopped while it processed a message: that one counts as unread.
+            # The reader stopped while processing a message: advance only past the earlier messages.
             if consumed and self.moves:
                 yield self.advance(consumed, ordinals.of(number))
             raise
@@ -350,11 +350,11 @@ class _Reader:
             moved = self.advance(examined, ordinals.of_all())
             yield moved
             self.met_another = moved.sendings > 1
-            # A cursor that is gone by the next read went with the server's data.
+            # If a cursor is missing at the next read, the server has lost data: start there.
             self.begins = [examined] * len(self.cursors)
 
     def unheard(self) -> Op[list[Any]]:
-        """Count the messages past the cursors."""
+        """Count the messages after the cursors."""
         keys, topics = self.scope.keys, (topic or "" for topic in self.topics)
         reply: list[Any] = yield Script(
             "count_unheard",

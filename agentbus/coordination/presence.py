@@ -1,4 +1,4 @@
-"""Presence: which agents are there, where each one runs, and what it does."""
+"""Presence: the agents that are present, where each runs, and what it does."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 STATES = names.STATES
-# Seconds for which a presence is kept after the agent was seen.
+# Seconds for which a presence is kept after the agent was last seen.
 KEPT = 86_400.0
-# Seconds for which an agent without a presence is listed after it used the channel.
+# Seconds for which an agent without a presence is listed after its last use of the channel.
 RECENT = 3_600.0
 LONGEST_DOING = 200
-# Agents that one script reads: others wait for it.
+# Agents that one script reads; a larger number would block the server for too long.
 AT_ONCE = 100
-# The longest place, branch or host that is recorded.
+# Maximum length of a recorded place, branch or host.
 _LONGEST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """The presence of an agent: its `state`, and when it was last `seen` (unix time).
+    """The presence of an agent: its `state`, and the unix time when it was last `seen`.
 
-    `state` is `active`, `idle`, `waiting` or `gone`, and None for an agent that only used the channel;
-    `since` is when that state began. `client`, `session`, `host`, `pid`, `cwd`, `branch` and `doing` are
-    what the agent recorded. `leases` are the patterns that it leases; `unread` counts its unread messages.
+    `state` is `active`, `idle`, `waiting` or `gone`, or None for an agent that only used the channel;
+    `since` is the start of that state. `client`, `session`, `host`, `pid`, `cwd`, `branch` and `doing` are
+    as recorded by the agent. `leases` are the patterns that it has leased; `unread` is the number of its
+    unread messages.
     """
 
     agent: str
@@ -63,10 +64,10 @@ def here(
     state: str | None = None,
     place: Mapping[str, str] | None = None,
 ) -> Op[None]:
-    """Record for a day that this agent is present.
+    """Record this agent's presence for a day.
 
     `place` has the fields `client`, `session`, `host`, `pid`, `cwd` and `branch`, by default those of this
-    process; an empty `doing` removes what was recorded.
+    process; an empty `doing` removes the recorded one.
     """
     if state is not None and state not in STATES:
         raise _mistake(f"the state is {state!a}", hint=f"use one of {', '.join(STATES)}")
@@ -84,10 +85,10 @@ def here(
 
 
 def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[list[Presence]]:
-    """Return the agents that are present, last seen first; with `every`, all known agents.
+    """Return the present agents, last seen first; with `every`, all known agents.
 
-    An agent is present for a day after it was seen, unless it is `gone`; one without a record is present
-    for an hour after it used the channel. Each 100 of them are read in one step.
+    An agent is present for a day after it was last seen, unless it is `gone`; an agent without a record is
+    present for an hour after it used the channel. They are read in steps of 100 agents.
     """
     _, agents = yield from present_now(scope, every=every, limit=limit)
     return agents
@@ -96,7 +97,7 @@ def present(scope: Scope, *, every: bool = False, limit: int | None = 30) -> Op[
 def present_now(
     scope: Scope, *, every: bool = False, limit: int | None = 30
 ) -> Op[tuple[float, list[Presence]]]:
-    """Return the server's time, 0 if there is no agent, and the agents that are present."""
+    """Return the server's time (0 if there are no agents), and the present agents."""
     whole = isinstance(limit, int) and not isinstance(limit, bool)
     if limit is not None and not (whole and limit >= 0):
         raise _mistake(f"the limit is {limit!a}", hint="give a number of agents")
@@ -116,9 +117,9 @@ def present_now(
 
 
 def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
-    """Return the presence of each of these agents, whether it is there or not; None if it was never here.
+    """Return the presence of each agent, whether present or not; None for an agent without a record.
 
-    Each 100 of them are read in one step.
+    They are read in steps of 100 agents.
     """
     presences: list[Presence | None] = []
     for at in range(0, len(agents), AT_ONCE):
@@ -135,17 +136,17 @@ def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
 
 
 def listed(scope: Scope, at: int) -> Op[list[tuple[str, float]]]:
-    """Return 100 agents from a rank on, last seen first, with the unix time when each was last seen."""
+    """Return 100 agents from a rank on, last seen first, with the unix times when they were last seen."""
     asked = Command("ZREVRANGE", scope.keys.agents, at, at + AT_ONCE - 1, "WITHSCORES")
     flat = yield from or_empty(one_step(asked), [])
     return [(text(flat[i]), score(flat[i + 1])) for i in range(0, len(flat), 2)]
 
 
 def this_place(scope: Scope) -> dict[str, str]:
-    """Return where this process runs: client, session, host, process, directory and branch; '' if unknown.
+    """Return where this process runs: client, session, host, process, directory, branch; '' if unknown.
 
-    The process is the one that lives as long as the agent: its client's, or the first of the POSIX session
-    that the agent is named after.
+    The process is one that lives as long as the agent: its client's process, or the first process of the
+    POSIX session after which the agent is named.
     """
     session = client_session()
     pid = "" if session is None or session.pid is None else str(session.pid)
@@ -165,7 +166,7 @@ def this_place(scope: Scope) -> dict[str, str]:
 
 
 def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, list[Presence]]]:
-    """Return the server's time, and the presence of at most 100 agents that were listed."""
+    """Return the server's time, and the presence of up to 100 listed agents."""
     keys = scope.keys
     each = [(keys.who(agent), keys.inbox(agent), keys.inbox_at(agent)) for agent, _ in agents]
     now, *replies = yield Script(
@@ -190,7 +191,7 @@ def _presence(
     number = int(pid) if is_number(pid) else None
     seen, since = (_time(named.get(name, "")) for name in ("seen", "since"))
     if state == "gone" and last > (seen or 0.0) + 1:
-        # It has used the channel since.
+        # The agent has used the channel after it was gone.
         state = None
     if state is not None and host == os.uname().nodename and number and not runs(number):
         state = "gone"

@@ -1,4 +1,4 @@
-"""Reads one note, with few imports, because a hook may do so at every turn."""
+"""Reads one note with few imports, because a hook may do so at every turn."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def read(scope: Scope, key: str) -> Op[list[bytes]]:
 
 
 def value(scope: Scope, key: str) -> Op[bytes]:
-    """Return the value of a note, as it is stored; empty if it has none. Raises `NotFound`."""
+    """Return the stored value of a note; empty if it has none. Raises `NotFound`."""
     flat = yield from read(scope, key)
-    # Raises for a reply of another shape, which is then an error of the server.
+    # join() raises TypeError for a reply of the wrong type, which is then reported as a server
+    # error.
     return b"".join((flat[flat.index(b"value") + 1],)) if b"value" in flat[::2] else b""
 
 

@@ -1,4 +1,4 @@
-"""Receipts: how far a message got. They are derived from cursors; nothing is stored for a message."""
+"""Receipts: how far a message has got, derived from cursors; nothing is stored per message."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 STATES = ("sent", "notified", "read", "answered")
 UNTIL = ("read", "answer")
-# A waiter looks again this often, in case the server came back with less than it had.
+# Seconds between two checks of a waiter, in case the server has lost entries after a restart.
 _RECHECK = 30.0
-# The agents that are looked at, at most.
+# Maximum number of agents to examine.
 _MOST_PRESENT = 500
-# The fields of an inbox's positions, and the messages of one batch.
+# Fields of an inbox's positions, and messages per batch.
 _CURSORS = ("heard", "at:heard", "past", "notified", "at:notified", "past:notified")
 _AT_ONCE = 50
-# How many moves of a cursor an inbox remembers.
+# Maximum number of cursor moves that an inbox records.
 _RECORDS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """How far a message to an agent got: `state` is `sent`, `notified`, `read` or `answered`.
+    """How far a message to an agent has got: `state` is `sent`, `notified`, `read` or `answered`.
 
-    `sent`, `notified` and `read` are unix times, None for what has not happened or has no known time;
-    `answered` is the id of the answer.
+    `sent`, `notified` and `read` are unix times, or None if the event has not happened, or its time is
+    unknown; `answered` is the id of the reply.
     """
 
     id: str
@@ -57,10 +57,10 @@ def receipt(
     until: str = "answer",
     given: float | None = None,
 ) -> Op[Receipt]:
-    """Return how far a message got; wait until it was read or answered for `wait` seconds.
+    """Return how far a message has got, waiting up to `wait` seconds until it is read or answered.
 
-    The reader wakes the waiter. `given` is the wait that an error names, if `wait` is the rest of it.
-    Raises `NotFound`, and `TimedOut` with how far the message got.
+    The reader wakes the waiter. `given` is the original wait to name in an error, if `wait` is only the
+    rest of it. Raises `NotFound`, and `TimedOut` with the state of the message.
     """
     _, progress = yield from receipt_now(scope, known, wait=wait, until=until, given=given)
     return progress
@@ -74,7 +74,7 @@ def receipt_now(
     until: str = "answer",
     given: float | None = None,
 ) -> Op[tuple[float, Receipt]]:
-    """Return the server's time, and what `receipt` returns."""
+    """Return the server's time, and the result of `receipt`."""
     inbox.check_wait(wait)
     check_until(until)
     entry_id, agent = inbox.split_id(known)
@@ -99,9 +99,9 @@ def receipt_now(
 
 
 def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
-    """Return how far messages got that were read from inboxes, in their order.
+    """Return how far messages that were read from inboxes have got, in the same order.
 
-    They are looked up in batches, which are not atomic.
+    They are read in batches, which are not atomic together.
     """
     keys, receipts = scope.keys, []
     for at in range(0, len(messages), _AT_ONCE):
@@ -113,7 +113,7 @@ def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
             commands.append(("HGET", keys.answers(message.to), entry_id))
         replies = yield Batch(commands)
         for message, cursors, answered in zip(page, replies[::2], replies[1::2], strict=True):
-            # Another program may have stored other types.
+            # Another program may have stored values of other types.
             words = [*cursors] if isinstance(cursors, list) else [None] * (len(_CURSORS) + 1)
             words += [answered if isinstance(answered, bytes) else None]
             reply = [b"", *(word or b"" for word in words)]
@@ -122,13 +122,13 @@ def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
 
 
 def check_until(until: str) -> None:
-    """Raise `UsageError` for what cannot be waited for."""
+    """Raise `UsageError` for a state that cannot be awaited."""
     if until not in UNTIL:
         raise UsageError(f"{until!r} cannot be waited for", hint=f"use one of {', '.join(UNTIL)}")
 
 
 def met(progress: Receipt, until: str) -> bool:
-    """Tell whether a message was read, or answered."""
+    """Return whether a message has reached the awaited state."""
     return progress.state == "answered" or (until == "read" and progress.state == "read")
 
 
@@ -144,7 +144,7 @@ def tell_and_wait(
     wait: float | None = None,
     until: str = "answer",
 ) -> Op[Sent]:
-    """Send a message to one agent, and wait until it was read or answered; the answer counts as read."""
+    """Send a message to one agent, and wait until it is read or answered; the reply counts as read."""
     inbox.check_wait(wait)
     check_until(until)
     asks = wait is not None and until == "answer"
@@ -163,7 +163,7 @@ def tell_and_wait(
 
 
 def answer(scope: Scope, progress: Receipt) -> Op[InboxMessage | None]:
-    """Return the answer to a message of this agent, None if it is no longer kept; it stays unread."""
+    """Return the reply to this agent's message, or None if it is no longer kept; it stays unread."""
     if progress.answered is None:
         return None
     entry_id, agent = inbox.split_id(progress.answered)
@@ -204,7 +204,7 @@ def _when(past: str, entry_id: str) -> float | None:
     for moved, at in moves:
         if moved == f"={entry_id}":
             return _milliseconds(at)
-    # A message passed before the oldest record has no known time.
+    # The time is unknown for a message read before the oldest record.
     for number, (moved, at) in enumerate(moves):
         if moved[0] != "=" and _reaches(moved, entry_id):
             return _milliseconds(at) if number or len(moves) < _RECORDS else None
@@ -229,7 +229,7 @@ def _late(progress: Receipt, until: str, wait: float | None) -> Exception:
 
 
 def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
-    """Return which agents of those present have heard a message of the channel, the last seen first.
+    """Return which present agents have read a message of the channel, last seen first.
 
     Raises `NotFound`.
     """
@@ -238,10 +238,10 @@ def heard_by(scope: Scope, entry_id: str) -> Op[list[Receipt]]:
 
 
 def heard_by_now(scope: Scope, entry_id: str) -> Op[tuple[float, list[Receipt]]]:
-    """Return the server's time, and what `heard_by` returns."""
+    """Return the server's time, and the result of `heard_by`."""
     keys = scope.keys
     if not inbox.is_entry_id(entry_id):
-        # Its error says what an id is.
+        # Raise the error that describes a valid id.
         inbox.split_id(entry_id)
     page = yield Command("XRANGE", keys.channel, entry_id, entry_id)
     if not page:

@@ -1,4 +1,4 @@
-"""A semaphore: at most so many holders at once, each until it gives its place up, or its hold ends."""
+"""A semaphore: a limited number of holders, each until it releases its slot or its hold expires."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 MOST_HOLDERS = 10_000
 _LONGEST_TTL = 30 * 86_400.0
-# So long a wait looks again by itself, if no bell rings.
+# Maximum seconds between two checks if no bell rings.
 _GLANCE = 5.0
-# In the place of the queue whose limits are kept alike.
+# Name in place of a queue: the scripts keep semaphores like the limits of a queue.
 _QUEUE = "~semaphores"
 
 
 class Semaphore(OnBus[BusT_co]):
-    """At most `holders` hold it at once; `Bus.semaphore` and `AsyncBus.semaphore` return it.
+    """A semaphore for at most `holders` holders; `Bus.semaphore` and `AsyncBus.semaphore` return it.
 
-    All who use a name should give the same number: a place is free for those whose number is above that
-    of the holders. Nobody is first in line: of those that wait, any may be the next.
+    All users of a name should give the same number: a slot is free for a user whose number exceeds the
+    number of holders. Waiters are not served in order: any of them may be next.
     """
 
     def __init__(self, bus: BusT_co, name: str, holders: int, ttl: float) -> None:
@@ -54,7 +54,7 @@ class Semaphore(OnBus[BusT_co]):
 
     @verb
     def acquire(self, wait: float | None = None) -> Patient[str]:
-        """Take a place for `ttl` seconds, and return its token; wait up to `wait` seconds for one.
+        """Take a slot for `ttl` seconds, waiting up to `wait` seconds for one, and return its token.
 
         Atomic. Raises `SemaphoreFull`.
         """
@@ -62,19 +62,19 @@ class Semaphore(OnBus[BusT_co]):
 
     @verb
     def renew(self, token: str) -> Op[None]:
-        """Hold a place for another `ttl` seconds from now. Raises `NotHolder` if it is lost."""
+        """Hold a slot for another `ttl` seconds from now. Raises `NotHolder` if it was lost."""
         return self._renew(token)
 
     @verb
     def release(self, token: str) -> Op[None]:
-        """Give a place up, and wake those that wait for one. Raises `NotHolder` if it was lost before."""
+        """Release a slot, and wake waiters. Raises `NotHolder` if it was already lost."""
         return self._release(token)
 
     def held(self, wait: float | None = None) -> HeldSemaphore[BusT_co]:
-        """Return a context manager that holds a place during a `with` (or `async with`) block.
+        """Return a context manager that holds a slot during a `with` (or `async with`) block.
 
-        It renews it every third of `ttl` seconds. Raises `SemaphoreFull` on entry, and `NotHolder` at the
-        end if the place was lost during the block.
+        It renews the slot every third of `ttl` seconds. Raises `SemaphoreFull` on entry, and `NotHolder` at
+        the end if the slot was lost during the block.
         """
         return HeldSemaphore(self, wait, self._ttl)
 
@@ -92,7 +92,7 @@ class Semaphore(OnBus[BusT_co]):
         until = self._scope.monotonic() + wait
         bell = self._scope.keys.bell(f"{_QUEUE}.{self.name}")
         while True:
-            # Sent again after a lost answer, it is that of a holder.
+            # Resent after a lost reply, this step finds the slot already held.
             held, free_in, last, *agents = yield self._step(token, round(self._ttl * 1000))
             if held:
                 return token
@@ -113,7 +113,7 @@ class Semaphore(OnBus[BusT_co]):
             raise self._lost()
 
     def _give_up(self, token: str) -> Op[None]:
-        """Give up a place that an interrupted caller may have taken. No failure matters."""
+        """Release a slot that an interrupted caller may hold; errors are ignored."""
         step = self._step(token, "")
         step.optional = True
         try:
@@ -129,7 +129,7 @@ class Semaphore(OnBus[BusT_co]):
 
 
 class HeldSemaphore(Generic[BusT_co]):
-    """Holds a place of a semaphore inside `with` on a `Bus`, or inside `async with` on an `AsyncBus`."""
+    """Holds a slot of a semaphore inside `with` on a `Bus`, or inside `async with` on an `AsyncBus`."""
 
     def __init__(self, semaphore: Any, wait: float | None, ttl: float) -> None:
         self._semaphore = semaphore
@@ -147,7 +147,7 @@ class HeldSemaphore(Generic[BusT_co]):
         except AgentBusError:
             raise
         except BaseException:
-            # After an interrupt, nobody would give the place up before its TTL.
+            # Give up the slot: after an interrupt, nobody would do so before its TTL expires.
             on._bus.runner.run(on._give_up(self._token), deadline=SHORTLY)
             raise
         return self._token
@@ -192,7 +192,7 @@ class HeldSemaphore(Generic[BusT_co]):
 def _failed(failure: AgentBusError, error: object) -> None:
     if not isinstance(error, BaseException):
         raise failure
-    # The error of the block takes precedence.
+    # The exception of the block takes precedence.
     error.add_note(f"and the semaphore was not given up: {failure}")
 
 

@@ -1,4 +1,4 @@
-"""Maps the sessions of coding agents' clients to agents, and agents to sessions, within a project."""
+"""Maps sessions of coding agents' clients to agents, and agents to sessions, within a project."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Beyond so many fields, two for each session, those of agents without a presence are removed.
+# Maximum number of fields (two per session) before those of agents without a presence are removed.
 MOST = 2_000
 _AT_ONCE = 500
-# A session of another host that was not seen for so many ms may have ended with its host.
+# Milliseconds after which an unseen session on another host counts as ended.
 _SILENT = 3_600_000
 
 
 def register(scope: Scope, client: str, session: str, agent: str | None = None) -> Op[str | None]:
-    """Record which agent a session is, by default the one of its name; repeating it changes nothing.
+    """Record the agent of a session, by default the one named after it; idempotent.
 
-    Returns the other session that has this name and has not ended, as `<client>:<id>`: it keeps the name,
-    and the two share an inbox. None if there is no other one. Raises `ValueError` for an invalid client or
-    id. To be executed before the presence of this session is recorded.
+    Returns another session with this name that has not ended, as `<client>:<id>`: it keeps the name, and
+    the two share an inbox; None if there is no other. Raises `ValueError` for an invalid client or id. Call
+    this before the presence of this session is recorded.
     """
     known = client_session.name(client, session)
     agent = known if agent is None else names.name("agent", agent)
@@ -45,7 +45,7 @@ def register(scope: Scope, client: str, session: str, agent: str | None = None) 
 
 
 def lives(host: bytes, process: bytes, silent: bytes) -> bool:
-    """Tell whether the other session lives, by what the script `bind_session` replied of its presence."""
+    """Return whether another session is alive, from its presence in the reply of `bind_session`."""
     if text(host) != os.uname().nodename:
         return int(silent) < _SILENT
     pid = text(process)
@@ -53,7 +53,7 @@ def lives(host: bytes, process: bytes, silent: bytes) -> bool:
 
 
 def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:
-    """Return which agent a session is, None if it was never recorded."""
+    """Return the agent of a session; None if it was never recorded."""
     asked = one_step(Command("HGET", scope.keys.client_sessions, f"{client}:{session}"))
     # A key of another type, by another program, is replaced when a session is recorded.
     agent = yield from or_empty(asked, None)
@@ -61,7 +61,7 @@ def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:
 
 
 def session_of(scope: Scope, agent: str) -> Op[tuple[str, str] | None]:
-    """Return the client and the id of an agent's session, None if it has none."""
+    """Return the client and the id of an agent's session; None if it has none."""
     asked = one_step(Command("HGET", scope.keys.client_sessions, escape(agent)))
     stored = yield from or_empty(asked, None)
     client, colon, session = text(stored or b"").partition(":")
@@ -69,11 +69,11 @@ def session_of(scope: Scope, agent: str) -> Op[tuple[str, str] | None]:
 
 
 def _prune(scope: Scope) -> Op[None]:
-    """Remove the sessions of agents that were not seen for a day; one that goes on is recorded again."""
+    """Remove the sessions of agents not seen for a day; a session that continues is recorded again."""
     keys = scope.keys
     flat = yield Command("HGETALL", keys.client_sessions)
     pairs = [(text(flat[at]), text(flat[at + 1])) for at in range(0, len(flat), 2)]
-    # A session's field has a colon; in that of an agent it is encoded.
+    # The field of a session contains a colon; the field of an agent is escaped.
     agents = {field: agent if ":" in field else names.unescape(field) for field, agent in pairs}
     fields = list(agents)
     for at in range(0, len(fields), _AT_ONCE):

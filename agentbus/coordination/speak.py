@@ -1,4 +1,4 @@
-"""Appends messages to the channel, the one stream of a project that all agents share."""
+"""Appends messages to the channel, the stream that all agents of a project share."""
 
 from __future__ import annotations
 

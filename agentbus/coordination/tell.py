@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds in which two agents may exchange as many messages as their limit: more are a loop of programs.
+# Period in seconds of the limit on messages between two agents; more suggest a loop of programs.
 _EXCHANGED_IN = 60
-# Names that an error compares with a mistyped one.
+# Maximum number of names to compare with a mistyped name.
 _COMPARED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was sent to one agent, and what was known of that agent.
+    """A message that was sent to one agent, and that agent's known state.
 
     `state` is the agent's presence (`active`, `idle`, `waiting`, `gone`) or None, `seen` the unix time of
-    its last activity or None, and `unread` the number of its unread messages, this one included. `answer`
-    is the answer if it was waited for. `repeated` is true for a reply to a message that was answered
-    before, which sends nothing; its `id` is that of the first answer.
+    its last activity or None, and `unread` the number of its unread messages, including this one. `answer`
+    is the reply, if it was awaited. `repeated` is true for a reply to a message that was already answered;
+    nothing is then sent, and `id` is the id of the first reply.
     """
 
     id: str
@@ -68,9 +68,9 @@ def tell(
     file: str | None = None,
     give: Sequence[str] = (),
 ) -> Op[list[Sent]]:
-    """Put a message into the inboxes of agents, into all or none; it asks if it ends with `?`.
+    """Put a message into the inboxes of all agents or of none; it is an ask if it ends with `?`.
 
-    With `give`, this agent's leases of these paths are then the recipient's, in the same step.
+    With `give`, this agent's leases of these paths pass to the recipient in the same step.
     """
     _, sent = yield from tell_now(
         scope,
@@ -98,7 +98,7 @@ def tell_now(
     file: str | None = None,
     give: Sequence[str] = (),
 ) -> Op[tuple[float, list[Sent]]]:
-    """Return the server's time, and what `tell` returns."""
+    """Return the server's time, and the result of `tell`."""
     agents = [*dict.fromkeys(names.name("agent", agent) for agent in names.items("agent", to))]
     if not agents:
         raise mistake("no agent was named", hint="name at least one")
@@ -119,13 +119,13 @@ def tell_now(
 
 
 def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
-    """Answer a message of this agent's inbox, in its thread; a second answer to it sends nothing."""
+    """Reply to a message in this agent's inbox, in its thread; a second reply to it sends nothing."""
     _, sent = yield from reply_now(scope, answered, body)
     return sent
 
 
 def reply_now(scope: Scope, answered: str, body: str) -> Op[tuple[float, Sent]]:
-    """Return the server's time, and what `reply` returns."""
+    """Return the server's time, and the result of `reply`."""
     entry_id, agent = split_id(answered)
     said = names.body("message", body, scope.max_body)
     if agent != scope.agent:
@@ -197,9 +197,9 @@ def _sent(agent: str, fields: list[Any], before: bool) -> Sent:
     used = score(last) if last else None
     seen = max((moment for moment in (recorded, used) if moment is not None), default=None)
     if state == "gone" and (used or 0.0) > (recorded or 0.0) + 1:
-        # It has used the bus since.
+        # The agent has used the bus after it was gone.
         state = ""
-    # The id of an earlier answer names its agent.
+    # The id of an earlier reply already names its agent.
     known = text(entry_id)
     return Sent(
         known if before else message_id(known, agent),
@@ -222,7 +222,7 @@ def _patterns(scope: Scope, agents: Sequence[str], give: Sequence[str]) -> list[
 
 
 def _kept(agent: str) -> str:
-    """Return the ms to keep the inbox of a session without a name; '' for that of a named agent."""
+    """Return the ms to keep the inbox of an unnamed session; '' for a named agent."""
     user_at_host, _, number = agent.rpartition("~")
     return str(NAMES_KEPT * 1000) if "@" in user_at_host and is_number(number) else ""
 

@@ -1,6 +1,6 @@
-"""Waits for flags without polling, and without missing a change.
+"""Waits for flags without polling, and without missing changes.
 
-The flags and the channel's last id are read in one atomic step. Every later change is an entry past that
+The flags and the channel's last id are read in one atomic step. Every later change is an entry after that
 id, even if the flag itself existed only for a moment.
 """
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 STATES = ("satisfied", "announced", "free")
 _AT_ONCE = 100
-# How many flags an error names.
+# Maximum number of flags that an error names.
 _NAMED = 20
-# Look just after a hold expires, not just before.
+# Check shortly after a hold expires, not shortly before.
 _EXPIRY_SLACK = 0.002
 
 
 class Completion(Record):
     """The state of a flag that ended a wait: `satisfied`, `announced` or `free`.
 
-    `by` and `at` (unix seconds) are None if no agent caused it, as when a flag expired; `waited` is in
-    seconds.
+    `by` and `at` (unix seconds) are None if no agent caused the change, such as when a flag expired;
+    `waited` is in seconds.
     """
 
     flag: str
@@ -59,8 +59,8 @@ def await_(
 ) -> Op[list[Completion]]:
     """Block until every flag (or any one) is in a state, and return the completions.
 
-    `timeout` is in seconds, 0 or None for no limit. A flag satisfied or failed before the call counts,
-    unless `fresh`. `delete` consumes completions and failures, so that only one awaiter gets them. A hold
+    `timeout` is in seconds; 0 or None means no limit. A flag satisfied or failed before the call counts,
+    unless `fresh`. `delete` consumes completions and failures, so that only one waiter gets them. A hold
     that expires or is taken by force is neither satisfied nor failed. Raises `TimedOut`, and `FlagFailed`
     once a flag has failed (with `any_`, once all have), unless `ignore_failures`.
     """
@@ -126,7 +126,7 @@ def _met(watch: _Watch, waiting: Waiting, timeout: float | None) -> Op[list[Comp
 
 
 class _Look:
-    """One look at a flag: its value, its TTL in ms, its outcome and its fencing token."""
+    """The state of a flag at one check: its value, TTL in ms, outcome and fencing token."""
 
     __slots__ = ("done", "failed", "left", "token", "value")
 
@@ -142,7 +142,7 @@ _NOTHING = _Look("", -1, "", "", "")
 
 
 class _Watch:
-    """The known state of the awaited flags: the last look at them, and the messages since."""
+    """The known state of the awaited flags: the last check, and the messages since."""
 
     def __init__(
         self,
@@ -164,7 +164,8 @@ class _Watch:
         self.fails = fails
         self.began = scope.monotonic()
         self.tail = ""
-        # How many entries the channel had ever had at the last look, and those heard since.
+        # Number of entries ever added to the channel as of the last check, plus entries received
+        # since.
         self.known = 0
         self.next_look = 0.0
         self.doubtful = False
@@ -173,7 +174,7 @@ class _Watch:
         self._seen: dict[str, _Look] = {}
         # Outcomes that do not count: those seen beside a hold, and with `fresh` those before the call.
         self._void: dict[str, tuple[str, str]] = {}
-        # Only one look can show that several flags are free, or held, at the same time.
+        # Only a single check can show that several flags are free, or held, at the same time.
         self._together = until != "satisfied" and not any_ and len(flags) > 1
 
     def pending(self) -> str:
@@ -193,7 +194,7 @@ class _Watch:
     def result(self) -> Op[list[Completion] | None]:
         """Return the completions if the wait is over, consuming them with `delete`.
 
-        Raises `FlagFailed` if it cannot succeed any more.
+        Raises `FlagFailed` if the wait can no longer succeed.
         """
         failed = [flag for flag in self.flags if flag in self.failed]
         met = [flag for flag in self.flags if flag in self.met]
@@ -223,7 +224,8 @@ class _Watch:
             )
         last = text(reply[0])
         if not self.tail or position(last) < position(self.tail):
-            # The first look, or a server that has lost entries, so that earlier looks prove nothing.
+            # This is the first check, or the server has lost entries, so that earlier checks prove
+            # nothing.
             self.tail = last
             self._seen.clear()
             self._void.clear()
@@ -235,7 +237,8 @@ class _Watch:
                 break
             self.hear(entries)
         if self.known != reply[-1]:
-            # Entries were trimmed unheard: what ended a hold since the last look may be among them.
+            # Entries were trimmed unread, among them perhaps the end of a hold: discard the earlier
+            # states.
             self._seen.clear()
         self.known = reply[-1]
         self.tail = last
@@ -266,7 +269,7 @@ class _Watch:
             flag = message.get("flag", "")
             event = message.get("event")
             if event is None:
-                # Another program mentions its flags only in the text.
+                # Messages of other programs mention flags only in their text: check again.
                 self.doubtful = self.doubtful or message.get("topic") == "coordination"
                 continue
             if flag not in self._seen:
@@ -275,14 +278,14 @@ class _Watch:
                 self.doubtful = True
             elif flag not in self.met and (self.any or flag not in self.failed):
                 self._heard(flag, event, message)
-            # The state of the last look is over: its end must not be taken for another program's change.
+            # Discard the last state, so that its end is not mistaken for another program's change.
             self._seen[flag] = _NOTHING
             if event in ("announced", "renewed"):
-                # It may expire now: look again for its TTL.
+                # The flag's hold may expire earlier now: check its TTL.
                 self.next_look = 0.0
 
     def _heard(self, flag: str, event: str, message: dict[str, str]) -> None:
-        # With `any`, a flag that failed may succeed later.
+        # With `any`, a failed flag may still succeed.
         self.failed.pop(flag, None)
         completion = self._completion(
             flag, message.get("agent_id"), id_time(self.tail), message.get("note")
@@ -319,8 +322,8 @@ class _Watch:
                 agent, at, _event, note = completion(now.failed)
                 self.failed[flag] = self._completion(flag, agent, at, note)
         elif before is not None and not self.delete:
-            # A hold without a TTL is gone, without a notice: a program that knows only the flag's key
-            # has deleted it, which is its way to satisfy.
+            # A hold without a TTL has disappeared without a message: a program that knows only the
+            # flag's key has deleted it to satisfy the flag.
             was = before.value
             if was and before.left == -1 and value != was and now.token == before.token:
                 self.met[flag] = self._completion(flag, split(was)[0], None)
@@ -332,7 +335,7 @@ class _Watch:
         return Completion(flag, self.until, by, at, waited, note or None)
 
     def _consume_completions(self, met: list[str], *, failures: bool = False) -> Op[list[str]]:
-        """Consume the outcomes: all of them, or none; of several that suffice, the first that exists."""
+        """Consume all outcomes or none; if any one suffices, the first that exists."""
         keys = self.scope.keys
         for group in [met] if failures is self.any else [[flag] for flag in met]:
             once = self.scope.once()
@@ -352,7 +355,7 @@ class _Watch:
             self.scope.free_slot(once, step)
             if reply[0] == b"1":
                 return group
-        # Another awaiter was faster; a later outcome is as good.
+        # Another waiter was faster; a later outcome serves as well.
         self.met.clear()
         self.failed.clear()
         self.next_look = 0.0

@@ -1,4 +1,4 @@
-"""Records who waits for which flag, so that others can see it."""
+"""Records which agents wait for which flags, so that others can see it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds between two renewals of a record, and ms after which it expires without them.
+# Seconds between two renewals of a record, and milliseconds after which it expires.
 _RENEWED = 10.0
 _KEPT_MS = 30_000
-# The waits that are listed at most.
+# Maximum number of waits to list.
 _MOST = 10_000
 
 
@@ -30,7 +30,7 @@ class Waiter(Record):
 
 
 class Waiting:
-    """The record of one wait for flags. No failure matters: nothing depends on the record."""
+    """The record of one wait for flags. Failures are ignored, because nothing depends on the record."""
 
     def __init__(self, scope: Scope, flags: Sequence[str], until: str) -> None:
         self._scope = scope
@@ -48,7 +48,7 @@ class Waiting:
         self._renewed = float("-inf")
 
     def renew(self) -> Op[None]:
-        """Write the record if that is due."""
+        """Write the record if it is due."""
         if self._scope.monotonic() - self._renewed >= _RENEWED:
             self._renewed = self._scope.monotonic()
             yield from self._write(_KEPT_MS)
@@ -60,7 +60,7 @@ class Waiting:
 
     def _write(self, kept: int) -> Op[None]:
         try:
-            # The end of a wait is sent before its caller goes on, and not answered before.
+            # Send the end of a wait without waiting for the reply, before the caller continues.
             yield Script(
                 "record_waiters",
                 self._keys,
@@ -73,7 +73,7 @@ class Waiting:
 
 
 def waiters(scope: Scope) -> Op[list[Waiter]]:
-    """Return who waits for which flag, by flag and time."""
+    """Return the waiting agents and their flags, ordered by flag and time."""
     time, records = yield Batch(
         [("TIME",), ("ZREVRANGE", scope.keys.waiting, 0, _MOST - 1, "WITHSCORES")]
     )
@@ -83,7 +83,7 @@ def waiters(scope: Scope) -> Op[list[Waiter]]:
     waiting = []
     for record, until in zip(records[::2], records[1::2], strict=True):
         parts = text(record).split("\n")
-        # Another program may have written anything.
+        # Another program may have written any record.
         if float(until) > now and len(parts) == 5 and is_number(parts[3]):
             flag, state, agent, since, _ = parts
             waiting.append(Waiter(flag, state, agent, int(since) / 1000))

@@ -1,4 +1,4 @@
-"""Names an agent that was given no name: after its client's session, its CI job, or its POSIX session."""
+"""Chooses the name of an agent without one: from its client's session, its CI job, or its POSIX session."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# For each CI system: the variables that tell one of its jobs from all others, of which the first must be
-# set, and those that hold the job's name. The legs of a matrix of GitHub differ by their runners alone.
+# For each CI system: the variables that together identify a job, of which the first must be set,
+# and the variables that can hold the job's name. Jobs of a GitHub matrix differ only in their
+# runners.
 _CI_SYSTEMS = (
     (("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT", "GITHUB_JOB", "RUNNER_NAME"), ("GITHUB_JOB",)),
     (("CI_JOB_ID",), ("CI_JOB_NAME",)),
     (("BUILDKITE_JOB_ID",), ("BUILDKITE_STEP_KEY", "BUILDKITE_LABEL")),
     (("BUILD_TAG", "NODE_NAME", "EXECUTOR_NUMBER"), ("JOB_BASE_NAME", "JOB_NAME")),
 )
-# The kinds of sources of a name, in the order in which they are looked for.
+# Kinds of sources of an agent's name, in order of precedence.
 IDENTITIES = ("given", "session", "ancestor", "ci", "posix")
 _LONGEST_JOB = 24
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def default(environment: Mapping[str, str], state: str = "") -> tuple[str, str, str]:
-    """Return a name, its source, and what the names of its peers begin with ('' if it has none).
+    """Return a name, its source, and the prefix of its peers' names ('' if it has none).
 
-    In a session of a coding agent's client: `<client>-<word>-<3 letters>`, from a variable with its id, or
-    from the file of a process above this one, below `state`. In a CI job: `ci-<job>-<6 letters>`, the
-    same in all its processes, from a variable. Else `user@host~SID`, which a POSIX session has for itself:
-    a terminal, a cron job, an ssh command. The peers of a session are those of the same user and host.
+    In a session of a coding agent's client, the name is `<client>-<word>-<3 letters>`, found by a variable
+    that holds the session's id, or by the file of an ancestor process, below `state`. In a CI job, it is
+    `ci-<job>-<6 letters>`, from variables, and the same in all processes of the job. Otherwise it is
+    `user@host~SID`, one name per POSIX session: a terminal, a cron job, an ssh command. The peers of a
+    session are those of the same user and host.
     """
     if any(map(environment.get, SESSION_VARIABLES)) or (state and _has_files(state)):
         from agentbus.core import client_session
@@ -49,7 +51,7 @@ def default(environment: Mapping[str, str], state: str = "") -> tuple[str, str, 
 
 
 def identity(source: str, peers: str) -> str:
-    """Return which kind of source a name has, one of `IDENTITIES`."""
+    """Return the kind of a name's source, one of `IDENTITIES`."""
     if source == "ancestor":
         return source
     if any(source == known[0] for known, _ in _CI_SYSTEMS):

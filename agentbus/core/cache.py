@@ -1,4 +1,4 @@
-"""A cache of a function's results, without the import of `functools`, which slows short commands."""
+"""A cache of a function's results that does not import `functools`, which would slow short commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 1000
 
 
 def cached(make: Callable[[*Given], T]) -> Callable[[*Given], T]:
-    """Return a function that keeps the results of another, by its arguments: up to 1000 at a time."""
+    """Return a function that caches the results of another by its arguments, up to 1000 at a time."""
     kept: dict[object, T] = {}
 
     def lookup(*given: *Given) -> T:

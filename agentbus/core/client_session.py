@@ -1,7 +1,7 @@
-"""The session of a coding agent's client in which this process runs, and the name that follows from its id.
+"""The session of a coding agent's client that runs this process, and the name derived from its id.
 
-A client names its session in a variable, or its hook writes a file for the client's process, which the
-processes below that one find by walking up their parents.
+A client names its session in a variable, or its hook writes a file for the client's process. Processes
+below that one find the file by walking up their parents.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _PRIME = 0x9E3779B97F4A7BB9
-# Without those that are taken for each other: l and 1, o and 0.
+# Leave out l, 1, o and 0, which are easily confused.
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _LONGEST_CLIENT, _LONGEST_ID = 16, 200
-# Processes above one another that are looked at.
+# Limit on the number of ancestor processes to examine.
 _HIGHEST = 64
 _SHELLS = frozenset(
     ("sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "busybox", "env", "timeout")
@@ -27,7 +27,7 @@ _SHELLS = frozenset(
 
 
 class ClientSession:
-    """A session by its client and id, the agent that it is, where this is known from, and its process."""
+    """A session: its client, its id, its agent's name, the source of this information, and its process."""
 
     __slots__ = ("agent", "client", "id", "pid", "source")
 
@@ -40,34 +40,35 @@ class ClientSession:
 
 
 def name(client: str, session: str) -> str:
-    """Return the name of a client's session, `<client>-<word>-<3 letters>`: always the same for its id.
+    """Return the name of a client's session, `<client>-<word>-<3 letters>`, derived from its id.
 
-    Raises `ValueError` if there is no such client, or no such id.
+    Raises `ValueError` for an unknown client, or an invalid id.
     """
     if not client or len(client) > _LONGEST_CLIENT or not _PLAIN.issuperset(client):
         raise ValueError(f"{client!r} is not the name of a client")
     if not is_id(session):
         raise ValueError(f"{session[:60]!r} is not the id of a session")
-    # Faster than importing a module of hashes, and as evenly spread for ids that differ in few places.
+    # This is faster than importing hashlib, and spreads ids that differ in few places as evenly.
     number = pow(int.from_bytes(session.encode(), "big"), 3, _PRIME) >> 8
     letters = "".join([_LETTERS[number >> 5 * at & 31] for at in range(3)])
     return f"{client}-{WORDS.split()[number >> 15 & 511]}-{letters}"
 
 
 def is_id(session: str) -> bool:
-    """Tell whether a text may be the id of a session: printable ASCII without spaces."""
+    """Return whether a text may be a session id: printable ASCII without spaces."""
     return 0 < len(session) <= _LONGEST_ID and all("!" <= c <= "~" for c in session)
 
 
 def folder_in(state: str) -> str:
-    """Return the directory of the files of clients' processes, which need not exist."""
+    """Return the directory of the client process files, which may not exist."""
     return os.path.join(state, "sessions")
 
 
 def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
-    """Return the session that this process belongs to; `folder` holds the files of the clients' processes.
+    """Return the session that this process belongs to; `folder` holds the client process files.
 
-    Of several that variables name, where one client runs another, it is that of the nearest client.
+    If variables name several sessions, because one client runs another, the nearest client's session
+    counts.
     """
     above = of_ancestor(folder)
     named = [
@@ -87,7 +88,7 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
 
 
 def of_ancestor(folder: str) -> ClientSession | None:
-    """Return the session of the nearest process above this one that has a file, and lives since then."""
+    """Return the session of the nearest ancestor with a file, alive since the file was written."""
     try:
         written = set(os.listdir(folder))
     except OSError:
@@ -102,9 +103,10 @@ def of_ancestor(folder: str) -> ClientSession | None:
 
 
 def write(folder: str, client: str, session: str, agent: str, pid: int | None = None) -> int | None:
-    """Write the file of a client's process, by default that above this one's shells; return its id.
+    """Write the file of a client's process, by default the one above this process's shells; return its id.
 
-    None if there is no such process. Files of processes that have ended are removed. Raises `OSError`.
+    Returns None if there is no such process. Files of processes that have ended are removed. Raises
+    `OSError`.
     """
     from agentbus.core.settings_check import make_private
 
@@ -127,7 +129,7 @@ def write(folder: str, client: str, session: str, agent: str, pid: int | None = 
 
 
 def read(folder: str, pid: int, began: str) -> ClientSession | None:
-    """Return the session in a process's file; None if that was written for another one of its number."""
+    """Return the session in a process's file; None if an earlier process with this id wrote it."""
     try:
         with open(os.path.join(folder, str(pid)), "rb") as file:
             parts = file.read(4096).decode().split("\n")
@@ -147,7 +149,7 @@ def remove(folder: str, session: str) -> None:
 
 
 def live(folder: str) -> list[ClientSession]:
-    """Return the sessions whose client's process has a file, and lives."""
+    """Return the sessions whose client process has a file and is alive."""
     return [session for _, session in _files(folder) if session is not None]
 
 
@@ -164,7 +166,7 @@ def _files(folder: str) -> Iterator[tuple[str, ClientSession | None]]:
     except OSError:
         return
     for each in written:
-        # A file that is being written has a dot in its name.
+        # Temporary files, which are still being written, have a dot in their names.
         if each.isascii() and each.isdigit():
             began = start_of(int(each))
             session = None if began is None else read(folder, int(each), began)
@@ -182,7 +184,7 @@ def _unlink(path: str) -> None:
 
 
 def client_process() -> int | None:
-    """Return the nearest process above this one that is not a shell, which started this one for it."""
+    """Return the nearest ancestor process that is not a shell: the client that started this process."""
     for pid, _ in ancestors():
         if _command(pid) not in _SHELLS:
             return pid
@@ -190,7 +192,7 @@ def client_process() -> int | None:
 
 
 def ancestors() -> Iterator[tuple[int, str]]:
-    """Yield the processes above this one, the nearest first, each with its start."""
+    """Yield the ancestors of this process, the nearest first, each with its start time."""
     pid = os.getppid()
     for _ in range(_HIGHEST):
         # A client may be the first process of a container.
@@ -205,16 +207,16 @@ def ancestors() -> Iterator[tuple[int, str]]:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process was started, as text that no later process of its number has; None if gone."""
+    """Return a process's start time, as text unique among processes with its id; None if it has ended."""
     status = _stat(pid)
     return None if status is None else status[1]
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
-    """Return a process's parent, and its start."""
+    """Return a process's parent and start time."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # Its name may hold anything, brackets too.
+            # The process name in parentheses may itself contain spaces and parentheses.
             parts = file.read().rpartition(b")")[2].split()
         return int(parts[1]), parts[19].decode()
     except FileNotFoundError:
@@ -224,7 +226,7 @@ def _stat(pid: int) -> tuple[int, str] | None:
 
 
 def _asked(pid: int) -> tuple[int, str] | None:
-    """Return a process's parent and its start, where there is no /proc."""
+    """Return a process's parent and start time on systems without /proc."""
     import subprocess
 
     command = ["ps", "-o", "ppid=,lstart=", "-p", str(pid)]
@@ -252,7 +254,8 @@ def _command(pid: int) -> str:
     return os.path.basename(done.stdout.strip()).lstrip("-")
 
 
-# The words in the names of sessions, 512 of them: a name follows from a word's place, so none may move.
+# The 512 words used in session names. A session's number selects its word by position: never
+# reorder.
 WORDS = """
 acorn adder agate alder almond alpaca amber anchor ant antler anvil apple apricot arch arrow ash
 aspen atlas attic auk avocado awning axle badge badger bagel balloon bamboo banana banjo barge

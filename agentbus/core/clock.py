@@ -1,6 +1,6 @@
 """Formats times as RFC 3339 in UTC.
 
-Written by hand: importing `datetime` takes a tenth of the time that a whole shell verb may take.
+The conversion is written by hand, because importing `datetime` costs a tenth of a short command's time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0
 
 def rfc3339(seconds: float, *, milliseconds: bool = False) -> str:
     """Format a unix time as `2024-01-20T15:30:00Z`, with milliseconds if asked."""
-    # Another program may have stored anything: clamp it to years of four digits.
+    # The number may come from another program: clamp it to years of four digits.
     seconds = min(max(seconds, _FIRST), _LAST) if seconds == seconds else 0.0  # noqa: PLR0124
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     t = time.gmtime(whole)

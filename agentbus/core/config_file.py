@@ -10,7 +10,7 @@ from agentbus.core import yaml_reader
 from agentbus.core.errors import ConfigError
 from agentbus.core.validate import Map, Problems, nearest, shown
 
-# To read a mebibyte of YAML takes seconds, of each verb.
+# It takes seconds to parse a mebibyte of YAML, and every command would pay for it.
 MAX_BYTES = 64 * 1024
 
 
@@ -22,7 +22,7 @@ def contents(
     most: int = MAX_BYTES,
     root: str | None = None,
 ) -> bytes:
-    """Return what is in a file of at most `most` bytes. Raises `ConfigError` where it cannot be read.
+    """Return the contents of a file of at most `most` bytes. Raises `ConfigError` if it cannot be read.
 
     With the `root` of its repository, another user's file is refused, a file in another user's directory,
     and a link to a file that does not belong to the repository.
@@ -30,7 +30,7 @@ def contents(
     if root is not None:
         _check_link(path, root)
     try:
-        # A FIFO would keep us waiting for its writer.
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if root is not None:
@@ -93,7 +93,7 @@ def _check_link(path: str, root: str) -> None:
 
 
 def _check_owners(path: str, descriptor: int) -> None:
-    # Anybody else could have us obey a file of theirs, in /tmp or in a directory that is theirs.
+    # Another user could otherwise plant a config file in /tmp or in another directory.
     owners = (os.fstat(descriptor), os.lstat(path), os.stat(os.path.dirname(path) or "/"))
     if not {each.st_uid for each in owners} <= {0, os.getuid()}:
         raise ConfigError(

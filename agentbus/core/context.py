@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         def trail(self) -> Sequence[Any] | None: ...
 
 
-# The delivery that this thread or coroutine handles.
+# The delivery that the current thread or coroutine is handling.
 current: ContextVar[Origin | None] = ContextVar("agentbus_delivery", default=None)
 
 
@@ -44,6 +44,6 @@ def is_traceparent(text: object) -> bool:
 
 
 def child(traceparent: str) -> str:
-    """Return a `traceparent` for a span within the one given: the same trace, a new span."""
+    """Return a `traceparent` for a child span of the given one: the same trace, a new span."""
     _, trace, _, flags = traceparent.split("-")[:4]
     return f"00-{trace}-{os.urandom(8).hex()}-{flags}"

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
         unique: str | None
 
 
-# In longer JSON, a look at the parts of a value is quicker than a search, if they are of this length.
+# In JSON over _LONG bytes, checking each value is faster than searching the text if the values
+# average _PART bytes or more.
 _LONG, _PART = 2048, 128
 _BACKSLASH = ord("\\")
 # The field that names the agent that published a task.
@@ -51,9 +52,9 @@ AGENT = b"agent_id"
 TRAIL = "agentbus_trail"
 # The field that identifies a piece of work in entries of other programs.
 WORK_ITEM = "work_item_id"
-# The field that identifies such an entry itself, and where a router keeps its value.
+# The field with the id of another program's entry, and the field in which a router keeps that id.
 INBOX, ROUTED_INBOX = "inbox_id", "routed_inbox_id"
-# The fields of the envelope beside the payload, by their names in `meta`.
+# The envelope fields other than the payload, by their names in `meta`.
 META = (
     "topic",
     "correlation_id",
@@ -81,12 +82,12 @@ META = (
 )
 
 
-# Refuses subclasses and dataclasses.
+# Options that make orjson refuse subclasses and dataclasses.
 _PLAIN = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
 def by(agent: str) -> tuple[bytes, str]:
-    """Return the field, with its value, that names the agent that publishes an entry."""
+    """Return the field that names the publishing agent, and its value."""
     return AGENT, agent
 
 
@@ -109,7 +110,8 @@ def encode(payload: object, limit: int) -> bytes:
             f"the payload has {len(data)} bytes; the limit is {limit}",
             hint="store the bulk elsewhere and send its location, or raise 'max_body'",
         )
-    # `find` and a byte's number: `in` takes bytes for a number first, which fails slowly.
+    # Use `find` and the number of the byte: `in` first tries to convert bytes to a number, and
+    # fails slowly.
     if _BACKSLASH in data and data.find(b"\\u0000") >= 0 and _holds(payload, _is_nul):
         raise InvalidPayload(
             "the payload holds a NUL character", hint="leave it out: databases cannot store it"
@@ -130,7 +132,7 @@ def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
     named = {flat[i]: flat[i + 1] for i in range(0, len(flat) - 1, 2)}
     payload = named.pop(b"payload", None)
     if payload is None:
-        # Another program's entry: it is malformed if its bytes are not text.
+        # Another program wrote this entry; if its bytes are not UTF-8, it is malformed.
         fields = {key.decode(): value.decode() for key, value in named.items()}
         return fields, {name: fields[name] for name in (WORK_ITEM, INBOX) if fields.get(name)}
     rest = orjson.loads(named[b"meta"]) if b"meta" in named else {}
@@ -144,7 +146,7 @@ def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
 def trail_of(meta: dict[str, Any], payload: object) -> Any:
     """Return the recorded agents that a task has passed; None if none are recorded.
 
-    An entry of another program holds them in a field, as JSON. Invalid JSON is returned as it is.
+    An entry of another program holds the trail in a field, as JSON. Invalid JSON is returned unchanged.
     """
     trail = meta.get("trail")
     if trail is None and isinstance(payload, dict):
@@ -166,7 +168,7 @@ def _holds(value: object, test: Any) -> bool:
 
 
 def _is_finite(value: object, most: int) -> bool:
-    """Report whether a value of at most so many parts holds no NaN and no infinity; False if unsure."""
+    """Report whether a value of at most `most` parts holds no NaN and no infinity; False if unsure."""
     parts: list[Any] = [value]
     while parts:
         part = parts.pop()

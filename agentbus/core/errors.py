@@ -1,4 +1,4 @@
-"""Every error that AgentBus raises, each with the exit code the command line ends with.
+"""Every error that AgentBus raises, each with the exit code of the command line.
 
 A message says what failed, and on what. `hint` says what to do about it in Python, `shell_hint` in a
 shell; where the advice is the same, one text serves both.
@@ -52,11 +52,11 @@ class InboxFull(AgentBusError):
 
 
 class LeasesFull(AgentBusError):
-    """The project has as many leases as it may have, until one of them ends."""
+    """The project has its maximum number of leases, until one of them ends."""
 
 
 class TaskFailed(AgentBusError):
-    """The task whose result was asked for was buried; the message holds its error."""
+    """The task whose result was requested is dead; the message holds its error."""
 
     exit_code = 8
 
@@ -116,18 +116,18 @@ class FlagHeld(Refused):
 
 
 class SemaphoreFull(Refused):
-    """The semaphore has as many holders as it may have."""
+    """The semaphore has its maximum number of holders."""
 
 
 class NotHolder(Refused):
-    """The hold or lease is no longer this agent's to renew or give up."""
+    """This agent no longer has the hold or lease that it tried to renew or give up."""
 
 
 class LeaseHeld(Refused):
     """Another agent has leased the path.
 
-    It has the lease's `agent`, `why`, end (`until`, unix time) and `pattern`, the `path` that was asked
-    for, and how many `others` of the leases conflict.
+    It has the lease's `agent`, `why`, end (`until`, unix time) and `pattern`, the requested `path`, and
+    `others`, the number of further conflicting leases.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class LeaseHeld(Refused):
 
 
 class NoteExists(Refused):
-    """The note was to be written only if absent, and exists."""
+    """The note exists, but was to be written only if absent."""
 
 
 class StaleDelivery(Refused):
@@ -161,7 +161,7 @@ class StaleDelivery(Refused):
 
 
 class StaleToken(StaleDelivery):
-    """The task that was taken by hand is no longer held with this token."""
+    """The task taken by hand is no longer held with this token."""
 
 
 class NotFound(AgentBusError):
@@ -171,7 +171,7 @@ class NotFound(AgentBusError):
 
 
 class NoSuchAgent(NotFound):
-    """The message is for an agent that never used the project."""
+    """The message is addressed to an agent that has never used the project."""
 
 
 class TaskBuried(NotFound):
@@ -221,11 +221,11 @@ class EventsLost(AgentBusError):
 
 
 class EpochMismatch(AgentBusError):
-    """A cursor lies past the server's last entry: the server went back in time."""
+    """A cursor lies after the server's last entry: the server was set back in time."""
 
 
 class ForeignLedger(EpochMismatch, ConfigError):
-    """The stream carries the events of another database than the one that was named."""
+    """The stream carries events of a different database than the named one."""
 
 
 class CommitInTransactionError(UsageError):
@@ -237,7 +237,7 @@ class StaleLease(Refused):
 
 
 class ReplayTooOld(Refused):
-    """An event was delivered again after its record of being handled had expired."""
+    """An event was redelivered after the record that it had been handled expired."""
 
 
 class HandlerFailed(UsageError):

@@ -1,6 +1,6 @@
-"""Escapes what text must not hold where a terminal shows it: what moves, hides, or turns other characters.
+"""Escapes characters that are unsafe on a terminal: those that move, hide or reverse other characters.
 
-Loaded only for text that is not plain ASCII, and for names that need quotes.
+This module is loaded only for text that is not plain ASCII, and for names that need quotes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from unicodedata import category
 _JOINER = "\u200d"
 _SELECTORS = "\ufe0e\ufe0f"
 _KEYCAP = "\u20e3"
-# Code points that Python calls printable and that show nothing: those of Unicode's
-# Default_Ignorable_Code_Point that are letters or marks, and signs that are blank.
+# Code points that Python calls printable but that display as nothing: letters and marks with
+# Unicode's Default_Ignorable_Code_Point property, and blank symbols.
 _INVISIBLE = frozenset(
     map(
         chr,
@@ -26,9 +26,9 @@ _INVISIBLE = frozenset(
 
 
 def escaped(text: str) -> str:
-    """Return text on one line, with all that is invisible or turns the direction of writing escaped.
+    """Return text on one line, with invisible characters and changes of writing direction escaped.
 
-    A tab becomes a space. What joins emoji, or chooses their form, stays where it does that.
+    A tab becomes a space. Joiners and variation selectors stay where they belong to emoji.
     """
     if text.isprintable() and _INVISIBLE.isdisjoint(text):
         return text
@@ -38,17 +38,17 @@ def escaped(text: str) -> str:
 
 
 def in_quotes(name: str) -> str:
-    """Return a name in double quotes, with what `escaped` escapes, quotes and backslashes escaped."""
+    """Return a name in double quotes, escaped like `escaped`, with quotes and backslashes escaped too."""
     return '"' + escaped(name.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def is_shown(character: str) -> bool:
-    """Tell whether a character can be seen, and leaves the others where they are."""
+    """Return whether a character is visible and does not move other characters."""
     return character.isprintable() and character not in _INVISIBLE
 
 
 def _belongs(text: str, at: int) -> bool:
-    """Tell whether a joiner, or a selector of a form, stands where emoji have one."""
+    """Return whether a joiner or a variation selector is in a place where emoji use one."""
     character, before = text[at], text[at - 1 : at]
     if character in _SELECTORS:
         return _is_sign(before) or (before.isascii() and text[at + 1 : at + 2] == _KEYCAP)

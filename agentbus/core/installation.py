@@ -1,7 +1,7 @@
-"""Finds another project's `agentbus` that can be mistaken for this one.
+"""Detects another project's `agentbus` that could be mistaken for this one.
 
-The package index has another project of that name. Both projects install a package and a command
-`agentbus`, so that each overwrites files of the other in one environment.
+The package index has another project of that name. Both install a package and a command `agentbus`, so that
+in one environment each overwrites files of the other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _BINARIES = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 
 
 def foreign_distribution() -> str | None:
-    """Return the metadata directory of a distribution `agentbus` on the import path."""
-    # Not by importlib.metadata, which takes longer to load than this takes.
+    """Return the metadata directory of a distribution named `agentbus` on the import path."""
+    # importlib.metadata alone takes longer to import than this search takes.
     for place in sys.path:
         try:
             names = os.listdir(place or ".")

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SPACE = " \t\r\n"
-# `orjson` is quicker, with its import, for a value of more parts, and a longer text.
+# Beyond these limits (parts of a value, length of a text), orjson is faster, including its import.
 _MOST_PARTS, _LONGEST = 2000, 16384
-# A double holds a number of so many characters exactly.
+# A double represents every number of this many digits exactly.
 _DIGITS = 15
 
 
 class Unsure(ValueError):
-    """`orjson` may read the text in another way than `from_json`."""
+    """`orjson` may interpret the text differently from `from_json`."""
 
 
 def _no_constant(name: str) -> Any:
@@ -25,7 +25,7 @@ def _no_constant(name: str) -> Any:
 
 
 class _Rules:
-    """The options of the scanner, as `json.JSONDecoder` has them."""
+    """Options for the scanner, like those of `json.JSONDecoder`."""
 
     strict = True
     object_hook = None
@@ -40,9 +40,9 @@ class _Rules:
 def from_json(
     text: str, *, whole: Callable[[str], object] = int, decimal: Callable[[str], object] = float
 ) -> Any:
-    """Return the value of a JSON text. Raises `ValueError`, also for one that is nested too deeply.
+    """Return the value of a JSON text. Raises `ValueError` if it is invalid or nested too deeply.
 
-    `whole` and `decimal` return the values of the two kinds of numbers.
+    `whole` and `decimal` convert integers and decimals from their text.
     """
     from _json import make_scanner
 
@@ -52,7 +52,8 @@ def from_json(
     except StopIteration as missing:
         raise ValueError(f"no value at character {missing.value}") from None
     except SystemError:
-        # It has no error to raise unless `json` is loaded, which says what is wrong, and where.
+        # The C scanner can raise JSONDecodeError only once `json` is loaded; `json` also reports
+        # the place of the error.
         from json import loads
 
         return loads(text, parse_int=whole, parse_float=decimal)
@@ -79,7 +80,7 @@ def as_orjson(text: str) -> Any:
         raise
     except ValueError as error:
         if text.lstrip(_SPACE)[:1] in ("{", "["):
-            # It may be nested too deeply for `from_json` alone.
+            # Only `from_json` may have failed, at its smaller limit of nesting.
             raise Unsure from error
         raise
 
@@ -122,12 +123,13 @@ def compact(value: object) -> bytes | None:
         _add(parts, value, encode_basestring)
         return "".join(parts).encode()
     except (TypeError, ValueError, RuntimeError):
-        # It is another value, holds text that is not UTF-8, is nested too deeply, or changed meanwhile.
+        # The value is not plain data, holds invalid text, is nested too deeply, or changed during
+        # encoding.
         return None
 
 
 def _add(parts: list[str], value: Any, in_quotes: Callable[[str], str]) -> None:
-    """Append the JSON of a value; raises `TypeError` for one that `orjson` may encode in another way."""
+    """Append the JSON of a value; raises `TypeError` if `orjson` may encode it differently."""
     kind = type(value)
     if kind is str:
         parts.append(in_quotes(value))
@@ -152,7 +154,7 @@ def _add(parts: list[str], value: Any, in_quotes: Callable[[str], str]) -> None:
     elif kind is int and -(2**63) <= value < 2**64:
         parts.append(str(value))
     elif kind is float and "e" not in (shown := repr(value)) and "n" not in shown:
-        # Neither an exponent, which has two forms, nor NaN, nor an infinity.
+        # Encode only plain decimals: exponents have two spellings, and JSON has no NaN or infinity.
         parts.append(shown)
     else:
         raise TypeError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Keys:
-    """Builds the keys of one project from names that were checked before."""
+    """Builds the keys of one project from names that were already checked."""
 
     __slots__ = ("project",)
 
@@ -137,7 +137,7 @@ class Keys:
         return f"{self.project}:inbox:{escape(agent)}"
 
     def inbox_at(self, agent: str) -> str:
-        """`<P>:inbox:<agent>:at`, hash: the id up to which the agent has read, when, and what beyond it."""
+        """`<P>:inbox:<agent>:at`, hash: the agent's position, its time, and the messages read beyond it."""
         return f"{self.inbox(agent)}:at"
 
     def answers(self, agent: str) -> str:
@@ -145,7 +145,7 @@ class Keys:
         return f"{self.inbox(agent)}:answers"
 
     def inbox_bell(self, agent: str) -> str:
-        """`<P>:inbox:<agent>:bell`, stream of the latest ring: wakes who waits until the agent reads."""
+        """`<P>:inbox:<agent>:bell`, stream of the latest ring: wakes agents that wait until it has read."""
         return f"{self.inbox(agent)}:bell"
 
     # -- queues --
@@ -264,11 +264,11 @@ class Keys:
 
     def seen_inbox(self, queue: str, inbox_id: str) -> str:
         """`<P>:seen:<queue>:inbox:<inbox id>`, string: the id of the raw task with this `inbox_id`."""
-        # No dedup key can be that: a colon in one is escaped.
+        # This never collides with a dedup key, in which a colon is escaped.
         return f"{self.project}:seen:{escape(queue)}:inbox:{escape(inbox_id)}"
 
     def result(self, task_id: str, group: str = "default") -> str:
-        """`<P>:results:<task id>:<group>`, string: a task's result, as JSON; `!…` if it was buried."""
+        """`<P>:results:<task id>:<group>`, string: a task's result, as JSON; `!…` if it is dead."""
         return f"{self.project}:results:{task_id}:{escape(group)}"
 
     def replies(self, caller: str) -> str:
@@ -388,12 +388,12 @@ class Keys:
         return _literal(f"{self.project}:{kind}:" if kind else f"{self.project}:") + "*"
 
     def patterns(self, kinds: Iterable[str] = KEY_KINDS) -> list[str]:
-        """Return patterns that match this project's keys, and no key of a longer-named project."""
+        """Return patterns that match this project's keys, but no keys of a project with a longer name."""
         heads = (_literal(f"{self.project}:{kind}") for kind in sorted(kinds))
         return [pattern for head in heads for pattern in (head, f"{head}:*")]
 
     def open_pattern(self, kind: str) -> str:
-        """Return a pattern for the keys of one kind that belong to queues, but for the bus's own (`~…`)."""
+        """Return a pattern for the keys of one kind of all queues except the bus's own (`~…`)."""
         return _literal(f"{self.project}:{kind}:") + "[^~]*"
 
 

@@ -1,4 +1,4 @@
-"""Lazy packages: a name is loaded when it is first used."""
+"""Lazy packages, which load a name when it is first used."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def emit(
 ) -> None:
     """Pass a record to the logger `agentbus`, with the traceback of an error.
 
-    Its message is `text`, by default the verb.
+    The record's message is `text`, by default the verb.
     """
     number = _LEVELS[level]
     if not (_logger.isEnabledFor(number) and _is_heard()):
@@ -35,16 +35,16 @@ def emit(
         _logger.name, number, __file__, 0, "%s", (said,), raised, extra=fields
     )
     if raised is not None:
-        # An error's text may hold what cannot be encoded, and a handler that writes it would fail.
+        # Escape what cannot be encoded: a handler that writes the text would fail on it.
         told = logging.Formatter().formatException(raised)
         record.exc_text = told.encode("utf-8", "backslashreplace").decode()
     _logger.handle(record)
 
 
 def _is_heard() -> bool:
-    """Report whether records go anywhere: to make one takes longer than to run a task."""
+    """Report whether any handler receives records: making a record takes longer than running a task."""
     if logging.Logger.callHandlers.__module__ != logging.__name__:
-        # A program for error reports has put itself in its place.
+        # An error-reporting package has replaced `callHandlers`, and receives every record.
         return True
     logger: logging.Logger | None = _logger
     while logger is not None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 256
 MAX_PROJECT_BYTES = 128
 MAX_BODY_BYTES = 256 * 1024
-# How many tags, or awaited flags, one call may name.
+# Maximum number of tags, or of awaited flags, in one call.
 MOST_AT_ONCE = 1_000
 # The states of an agent's presence.
 STATES = ("active", "idle", "waiting", "gone")
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
-# The word that follows the project in a key. A project's later segments may not be one of these,
-# so that no key of `app` can be read as a key of `app:x`, nor the other way round.
+# Words that follow the project in a key. Later segments of a project's name may not be one of these
+# words, so that no key of `app` can be mistaken for a key of `app:x`, or the reverse.
 KEY_KINDS = frozenset(
     [
         "ch",
@@ -72,9 +72,9 @@ KEY_KINDS = frozenset(
     ]
 )
 
-# A reader could take an agent of such a name for a person, or for the program itself.
+# A reader could mistake an agent with such a name for a person, or for the program itself.
 RESERVED = frozenset(("human", "user", "system", "developer", "assistant", "agentbus"))
-# For each variable that holds the id of a session of a coding agent's client, the client.
+# The coding agent's client whose session id each environment variable holds.
 SESSION_VARIABLES = {
     "CLAUDE_CODE_SESSION_ID": "claude",
     "CODEX_THREAD_ID": "codex",
@@ -90,13 +90,13 @@ _GIT_SCHEMES = frozenset(("ssh", "git", "git+ssh", "ssh+git"))
 _HOST_CHARACTERS = _PROJECT_CHARACTERS | {":"}
 _PORT_CHARACTERS = frozenset(":0123456789")
 _BRACKETS = frozenset("[]\\")
-# Names of these alone are shown without quotes.
+# Names that consist only of these characters are shown without quotes.
 _PLAIN_IN_TEXT = _PROJECT_CHARACTERS | frozenset("@~:")
 
 
 def name(kind: str, value: object) -> str:
     """Return `value` if it is a valid name: 1 to 256 bytes of UTF-8, no control characters."""
-    # The usual case, without a look at each character.
+    # Fast path: an ASCII name needs no check of each character.
     if (
         type(value) is str
         and 0 < len(value) <= MAX_NAME_BYTES
@@ -122,7 +122,7 @@ def name(kind: str, value: object) -> str:
 
 
 def at_most(kind: str, number: int) -> None:
-    """Raise `UsageError` for more than 1,000 of something: a script would hold up others for long."""
+    """Raise `UsageError` for more than 1,000 items: a script would block other clients for too long."""
     if number > MOST_AT_ONCE:
         from agentbus.core.errors import UsageError
 
@@ -132,7 +132,7 @@ def at_most(kind: str, number: int) -> None:
 
 
 def items(kind: str, given: object) -> list[Any]:
-    """Return the items of a collection. Raises `UsageError` for a single text, or what has no items."""
+    """Return the items of a collection. Raises `UsageError` for a text, or a value without items."""
     if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
         from agentbus.core.errors import UsageError
 
@@ -183,14 +183,14 @@ def _check_segments(project: str, segments: list[str]) -> None:
 
 
 def repository_address(url: str) -> str:
-    """Return `host/path` of a git URL, the same for all the ways to the repository; of a path, the path.
+    """Return `host/path` of a git URL, the same for all URLs of a repository; for a path, return the path.
 
-    Left out are the scheme, the user, the port, `.git` at the end, and slashes that mean nothing. It is ""
+    The result omits the scheme, the user, the port, a final `.git`, and redundant slashes. It is ""
     if git and this function could read two hosts in it.
     """
     first = url.partition("/")[0]
     if "[" not in first.partition("::")[0] and "::" in first:
-        # For a remote helper, such as `ext::`: only that knows what it means.
+        # This address is for a remote helper, such as `ext::`; only the helper can interpret it.
         return url
     scheme, is_url, rest = url.partition("://")
     prefix = ""
@@ -230,7 +230,7 @@ def _host(authority: str) -> str:
     port = ""
     if host[:1] == "[" and "]" in host:
         host, _, port = host[1:].partition("]")
-    # More than one colon is an IPv6 address.
+    # A host with more than one colon is an IPv6 address.
     if host.count(":") == 1 and not port:
         host, _, port = host.partition(":")
     is_plain = _HOST_CHARACTERS.issuperset(host) and _PORT_CHARACTERS.issuperset(port)
@@ -246,14 +246,15 @@ def _unquoted(text: str) -> str:
 
 
 def repository_place(common: str) -> str:
-    """Return where a repository has its own files, from the directory that its work trees share."""
+    """Return the directory of a repository, from the directory that its work trees share."""
     base, _, last = common.rpartition("/")
     return (base or "/") if last in (".git", ".bare") else common
 
 
 def repository_project(address: str) -> str:
-    """Return the project of the repository at an address: its name, and four letters of a hash."""
-    # Faster than importing a module of hashes. The power mixes what the prime, of 64 bits, leaves.
+    """Return the project name of a repository: its name and four letters of a hash of its address."""
+    # This is faster than importing hashlib. Cubing mixes the bits better than the 64-bit modulus
+    # alone.
     number = pow(int.from_bytes(address.encode("utf-8", "surrogatepass"), "big"), 3, _PRIME)
     letters = "".join([chr(ord("a") + number // 26**at % 26) for at in range(4)])
     last = address.rpartition("/")[2]
@@ -314,7 +315,7 @@ def shell_word(text: str) -> str:
 
 
 def word(text: str) -> str:
-    """Return a name as text shows it: in quotes, unless it has only ASCII letters, digits and `._@~:-`."""
+    """Return a name for display: quoted, unless it has only ASCII letters, digits and `._@~:-`."""
     if is_plain(text):
         return text
     from agentbus.core.escape import in_quotes
@@ -323,7 +324,7 @@ def word(text: str) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Tell whether a name has only ASCII letters, digits and `._@~:-`."""
+    """Return whether a name has only ASCII letters, digits and `._@~:-`."""
     return text != "" and _PLAIN_IN_TEXT.issuperset(text)
 
 
@@ -341,7 +342,8 @@ def _shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-# Load the module only to raise an error: a shell verb that succeeds never needs it.
+# These functions import the error module only to raise: a shell command that succeeds never needs
+# it.
 def _bad_name(message: str, *, hint: str) -> InvalidName:
     from agentbus.core.errors import InvalidName
 

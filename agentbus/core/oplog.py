@@ -1,6 +1,6 @@
-"""The operations log: one line of JSON for each verb, without payloads and passwords.
+"""The operations log: one line of JSON per command, without payloads and passwords.
 
-A one-shot verb writes its line directly; `agentbus.core.loggers` serves programs that have loaded
+A one-shot command writes its line directly; `agentbus.core.loggers` serves programs that have loaded
 `logging`. An operation never fails because its log cannot be written.
 """
 
@@ -14,10 +14,10 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.names import LOG_LEVELS
 from agentbus.core.settings import log_path
 
-# Joins emoji into one, and does no harm on a terminal.
+# The zero-width joiner combines emoji, and is harmless on a terminal.
 JOINER = "\u200d"
 _ROTATE_AT = 10 * 1024 * 1024
-# The descriptor that `open_ahead` opened, for the next line.
+# File descriptor that `open_ahead` opened for the next line.
 _opened: list[int] = []
 
 
@@ -46,7 +46,7 @@ def open_ahead() -> None:
         try:
             _opened.append(open_file(log_path()))
         except OSError:
-            # `write` will see to it.
+            # `write` opens the file again, and reports the failure.
             return
 
 
@@ -84,12 +84,13 @@ def _value(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return text as a JSON string, with characters that are not printable escaped."""
+    """Return text as a JSON string, with unprintable characters escaped."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     from _json import encode_basestring
 
-    # Raw, they could move a terminal's cursor, or could not be encoded.
+    # Escape control characters, which could move a terminal's cursor, and surrogates, which cannot
+    # be encoded.
     return "".join(
         c if c.isprintable() or c == JOINER else _escaped(c) for c in encode_basestring(text)
     )

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-# Reads lines until its stdin is closed: `+` and a process id, or all ids. Then it kills each, with the
-# process group that it leads. A line that was cut off changes nothing.
+# A shell script that reads lines until its stdin closes: `+` and a process id to add, or the whole
+# list of ids. It then kills each process with the group that it leads. A truncated line is ignored.
 _GUARDING = (
     'while read -r line; do case $line in +*) pids="$pids ${line#+}";; *) pids=$line;; esac; done;'
     ' for pid in $pids; do kill -s KILL -- "-$pid" || kill -s KILL "$pid"; done'
@@ -19,8 +19,8 @@ _GUARDING = (
 class ProcessGuard:
     """Kills process groups when this process dies: a small shell waits for the end of a pipe.
 
-    Not PR_SET_PDEATHSIG, which only Linux has, and which does not reach the children of a program.
-    Thread-safe.
+    It does not use PR_SET_PDEATHSIG, which exists only on Linux, and does not reach a program's children.
+    It is thread-safe.
     """
 
     def __init__(self) -> None:
@@ -30,34 +30,35 @@ class ProcessGuard:
         self._lock = threading.Lock()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a program that leads its process group, and guard it from before it runs."""
+        """Start a program as the leader of a process group, guarded from the start."""
         with self._lock:
             self._ensure()
             try:
-                # The program announces itself: this process may be killed before it knows the id.
+                # The child announces its own id: this process may be killed before Popen returns
+                # the id.
                 process = subprocess.Popen(command, preexec_fn=self._announce, **options)  # noqa: PLW1509
             except OSError:
-                # The processes that announced themselves have ended.
+                # The child announced itself, but could not run the command: withdraw its id.
                 self._tell()
                 raise
             self._pids.add(process.pid)
             return process
 
     def guard(self, pid: int) -> None:
-        """Guard a process that runs already, and the group that it leads."""
+        """Guard a running process, and the process group that it leads."""
         with self._lock:
             self._ensure()
             self._pids.add(pid)
             self._tell()
 
     def release(self, pid: int) -> None:
-        """Guard a process no longer; to be called before it is reaped, and its id reused."""
+        """Stop guarding a process; call this before it is reaped, since its id may then be reused."""
         with self._lock:
             self._pids.discard(pid)
             self._tell()
 
     def close(self) -> None:
-        """Kill what is still guarded, and stop guarding."""
+        """Kill all guarded processes, and stop guarding."""
         with self._lock:
             shell, self._shell = self._shell, None
             self._pids.clear()
@@ -65,7 +66,7 @@ class ProcessGuard:
             shell.communicate()
 
     def _ensure(self) -> None:
-        """Start the shell, also in place of one that somebody killed."""
+        """Start the shell, or replace it if it was killed."""
         if self._shell is not None:
             if self._shell.poll() is None:
                 return
@@ -75,7 +76,8 @@ class ProcessGuard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A signal to all processes of a terminal or of our group must not end this one first.
+            # A new session protects the guard from signals to the terminal or to this process
+            # group.
             start_new_session=True,
         )
         assert self._shell.stdin is not None
@@ -83,7 +85,8 @@ class ProcessGuard:
         self._tell()
 
     def _announce(self) -> None:
-        # Between fork and exec, where other threads do not exist, and their locks stay taken.
+        # This runs between fork and exec: other threads are gone, and locks that they held stay
+        # locked.
         os.write(self._pipe, b"+%d\n" % os.getpid())
 
     def _tell(self) -> None:
@@ -92,5 +95,5 @@ class ProcessGuard:
         try:
             os.write(self._pipe, " ".join(map(str, self._pids)).encode() + b"\n")
         except OSError:
-            # Somebody killed the shell.
+            # The shell was killed.
             return

@@ -1,4 +1,4 @@
-"""Formats figures for people: ages, rates, counts of things, texts that are cut."""
+"""Formats figures for people: ages, rates, counts, truncated texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def cut(text: str, width: int) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Format a time span in one or two units; a negative one, of a clock that was set back, is 0."""
+    """Format a time span in one or two units; a negative span, after a clock was set back, is 0."""
     if seconds is None:
         return "-"
     seconds = max(0.0, seconds)
@@ -32,7 +32,7 @@ def age(seconds: float | None) -> str:
 
 
 def number(value: float) -> str:
-    """Format a rate with at most three significant digits or none after the point."""
+    """Format a rate with at most three significant digits, or without decimals if it is larger."""
     return (
         f"{value:.0f}"
         if value >= 100 or value == 0

@@ -1,7 +1,7 @@
 """Frozen, slotted values that do not import `dataclasses`.
 
-They behave as frozen dataclasses (`dataclasses.asdict`, `replace` and `fields` accept them), but
-`dataclasses` is imported only when one of those is used: its import takes longer than a whole
+They behave like frozen dataclasses (`dataclasses.asdict`, `replace` and `fields` accept them), but
+`dataclasses` is imported only when one of these functions is used: the import takes longer than a whole
 `agentbus speak`.
 """
 
@@ -39,7 +39,7 @@ class _RecordType(type):
         # A field with a leading underscore is stored, but is not part of the value.
         namespace["__match_args__"] = tuple(key for key in defaults if key[0] != "_")
         cls = super().__new__(mcs, name, bases, namespace)
-        # The slots' own setters: twice as fast as to set an attribute by its name.
+        # Setters of the slots are twice as fast as setting attributes by name.
         cls._fields = tuple(
             (key, default, getattr(cls, key).__set__) for key, default in defaults.items()
         )

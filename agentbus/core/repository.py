@@ -1,4 +1,4 @@
-"""Finds the project of a git repository: by its configuration, the URL of `origin`, or its path.
+"""Finds the project name of a git repository: from its configuration, the URL of `origin`, or its path.
 
 Git is not run. Of git's configuration the repository's own file is read, without what it includes, and for
 `agentbus.trust` the user's own files, too.
@@ -14,7 +14,7 @@ from agentbus.core.errors import ConfigError
 from agentbus.core.names import repository_address, repository_place, repository_project
 from agentbus.core.settings_check import ON, checked
 
-# As git sees it.
+# Whitespace as git defines it.
 _SPACE = " \t\r\n"
 _HEX = frozenset("0123456789abcdefABCDEF")
 
@@ -32,12 +32,12 @@ def is_bare(path: str) -> bool:
 
 
 def is_head(path: str, text: str) -> bool:
-    """Report whether git takes a file with this text for the `HEAD` of a repository."""
+    """Report whether git accepts a file with this text as the `HEAD` of a repository."""
     try:
         if os.readlink(path).startswith("refs/"):
             return True
     except OSError:
-        # It is not a link, as a rule.
+        # HEAD is usually a file, not a link.
         pass
     if text.startswith("ref:"):
         return text[4:].lstrip(_SPACE).startswith("refs/")
@@ -85,10 +85,10 @@ def distrust(
 
 
 def project(root: str, common: str | None) -> tuple[str, str]:
-    """Return the project of a repository, and the source of its name.
+    """Return the project name of a repository, and the source of the name.
 
-    `common` is the directory that its work trees share. Raises `ConfigError` where its configuration
-    cannot be read, and `InvalidName`.
+    `common` is the directory that its work trees share. Raises `ConfigError` if its configuration cannot be
+    read, and `InvalidName`.
     """
     if common is None:
         raise ConfigError(
@@ -116,7 +116,7 @@ def project(root: str, common: str | None) -> tuple[str, str]:
 
 
 def values(text: str, section: str, key: str) -> list[str]:
-    """Return the values of a key in a git config, such as `url` in the section `remote.origin`."""
+    """Return the values of a key in a git config, such as `url` in section `remote.origin`."""
     matches, within = [], ""
     lines = iter(text.removeprefix("\ufeff").split("\n"))
     for line in lines:
@@ -134,7 +134,7 @@ def values(text: str, section: str, key: str) -> list[str]:
 
 
 def _unquoted(value: str) -> str:
-    """Return a value without its quotes, escapes, comment and the spaces around it."""
+    """Return a value without its quotes, escapes, comment and surrounding spaces."""
     unquoted, quoted = "", False
     characters = iter(value)
     for character in characters:

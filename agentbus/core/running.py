@@ -6,7 +6,7 @@ import os
 
 
 def runs(process: int) -> bool:
-    """Tell whether a process runs, of any user; True of a number that is too large to ask for."""
+    """Return whether a process of any user is running; True for an id that is too large to check."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -43,14 +43,14 @@ VARIABLES = {
 # path or the server's program.
 HARMLESS = ("project", "json", "lease.scope")
 IN_FILES = (*HARMLESS, "url", "queues", "health")
-# Only the user's own file, or one chosen by --config, may set these too: a repository must not choose
-# names, deadlines, logs, files to write to, nor what is sent to the network.
+# Only the user's own file, or a file given with --config, may also set these: a repository must not
+# choose agent names, deadlines, logs, output files or what is sent over the network.
 IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
     *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
 )
 _NAMING = frozenset(("agent", "project"))
-# The variables of all other settings that a config file may have.
+# Environment variables of the other settings that a config file may hold.
 _OTHERS = frozenset(
     (
         *("AGENTBUS_URL", "REDIS_URL", "AGENTBUS_JSON", "AGENTBUS_LOG_LEVEL", "AGENTBUS_DEADLINE"),
@@ -67,7 +67,7 @@ _UNPLAIN = frozenset('"\\#;\r\t ')
 
 
 class Settings:
-    """The resolved settings; `sources` says where the given ones, the agent and the project are from."""
+    """The resolved settings; `sources` names the origins of the given settings, agent and project."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Settings:
         self.max_body = max_body
         self.exchange_limit = exchange_limit
         self.sources = sources
-        # The verbs of events alone use it. It may hold a password.
+        # Only the events commands use the database URL, which may hold a password.
         self.database = database
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
@@ -111,9 +111,10 @@ class Settings:
         # Neither is parsed here: the verbs of queues read the one, `health` the other, by `mapping`.
         self.queues = queues or {}
         self.health = health or {}
-        # `repository`: its work trees share leases; `worktree`: each has its own.
+        # With `repository`, the work trees of a repository share leases; with `worktree`, each has
+        # separate leases.
         self.lease_scope = lease_scope
-        # Hooks say `counts` alone, or `quote` the newest message.
+        # With `counts`, hooks report only counts; with `quote`, they also quote the newest message.
         self.hook_text = hook_text
         self._withheld = withheld or {}
 
@@ -174,7 +175,7 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     chosen = value("project", None, _PROJECT)
     if chosen is None:
         chosen, sources["project"] = default_project(root, common)
-    # Most often there are none, and to look for each takes a hundredth of a quick verb's own time.
+    # These variables are rarely set; looking up each costs a hundredth of a fast command's time.
     are_given = files or not _NAMING.issuperset(given) or any(map(os.environ.get, _OTHERS))
     others = _others(value) if are_given else {}
     named = {"agent": agent, "project": chosen, **others}
@@ -190,7 +191,7 @@ def _loaded(paths: Sequence[tuple[str, str | None]]) -> list[tuple[str, bool, Ma
 
 
 def _others(value: Callable[[str, object, Sequence[str]], Any]) -> dict[str, Any]:
-    """Return the settings that are given, but for the agent and the project."""
+    """Return the given settings, except the agent and the project."""
     settings = {}
     for setting, variables in VARIABLES.items():
         if setting in (*IN_FILES, *IN_OWN_FILE) and setting not in _NAMING:
@@ -201,8 +202,8 @@ def _others(value: Callable[[str, object, Sequence[str]], Any]) -> dict[str, Any
 
 
 def _is_sound(setting: str, value: object) -> bool:
-    # Check common environment settings without `settings_check`, which describes mistakes and whose import
-    # takes a tenth of a verb.
+    # Check common environment settings here. `settings_check` describes mistakes, but importing it
+    # costs a tenth of a command's time.
     if type(value) is not str:
         return False
     try:
@@ -221,7 +222,8 @@ def default_project(root: str | None, common: str | None) -> tuple[str, str]:
     """Return the project of the repository at `root`, else `agentbus`, and the source of that name."""
     if root is None:
         return "agentbus", "default"
-    # Read git's own output here: to import `repository`, which reads all that git accepts, takes longer.
+    # Parse the usual form of git's config here: importing `repository`, which parses every form, is
+    # slower.
     text = "" if common is None else _text_of(f"{common}/config")
     low = text.lower()
     if "[agentbus" in low:
@@ -245,9 +247,9 @@ def default_project(root: str | None, common: str | None) -> tuple[str, str]:
 def repository() -> tuple[str | None, str | None]:
     """Return the root of the git repository around the current directory, and its common directory.
 
-    All work trees of a repository share the second. It is None where another user owns the repository.
-    What git would not take for a repository is none. A bare one counts only outside of every work tree:
-    inside, it may be made of files that came with a clone.
+    All work trees of a repository share the common directory, which is None if another user owns the
+    repository. Both are None outside of a repository that git would accept. A bare repository counts only
+    outside of every work tree: inside, it may be made of files that came with a clone.
     """
     bare = None
     try:
@@ -276,11 +278,12 @@ def repository() -> tuple[str | None, str | None]:
 
 
 def _common_directory(git: str, status: os.stat_result) -> str | None:
-    """Return the common directory of the repository at `git`: "" if it is another user's, None if none."""
+    """Return the common directory of the repository at `git`; "" if it is another user's, None if none."""
     own, common = git, git
     owners = {status.st_uid, os.stat(os.path.dirname(git)).st_uid}
     if not stat.S_ISDIR(status.st_mode):
-        # The directory around it is free of links: it is the kernel's name of the current one, or above.
+        # The directory around `.git` has no links: it is the kernel's path of the current
+        # directory, or a parent.
         own = common = git if stat.S_ISREG(status.st_mode) else os.path.realpath(git)
         text = _text_of(own)
         if text.startswith("gitdir:"):
@@ -293,7 +296,8 @@ def _common_directory(git: str, status: os.stat_result) -> str | None:
         if not is_head(f"{own}/HEAD", head):
             return None
     try:
-        # Without these, git goes on to the directory above.
+        # Without both directories this is not a repository, and git continues with the parent
+        # directory.
         os.stat(f"{common}/objects/.")
         os.stat(f"{common}/refs/.")
         if own is not git:
@@ -304,9 +308,9 @@ def _common_directory(git: str, status: os.stat_result) -> str | None:
 
 
 def _text_of(path: str) -> str:
-    """Return what is in a small text file; "" if there is none."""
+    """Return the contents of a small text file; "" if it cannot be read."""
     try:
-        # A FIFO would keep us waiting for its writer.
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
@@ -329,12 +333,12 @@ def environment() -> dict[str, str]:
 
 
 def variable(name: str) -> str | None:
-    """Return a variable that does not set anything here, such as JAVA_HOME, if it is set."""
+    """Return an environment variable that is not a setting of AgentBus, such as JAVA_HOME, if it is set."""
     return os.environ.get(name) or None
 
 
 def hand_down(**variables: str | None) -> None:
-    """Set variables for this process's libraries and children; None removes one."""
+    """Set environment variables for this process's libraries and children; None removes a variable."""
     for each, value in variables.items():
         if value is None:
             os.environ.pop(each, None)
@@ -368,14 +372,14 @@ def server_directory() -> str:
 
 
 def socket_path() -> str:
-    """Return the path of the embedded server's socket, in a shorter place if the path is too long."""
+    """Return the path of the embedded server's socket, in another directory if the path is too long."""
     path = os.path.join(server_directory(), "redis.sock")
     if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         return path
     from agentbus.core.socket_place import find
 
     folder = find(server_directory(), variable("XDG_RUNTIME_DIR"))
-    # Nothing can listen at a path that is so long.
+    # Without such a directory, return the long path, where no server can listen.
     return path if folder is None else f"{folder}/redis.sock"
 
 

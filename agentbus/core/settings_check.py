@@ -1,4 +1,4 @@
-"""Checks the settings that were given, and says what would fit."""
+"""Checks settings, and reports valid alternatives to wrong ones."""
 
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
@@ -24,11 +24,11 @@ def checked(
     line: int = 0,
     pick: Callable[[str, object], tuple[object, int]] | None = None,
 ) -> object:
-    """Return a setting's value in its type. Raises `ConfigError`, or `InvalidName`.
+    """Return a setting's value, converted to its type. Raises `ConfigError` or `InvalidName`.
 
     `pick` returns another setting's value and its line in its file.
     """
-    # A flag needs no place: it has just been given.
+    # Do not name a place for a flag: the user has just typed it.
     problems = Problems("" if source == "flag" else source)
     result = CHECKS[setting](Located(value, problems, setting, line=line))
     if setting == "agent" and str(result).lower() in names.RESERVED and pick is not None:
@@ -46,9 +46,9 @@ def checked(
 
 
 def own_directory(path: str) -> None:
-    """Raise `ConfigError` unless a path is a directory of this user's; others cannot enter it from then on.
+    """Make a directory private to this user. Raises `ConfigError` unless it is a directory of this user's.
 
-    The directory that it is in must belong to this user or to root.
+    The parent directory must belong to this user or to root.
     """
     status, me = os.lstat(path), os.getuid()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != me:
@@ -67,7 +67,7 @@ def own_directory(path: str) -> None:
 
 
 def make_private(path: str) -> None:
-    """Create a directory, and those above it, for this user alone, whatever the umask; raises `OSError`."""
+    """Create a directory and its parents for this user alone, regardless of the umask; raises `OSError`."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
@@ -81,7 +81,7 @@ def make_private(path: str) -> None:
 
 
 def existing_file(path: str) -> str:
-    """Return the path of a config file that was chosen. Raises `ConfigError` if it is not there."""
+    """Return the path of a chosen config file. Raises `ConfigError` if it does not exist."""
     if os.path.isfile(path):
         return path
     raise ConfigError(
@@ -99,7 +99,7 @@ def _project(given: Located) -> str | None:
 
 
 def _url(given: Located) -> str | None:
-    # It is read when it is used, and may hold a password.
+    # The URL is parsed when it is used; an error here could show its password.
     if isinstance(given.value, str) and given.value:
         return given.value
     return given.wrong("a URL as text, or leave it out for the default")
@@ -184,7 +184,7 @@ def _hook_text(given: Located) -> str | None:
 
 
 def _mapping(given: Located) -> object:
-    # The verbs that need its content read it.
+    # The commands that use the mapping check its contents.
     if given.value is not None and not isinstance(given.value, dict):
         return given.wrong("a mapping: write its lines below it")
     return given.value or {}

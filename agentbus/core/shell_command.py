@@ -1,4 +1,4 @@
-"""Writes commands that a message advises, so that they can be pasted into a shell."""
+"""Formats commands in messages, so that they can be pasted into a shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def command(verb: str, operand: str, options: str = "") -> str:
 
 
 def typed(text: str) -> str:
-    """Quote text as one word to paste into a shell, with what is invisible in the form of `$'...'`."""
+    """Quote text as one word to paste into a shell, with invisible characters in the form `$'...'`."""
     if escaped(text) == text:
         return shell_word(text)
     shown = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -22,6 +22,6 @@ def typed(text: str) -> str:
 
 
 def _unicode(character: str) -> str:
-    # Not `\x`, which is a byte to a shell.
+    # Do not use `\x`: shells read it as one byte.
     number = ord(character)
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -1,4 +1,4 @@
-"""Stops long runs at SIGTERM and SIGINT, without locks that a signal handler could wait for."""
+"""Stops long runs at SIGTERM and SIGINT, without locks on which a signal handler could block."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ S = TypeVar("S", bound=Stoppable)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Default handlers of these signals in a Python program.
+# Python's default handlers of these signals.
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-# True if a signal has ended a run in this process: the caller may not have noticed.
+# True if a signal has already ended a run in this process; the caller may have missed it.
 _ended = False
 
 
 class StopEvent:
-    """An event as in `threading`, that a signal handler may set while the same thread waits for it.
+    """An event as in `threading` that a signal handler may set while its own thread waits for it.
 
-    `threading.Event` has a lock: a handler that interrupts its owner within the lock would wait forever.
+    `threading.Event` uses a lock: a handler that interrupted the lock's owner would wait forever.
     """
 
     def __init__(self) -> None:
         self._set = False
-        # `put` may interrupt `get` and another `put`.
+        # Unlike other queues, SimpleQueue is reentrant: `put` may interrupt `get` or another `put`.
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Set the event, and wake all that wait for it."""
+        """Set the event, and wake all threads that wait for it."""
         self._set = True
         self._bell.put(None)
 
@@ -52,18 +52,18 @@ class StopEvent:
         if not self._set:
             with contextlib.suppress(Empty):
                 self._bell.get(timeout=timeout)
-                # For the others that wait.
+                # Pass the bell on, so that the other waiting threads wake too.
                 self._bell.put(None)
         return self._set
 
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM or SIGINT; a second one ends the process at once.
+    """Call `stop` at SIGTERM or SIGINT; a second signal ends the process at once.
 
-    Only in the main thread, and only for signals that the program has neither ignored nor handled itself;
-    the old handlers are restored. If a signal has ended an earlier run already, this one is passed on to
-    the old handler after the end: a loop of runs must not swallow each.
+    This works only in the main thread, and only for signals that the program neither ignores nor handles
+    itself; the old handlers are restored afterwards. If a signal has already ended an earlier run, this one
+    is also passed on to the old handler after the run: a loop of runs must not swallow every signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -92,7 +92,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 def stops_at_signals(
     run: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], T]:
-    """Have SIGTERM and SIGINT stop the method's object while the method runs."""
+    """Decorate a method so that SIGTERM and SIGINT stop its object while it runs."""
 
     @functools.wraps(run)
     def running(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,8 +1,8 @@
-"""Chooses the directory of the embedded server's socket where the path of the server's own is too long.
+"""Chooses the directory of the embedded server's socket if the path in the server's directory is too long.
 
-That is a directory below XDG_RUNTIME_DIR, else one below /tmp, with names that follow from the server's
-directory; where another user has taken these names, one with a name that nobody could foresee. The choice
-is written into the server's directory, because not every process of a user has the same environment.
+It is a directory below XDG_RUNTIME_DIR or else /tmp, whose name is derived from the server's directory; if
+another user has taken these names, it is one below /tmp with a random name. The choice is recorded in the
+server's directory, because processes of a user may have different environments.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from agentbus.core.settings_check import own_directory
 
 _RECORD = "socket-directory"
 _SHARED = "/tmp"
-# A path of this length leaves room for the socket's name.
+# Paths up to this length leave room for the socket's name.
 _LONGEST = 88
 
 
 def find(place: str, runtime: str | None) -> str | None:
-    """Return the directory for the server in `place`; None while every name for it is taken.
+    """Return the socket's directory for the server in `place`; None while every candidate is taken.
 
     `runtime` is XDG_RUNTIME_DIR. The directory need not exist yet.
     """
@@ -32,16 +32,16 @@ def find(place: str, runtime: str | None) -> str | None:
 
 
 def make(place: str, runtime: str | None) -> str:
-    """Create the directory, private to this user, write down which one it is, and return it.
+    """Create the socket's directory, private to this user, record it, and return it.
 
-    `place` belongs to this user. Called by one process at a time.
+    `place` belongs to this user. Only one process at a time may call this.
     """
     folder = find(place, runtime)
     try:
         if folder is not None and not os.path.lexists(folder):
             os.mkdir(folder, 0o700)
     except FileExistsError:
-        # Taken since it was looked for, or made by a process of this user.
+        # Another process took the name after it was looked up, or this user created the directory.
         folder = find(place, runtime)
     if folder is None:
         folder = tempfile.mkdtemp(prefix=f"agentbus-{os.getuid()}-", dir=_SHARED)
@@ -56,7 +56,7 @@ def make(place: str, runtime: str | None) -> str:
 
 
 def usual(place: str, runtime: str | None) -> list[str]:
-    """Return the names that follow from the server's directory, the preferred one first."""
+    """Return the candidates derived from the server's directory, the preferred one first."""
     name = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
     paths = []
     if runtime is not None and os.path.isabs(runtime) and _is_private(runtime):
@@ -67,7 +67,7 @@ def usual(place: str, runtime: str | None) -> list[str]:
 
 
 def is_taken(path: str) -> bool:
-    """Report whether something is at a path that is not a directory of this user's."""
+    """Report whether a path exists and is not a directory of this user's."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -95,5 +95,5 @@ def _recorded(place: str) -> str | None:
         return None
     if not os.path.isabs(folder) or len(os.fsencode(folder)) > _LONGEST or is_taken(folder):
         return None
-    # Gone with the session whose XDG_RUNTIME_DIR it was in.
+    # The directory disappears with the login session that owns XDG_RUNTIME_DIR.
     return folder if os.path.isdir(folder) else None

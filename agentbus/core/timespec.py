@@ -45,7 +45,7 @@ def parse_rfc3339(text: str) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """Parse `90`, `.5`, `1.5s`, `30m`, `1h30m`, `7d` as seconds, else None; the longest unit is first."""
+    """Parse `90`, `.5`, `1.5s`, `30m`, `1h30m`, `7d` as seconds, else None; larger units come first."""
     total, above, rest = 0.0, float("inf"), text
     while True:
         end = len(rest) - len(rest.lstrip("0123456789."))
@@ -71,14 +71,14 @@ def stream_id(text: str) -> tuple[int, int] | None:
 
 
 def ends_now(text: str) -> bool:
-    """Report whether a point to start from is a duration before now, such as `30m`."""
+    """Report whether a starting point is a duration before now, such as `30m`."""
     return isinstance(text, str) and text[-1:] in _LETTERS and duration(text) is not None
 
 
 def since(text: str, now: float) -> str:
     """Turn an id, a time or a duration before `now` into the stream id to start from, inclusive.
 
-    A full id is exclusive, as a cursor is; a time is inclusive.
+    A full id is exclusive, like a cursor; a time is inclusive.
     """
     if not isinstance(text, str):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Checks settings and files of settings, and reports every mistake with its place and what would fit."""
+"""Checks settings and config files, and reports every mistake with its place and a remedy."""
 
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
@@ -13,47 +13,47 @@ from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.timespec import duration
 
-# A larger one is not exact in a script, and none has so many.
+# Larger numbers lose precision in Lua scripts, and no real setting needs them.
 _MOST = 2**53
 _TEN_YEARS = 10 * 366 * 86_400
-# A file with more mistakes is corrected in several rounds anyway.
+# Maximum number of mistakes to report; a file with more is corrected in several rounds anyway.
 _REPORTED = 100
 _SHOWN = 60
 _LISTED = 30
 
 
 def number_of(what: str, number: object, things: str) -> None:
-    """Raise `UsageError` for a number of things to return that is not a whole number of at least 0."""
+    """Raise `UsageError` unless a number of things to return is a whole number of at least 0."""
     sound = isinstance(number, int) and not isinstance(number, bool)
     if not sound or not 0 <= number <= _MOST:  # type: ignore[operator]
         raise UsageError(f"{what} is {number!r}", hint=f"give a number of {things}")
 
 
 def wait(what: str, seconds: object) -> None:
-    """Raise `UsageError` for a wait that is not a number of seconds."""
+    """Raise `UsageError` unless a wait is a number of seconds."""
     if not is_seconds(seconds):
         raise UsageError(f"{what} is {seconds!r}", hint="give seconds")
 
 
 def is_seconds(value: object) -> TypeGuard[float]:
-    """Report whether a value is a number with which times can be computed."""
+    """Report whether a value is a number that is valid in computations with time."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     try:
-        # No time is later than NaN: a wait would never end.
+        # Reject NaN: no time compares as later, so a wait would never end.
         return not math.isnan(value)
     except OverflowError:
         return False
 
 
 class Plain(str):
-    """A text that was written without quotes."""
+    """A text that was written without quotes in YAML."""
 
     __slots__ = ()
 
 
 class Map(dict[object, object]):
-    """A mapping that knows the line of each key."""
+    """A mapping that records the line of each key."""
 
     __slots__ = ("lines",)
 
@@ -63,7 +63,7 @@ class Map(dict[object, object]):
 
 
 class List(list[object]):
-    """A list that knows the line of each item."""
+    """A list that records the line of each item."""
 
     __slots__ = ("lines",)
 
@@ -74,7 +74,7 @@ class List(list[object]):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: its line (from 1, or 0 if there are no lines), what is wrong, and what to do."""
+    """One mistake: its line (from 1, or 0 if there are no lines), a description, and a remedy."""
 
     line: int
     what: str
@@ -122,8 +122,8 @@ class Problems:
 class Located:
     """A value from a source, with its place.
 
-    `key` is its dotted path inside `owner`, such as "rule 1". A method that checks the value returns
-    None (or nothing to iterate) after it has added a problem.
+    `key` is its dotted path inside `owner`, such as "rule 1". A method that checks the value adds a problem
+    and returns None (or nothing to iterate) if it does not fit.
     """
 
     __slots__ = ("key", "line", "owner", "problems", "value")
@@ -139,26 +139,26 @@ class Located:
 
     @property
     def what(self) -> str:
-        """The name of this value in messages."""
+        """The value's name in messages."""
         if self.key:
             return f"'{self.key}' of {self.owner}" if self.owner else f"'{self.key}'"
         return self.owner or "the file"
 
     @property
     def is_nothing(self) -> bool:
-        """True if the source says that there is no value."""
+        """True if the source explicitly gives no value."""
         return self.value is None or (
             isinstance(self.value, Plain) and self.value in ("", "~", "null", "Null", "NULL")
         )
 
     def add(self, what: str, remedy: str) -> None:
-        """Add a problem in the line of this value."""
+        """Add a problem at the line of this value."""
         self.problems.add(self.line, what, remedy)
 
     def wrong(self, wanted: str, said: str = "") -> None:
-        """Add the problem that this value does not fit; `wanted` says what would."""
+        """Add the problem that this value does not fit; `wanted` describes what would."""
         if isinstance(self.value, str) and not (self.key or self.owner):
-            # A text in place of a whole file may hold a password.
+            # Do not quote a text in place of a whole file: it may hold a password.
             said = "a text"
         self.add(f"{self.what} is {said or described(self.value)}", f"give {wanted}")
 
@@ -174,7 +174,7 @@ class Located:
         return values
 
     def entries(self, wanted: str, owner: str = "") -> Iterator[tuple[Located, Located]]:
-        """Yield each key and value of a mapping; with `owner`, "`owner` `key`" owns the value's keys."""
+        """Yield each key and value of a mapping; with `owner`, "`owner` `key`" owns the values' keys."""
         if not isinstance(self.value, dict):
             if self.value is not None:
                 self.wrong(wanted)
@@ -189,7 +189,7 @@ class Located:
             yield Located(key, self.problems, owner=self.what, line=line), located
 
     def items(self) -> list[Located]:
-        """Return the items of a list, or the value itself where one was given instead of a list."""
+        """Return the items of a list, or a single value as the only item."""
         if not isinstance(self.value, list):
             return [self]
         lines = getattr(self.value, "lines", None) or [self.line] * len(self.value)
@@ -239,7 +239,7 @@ class Located:
 
 
 def described(value: object) -> str:
-    """Return a value in ASCII words: text in quotes, and only the kind of a list or map."""
+    """Describe a value in ASCII: quote a text, and name only the kind of a list or mapping."""
     if isinstance(value, (list, tuple, dict)):
         kind = "map" if isinstance(value, dict) else "list"
         return f"a {kind}" if value else f"an empty {kind}"
@@ -253,14 +253,14 @@ def described(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a text in quotes and ASCII, cut where it is long."""
+    """Return a text quoted and in ASCII, truncated if it is long."""
     if not isinstance(value, str):
         return described(value) if isinstance(value, (int, float)) else shown(str(value))
     return ascii(str(value) if len(value) <= _SHOWN else value[: _SHOWN - 3] + "...")
 
 
 def nearest(value: object, known: Iterable[str], add: str = "") -> str:
-    """Return the remedy for a word that is not among the known ones, to which it might be added."""
+    """Return the remedy for an unknown word: the nearest known word, or to `add` it."""
     words = list(known)
     close = get_close_matches(str(value), words, n=1)
     if close:
@@ -269,7 +269,7 @@ def nearest(value: object, known: Iterable[str], add: str = "") -> str:
 
 
 def closest(value: str, known: Iterable[str]) -> str:
-    """Return the three other known words most like this one, even if they are not much like it."""
+    """Return the three known words that are most similar to this one, however different."""
     others = [word for word in known if word != value]
     return _listed(get_close_matches(value, others, n=3, cutoff=0.0))
 

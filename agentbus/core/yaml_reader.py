@@ -1,7 +1,7 @@
-"""Reads YAML without recursion, keeps the line of every part, and reports what cannot be read.
+"""Reads YAML without recursion, records the line of every part, and reports what cannot be read.
 
-A file of rules is read as text: YAML takes `NO` for false, `1.10` for a number and `0x10` for
-sixteen, but a name that looks like a number is still a name. A config file has YAML's types.
+A rules file is read as text: YAML takes `NO` for false, `1.10` for a number and `0x10` for sixteen, but a
+name that looks like a number is still a name. A config file is read with YAML's types.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from agentbus.core.validate import List, Located, Map, Plain, shown
 if TYPE_CHECKING:
     from agentbus.core.validate import Problems
 
-# Rules need five, a config four.
+# Maximum nesting; rules need five levels, and config files four.
 MAX_DEPTH = 20
 _ABSENT: Any = object()
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError)
 
 
 class _Refused(Exception):
-    """A problem ended the reading."""
+    """A problem that ends the reading."""
 
 
 def read(data: bytes, problems: Problems, *, typed: bool = False) -> Located | None:
-    """Return the one document in a file; None if it cannot be read, which adds a problem.
+    """Return the single document in a file; if it cannot be read, add a problem and return None.
 
     Unless it is `typed`, every scalar is text, and anchors and tags are refused.
     """
@@ -52,7 +52,7 @@ def read(data: bytes, problems: Problems, *, typed: bool = False) -> Located | N
 
 
 class _Open:
-    """A list or a map that has begun."""
+    """A list or a map that is being read."""
 
     __slots__ = ("into", "key", "key_line", "line")
 
@@ -73,7 +73,8 @@ class _Builder:
         self._root = Located(None, problems, line=1)
 
     def build(self, text: str) -> Located:
-        # The two parsers differ in details.
+        # The C parser and the Python parser differ in details: typed documents use the Python
+        # parser.
         fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         documents = 0
         event: Any
@@ -135,7 +136,7 @@ class _Builder:
         try:
             value = self._typed.construct_object(yaml.ScalarNode(tag, event.value))
         except _UNREADABLE as error:
-            # The reason alone: the value may hold a password.
+            # Report only the reason: the value may hold a password.
             value, why = _ABSENT, getattr(error, "problem", None) or type(error).__name__
         else:
             why = f"the tag {shown(tag)} does not fit a text"
@@ -195,7 +196,8 @@ def _syntax(error: yaml.YAMLError, text: str, problems: Problems) -> None:
         what = "a ': ' stands where no value may begin"
         remedy = "put text that holds ': ' in quotes, or correct the indentation"
     else:
-        # The parser's reason does not quote the line, which may hold a password.
+        # The parser's reason, unlike its full message, does not quote the line, which may hold a
+        # password.
         what = f"this is not YAML: {_plain(problem)}"
         remedy = "correct it, here or in the lines before"
     problems.add(mark.line + 1, what, remedy)

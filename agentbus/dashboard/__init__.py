@@ -1,4 +1,4 @@
-"""The figures of a whole project at one moment, for views that show them and are redrawn."""
+"""The figures of a project at one moment, for views that are redrawn."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def app(
     origins: Collection[str] = (),
     reports: str | None = None,
 ) -> Starlette:
-    """Return the pages of a project as an ASGI application, to be mounted into another one.
+    """Return a project's dashboard as an ASGI application, to be mounted into another application.
 
     It only reads, unless `write` lets its forms act, as `human:<person>` (by default the user of the
     system). Requests must name one of `hosts`, or the address that they have reached; forms must come from

@@ -1,4 +1,4 @@
-"""The agents of a project, a page at a time, and all that one agent does."""
+"""The agents of a project, page by page, and the details of one agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ORDERS = ("seen", "name", "unread", "state")
 _STATES = (*names.STATES[:-1], None, names.STATES[-1])
-# Entries on an agent's page, at most: of each of what it spoke, sent and received.
+# Maximum number of entries on an agent's page, for each of messages spoken, sent and received.
 _ENTRIES = 50
 
 
@@ -54,7 +54,7 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True)
 class AgentPage:
-    """Agents of a project: the rows that were asked for, how many match, and how many of them by state.
+    """Agents of a project: the requested rows, the number of matches, and that number by state.
 
     The state of an agent that only used the channel is `none`.
     """
@@ -66,7 +66,7 @@ class AgentPage:
 
 @dataclass(frozen=True, slots=True)
 class AgentDetail:
-    """One agent: its presence, and what it holds, reads, sends and says.
+    """One agent: its presence, what it holds and waits for, and its messages.
 
     `activity` has its position in the channel, None if it never used the channel. `flags` are those that
     it holds, `waits` those that it waits for, `tasks` those that it holds by hand. `received` are the
@@ -89,7 +89,7 @@ class AgentDetail:
 
 
 class AgentList:
-    """The agents of a project, read less often the more there are; rows of a page are as they are now."""
+    """The agents of a project: long lists are cached for longer; the rows shown are current."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class AgentList:
         )
 
     def forget(self) -> None:
-        """Read every list again when it is needed next."""
+        """Make the next use read every list again."""
         for one in (self._known, self._there, self._tasks, self._workers, self._spoken):
             one.forget()
 
     def page(self, wanted: RowRange, state: str | None, order: str, every: bool) -> Op[AgentPage]:
-        """Return a page of agents, in one of `ORDERS`; `every` adds those that are gone."""
+        """Return a page of agents, in one of `ORDERS`; `every` adds agents that are gone."""
         known = None if self._dashboard is None else self._dashboard.present
         if every or known is None:
             known = yield from (self._known if every else self._there).get()
         tasks = yield from self._tasks.get()
         workers = [each for each in (yield from self._workers.get()) if each.alive]
         seen = {one.agent for one in known}
-        # A worker may use nothing but its queue.
+        # An agent whose worker only uses its queue has no presence.
         known = [*known, *_by_workers([each for each in workers if each.agent_id not in seen])]
         if wanted.match is not None:
             text = wanted.match.casefold()
@@ -146,7 +146,7 @@ class AgentList:
         return AgentPage(rows, len(known), counts)
 
     def one(self, agent: str) -> Op[AgentDetail]:
-        """Return one agent. Raises `NotFound` if the project has nothing of it."""
+        """Return one agent. Raises `NotFound` if the project has no data about it."""
         scope = self._scope
         (now,) = yield from presence.of(scope, [agent])
         activity = yield from project.agent(scope, agent)
@@ -197,7 +197,7 @@ def _ordered(found: Sequence[Presence], order: str) -> list[Presence]:
 
 
 def _by_workers(workers: Sequence[Registered]) -> list[Presence]:
-    """Return the presence of agents that are known by their workers alone."""
+    """Return the presence of agents that are known only from their workers."""
     last: dict[str, Registered] = {}
     for one in workers:
         if one.agent_id not in last or one.seen > last[one.agent_id].seen:

@@ -1,4 +1,4 @@
-"""Reads the channel backwards, a page at a time."""
+"""Reads the channel backwards, page by page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPage:
-    """Messages of the channel, newest first; before `older` there are more, if it is not None.
+    """Messages of the channel, newest first; `older` is the id before which more follow, or None.
 
-    A text of more than 4,000 bytes is cut; `cut` has the size of each such one in bytes, by message.
+    A text of more than 4,000 bytes is cut; `cut` maps the ids of these messages to the sizes of
+    their texts in bytes.
     """
 
     messages: tuple[Message, ...]
@@ -39,7 +40,7 @@ def page(
     before: str | None = None,
     limit: int = 100,
 ) -> Op[ChannelPage]:
-    """Return the newest messages of a topic and of an agent; without `notices`, none of the bus itself."""
+    """Return the newest messages of a topic or agent; without `notices`, omit those of the bus."""
     if before is not None and not inbox.is_entry_id(before):
         raise UsageError(
             f"{before!a:.80} is not the id of a message", hint="give one that a page has"

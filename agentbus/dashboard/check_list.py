@@ -1,4 +1,4 @@
-"""Every health check with its thresholds: its findings, and the worst value of those that found nothing."""
+"""Lists every health check with its thresholds, its findings, or the worst value without one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _OFF, _PASSED = "off", "ok"
 class HealthCheck:
     """A health check: `state` is `ok`, `warning`, `critical`, or `off` if the config turned it off.
 
-    A figure above `warning` or `critical` is a finding, in `unit`; a limit may be None, and both are for
-    a check of a state. `value` says in words what was found where nothing is wrong, '' if it is not
+    A figure in `unit` above `warning` or `critical` is a finding; a limit may be None, and both are
+    None for a check of a state. `value` describes the figure if nothing is wrong, '' if it is not
     measured. The config may set other thresholds for single queues.
     """
 
@@ -83,7 +83,7 @@ ABOUT = {
 def checks(found: Health, levels: Thresholds, values: Mapping[str, str]) -> HealthChecks:
     """Return every check: those with findings first, then as the config lists them.
 
-    `found` is what they found, `values` what `worst_values` returned.
+    `found` is the result of the checks, `values` that of `worst_values`.
     """
     named = dict.fromkeys((*thresholds.CHECKS, *(one.check for one in found.findings)))
     listed = [_check(check, found, levels, values.get(check, "")) for check in named]
@@ -110,7 +110,7 @@ def _check(check: str, found: Health, levels: Thresholds, value: str) -> HealthC
 def worst_values(
     scope: Scope, levels: Thresholds, letters_of: Callable[[str], str]
 ) -> Op[dict[str, str]]:
-    """Return in words what checks found where nothing is wrong."""
+    """Return the worst values of checks without findings, in words."""
     info = yield from server_health.ask()
     memory, replication = levels.levels("memory"), levels.levels("replication")
     examined = server_health.examine(info, memory, replication)

@@ -1,4 +1,4 @@
-"""A dashboard reads snapshots of a project, one after the other, each at little cost."""
+"""A dashboard reads successive snapshots of a project at little cost."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 _ALL = RowRange()
 _MESSAGES = 500
-# Seconds of rest for each queue that was ranked, or examined for the verdict, and for each worker: a
-# thousand queues are ranked with each snapshot of a view that reads one a second.
+# Seconds between two readings for each queue that was ranked, or examined for the verdict, and for
+# each worker: a view that reads once a second ranks a thousand queues with each snapshot.
 _QUEUE, _EXAMINED, _WORKER = 0.0008, 0.03, 0.002
 
 
 class Dashboard(TaskVerbs[BusT_co]):
     """Reads snapshots of the project of a `Bus` or an `AsyncBus`; one reader at a time.
 
-    It remembers where the channel and the metrics stream ended at the last snapshot, so that the next one
-    reads what came since. Lists whose reading takes long are read less often.
+    It remembers the ends of the channel and the metrics stream at the last snapshot, so that the
+    next snapshot reads only new entries. Lists that take long to read are read less often.
     """
 
     def __init__(self, bus: Any) -> None:
@@ -78,11 +78,11 @@ class Dashboard(TaskVerbs[BusT_co]):
         self._parts: tuple[Part[Any], ...] = (
             *(self._names, self._workers, self._ranks, self._events.all, self._flags.names),
         )
-        # The lists of the last snapshot, for pages that show other rows of them.
+        # The lists of the last snapshot, for pages that show other rows of the same lists.
         self.present: Sequence[Presence] | None = None
         self.flag_states: Sequence[FlagState] | None = None
         self.health: Health | None = None
-        # Parts that may be older than the snapshot; the parts that follow a stream are not.
+        # Parts that may be older than the snapshot; parts that follow a stream are current.
         self._aged = (self._workers, self._ranking.summaries, self._agents)
 
     @verb
@@ -95,11 +95,12 @@ class Dashboard(TaskVerbs[BusT_co]):
         leases: RowRange = _ALL,
         messages: int = _MESSAGES,
     ) -> Op[Snapshot]:
-        """Return the project's figures, and of each list the rows that are asked for.
+        """Return the project's figures, and the requested rows of each list.
 
-        The first snapshot has the newest `messages` of the channel, each later one those that came since,
-        at most the newest `messages` of them. No cursor moves. Each script is atomic and takes a few
-        milliseconds of the server; the whole is not atomic. Raises `ConfigError`.
+        The first snapshot has the newest `messages` of the channel, each later one at most the
+        newest `messages` of those spoken since. Cursors do not move. Each script is atomic and
+        takes a few milliseconds of server time; the snapshot as a whole is not atomic. Raises
+        `ConfigError`.
         """
         return self._snapshot(queues, agents, flags, leases, messages)
 
@@ -109,28 +110,29 @@ class Dashboard(TaskVerbs[BusT_co]):
         return self._queue(name)
 
     def forget(self) -> None:
-        """Read every list again for the next snapshot, after an action that has changed them."""
+        """Make the next snapshot read every list again, after an action that changed them."""
         for part in (*self._parts, self._health):
             part.forget()
 
     @verb
     def queues(self, rows: RowRange = _ALL) -> Op[tuple[tuple[QueueRow, ...], int]]:
-        """Return rows of queues, one for each group, ordered by trouble, and how many rows match."""
+        """Return rows of queues, one per group, ordered by trouble, and the number of matches."""
         return self._queues(rows)
 
     @verb
     def talk(
         self, after: str, *, limit: int = 100, wait: float = 0.0
     ) -> Op[tuple[list[Message], int]]:
-        """Return the newest messages of the channel past an id, oldest first, and how many it leaves out.
+        """Return the newest messages after an id, oldest first, and how many more there are.
 
-        At most 1,000 messages are looked at. Waits up to `wait` seconds for one. No cursor moves.
+        It reads at most 1,000 messages, and waits up to `wait` seconds for the first. Cursors do
+        not move.
         """
         return channel_past(self._scope, after, limit, wait)
 
     @verb
     def talk_end(self) -> Op[str]:
-        """Return the id of the newest message of the channel; without one `0-0`."""
+        """Return the id of the newest message of the channel, or `0-0`."""
         return channel_end(self._scope)
 
     def _queues(self, wanted: RowRange) -> Op[tuple[tuple[QueueRow, ...], int]]:
@@ -215,7 +217,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         )
 
     def _dead(self, found: Sequence[QueueSummary]) -> int:
-        """Return the number of dead letters; those that queues share are counted once."""
+        """Return the number of dead letters, counting letters that queues share once."""
         letters_of = self._policies.letters_of
         return sum(
             {
@@ -255,7 +257,8 @@ class Dashboard(TaskVerbs[BusT_co]):
         since = None if one.oldest is None else now - one.oldest
         about = GroupSummary(one.group, one.backlog, since, held, one.dead)
         dead = sum(not worker.alive for worker in working.of(one.queue, one.group))
-        # A held task is due if its holder is dead; one that an agent took needs no heartbeat.
+        # A held task is due if its holder is dead; a task that an agent took by hand needs no
+        # heartbeat.
         due = one.backlog or one.retrying or (dead and one.pending)
         served = one.consumers or working.alive(one.queue, one.group)
         return QueueRow(
@@ -281,7 +284,7 @@ class Dashboard(TaskVerbs[BusT_co]):
 def _queues_of(
     wanted: RowRange, ranked: Sequence[QueueSummary]
 ) -> tuple[list[QueueSummary], int, int]:
-    """Return the queues of the wanted rows, how many of their rows come before, and how many rows match.
+    """Return the queues of the requested rows, the rows before them, and the number of matches.
 
     A queue has a row for each group.
     """
@@ -300,7 +303,7 @@ def _queues_of(
 def _part(
     wanted: RowRange, found: Sequence[T], named: Callable[[T], str]
 ) -> tuple[Sequence[T], int]:
-    """Return the rows that are wanted, and how many match."""
+    """Return the requested rows, and the number of matches."""
     if wanted.match is not None:
         text = wanted.match.casefold()
         found = [one for one in found if text in named(one).casefold()]

@@ -1,4 +1,4 @@
-"""Finds messages to single agents in all inboxes: by sender, by recipient, and by thread, with receipts."""
+"""Searches the inboxes for messages by sender, recipient or thread, with their receipts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# The inboxes that are searched, those of the agents seen last; and of each the newest messages.
+# Maximum number of inboxes to search, of the agents seen last, and of newest messages in each.
 _INBOXES, _EXAMINED = 10_000, 200
-# The most messages of a thread, and the scripts that search the inbox of one who takes part.
+# Maximum messages of a thread, and scripts that search the inbox of one participant.
 _THREAD, _SCRIPTS = 200, 10
-# A server's clock may have been set back since a thread began, by so many milliseconds.
+# Milliseconds by which a server's clock may have been set back since a thread began.
 _BACK = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class DirectMessage:
-    """A message to one agent, and how far it got; a text of more than 4,000 bytes is cut, of `size`."""
+    """A message to one agent, with its receipt; `size` is the full length of a cut text."""
 
     message: InboxMessage
     receipt: Receipt
@@ -44,16 +44,16 @@ class DirectMessage:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A message that was found, cut, and the size of its text."""
+    """A matching message, cut, and the size of its text."""
 
     message: InboxMessage
     size: int
 
 
 class DirectMessages:
-    """Messages in inboxes; a search of all inboxes is repeated less often the longer it takes.
+    """Messages in inboxes; the result of a search is cached longer the longer the search takes.
 
-    Receipts are as they are now.
+    Receipts are always current.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -62,12 +62,12 @@ class DirectMessages:
         self._of_thread = Parts(scope.monotonic, self._search_thread)
 
     def forget(self) -> None:
-        """Search all inboxes again when it is needed next."""
+        """Make the next use search all inboxes again."""
         self._sent.forget()
         self._of_thread.forget()
 
     def sent(self, sender: str | None, limit: int) -> Op[list[DirectMessage]]:
-        """Return the newest messages that an agent sent, or all agents, newest first."""
+        """Return the newest messages of one sender, or of all, newest first."""
         found = yield from self._sent.get((sender, limit))
         return (yield from self._with_receipts(found))
 
@@ -147,7 +147,7 @@ class DirectMessages:
         ]
 
     def _agents(self) -> Op[list[str]]:
-        """Return the agents whose inboxes are searched, last seen first."""
+        """Return the agents whose inboxes are searched, most recently seen first."""
         asked = Command("ZREVRANGE", self._scope.keys.agents, 0, _INBOXES - 1)
         return [text(name) for name in (yield from or_empty(one_step(asked), []))]
 
@@ -155,7 +155,7 @@ class DirectMessages:
 def message(scope: Scope, known: str) -> Op[InboxMessage]:
     """Return a message to an agent, with its whole text. Raises `NotFound`, `UsageError`."""
     if _place(known) is None:
-        # Its error says what an id is.
+        # Raise its error, which explains the format of an id.
         inbox.split_id(known)
     one = yield from _kept(scope, known)
     if one is None:
@@ -166,7 +166,7 @@ def message(scope: Scope, known: str) -> Op[InboxMessage]:
 def _kept(scope: Scope, known: str) -> Op[InboxMessage | None]:
     place = _place(known)
     if place is None:
-        # Another program may have named any thread.
+        # Another program may have stored a thread with an invalid name.
         return None
     entry_id, agent = place
     asked = one_step(Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id))
@@ -175,7 +175,7 @@ def _kept(scope: Scope, known: str) -> Op[InboxMessage | None]:
 
 
 def _since(first: str) -> str:
-    """Return the id before which no message of a thread is, given the id of the first one."""
+    """Return the lowest id of a thread's messages, given the id of the first message."""
     place = _place(first)
     return "-" if place is None else f"{max(0, position(place[0])[0] - _BACK)}-0"
 

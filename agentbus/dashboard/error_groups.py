@@ -1,4 +1,4 @@
-"""Dead letters grouped by the first line of their errors; replays and purges those of one error."""
+"""Dead letters grouped by the first line of their errors; replays and purges a whole group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-    # The box, the queue and the id of a letter.
+    # The stream, the queue and the id of a dead letter.
     _Place = tuple[LetterBox, str, str]
 
 # Limits: letters per call, commands per batch, dead-letter streams per script.
@@ -32,10 +32,10 @@ READ, _AT_ONCE, _BOXES = 20_000, 500, 100
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """The dead letters with one error: the first line of it, and where they are, most letters first.
+    """The dead letters with one error: its first line, and their queues, most letters first.
 
-    `replayed` of the `letters` were replayed. `newest` and `oldest` are the unix times at which letters
-    were buried; `sample` is the queue, the group and the id of the newest letter.
+    `replayed` of the `letters` were replayed. `newest` and `oldest` are the unix times of the first
+    and last failures; `sample` is the queue, the group and the id of the newest letter.
     """
 
     error: str
@@ -51,7 +51,8 @@ class ErrorGroup:
 class ErrorReport:
     """The groups of dead letters, most letters first, among the `read` newest letters.
 
-    `complete` says whether these are all. `errors` is the number of groups, also of those left out.
+    `complete` is true if all letters were read. `errors` is the number of groups, including omitted
+    ones.
     """
 
     groups: tuple[ErrorGroup, ...]
@@ -64,7 +65,7 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    """Dead letters with one error, or with any; `after` continues behind them, None at the end."""
+    """Dead letters with one error, or with any; `after` continues the list, None at its end."""
 
     letters: tuple[Letter, ...]
     after: str | None
@@ -72,9 +73,10 @@ class LetterPage:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPage:
-    """The result of a call that replays letters: the ids of the new tasks.
+    """The result of one call that replays letters: the ids of the new tasks.
 
-    `skipped` letters hold no task, or were replayed before. `after` continues, None at the end.
+    `skipped` letters contain no task, or were replayed before. `after` continues the replay, None
+    at its end.
     """
 
     tasks: tuple[str, ...]
@@ -84,7 +86,7 @@ class ReplayPage:
 
 @dataclass(frozen=True, slots=True)
 class PurgePage:
-    """The number of letters that a call has purged; `after` continues, None at the end."""
+    """The number of letters purged by one call; `after` continues the purge, None at its end."""
 
     purged: int
     after: str | None
@@ -93,7 +95,7 @@ class PurgePage:
 class LetterGroups:
     """The dead letters of a project, or of a queue, or of a group of it.
 
-    `seen` has the groups of boxes that a scan found.
+    `seen` has the groups of dead-letter streams that a scan found.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class LetterGroups:
         self._boxes = lambda: boxes(scope, policies, queue, group, seen)
 
     def report(self, most: int, limit: int, error: str | None = None) -> Op[ErrorReport]:
-        """Return the groups of errors, or that of one error."""
+        """Return the groups of errors, or the group of one error."""
         found = yield from self._boxes()
         counts, read, complete = yield from counted(self._scope, found, most, error)
         mine = [one for one in counts if self._queue in (None, one[0])]
@@ -131,21 +133,21 @@ class LetterGroups:
     def letters(
         self, error: str | None, after: str | None, limit: int, most: int
     ) -> Op[LetterPage]:
-        """Return letters with one error, or with any, box by box, in each the newest first."""
+        """Return letters with one error, or with any, stream by stream, newest first."""
         found, mark = yield from self._matching(error, after, limit, most, newest_first=True)
         letters = []
         for box, queue, one in found:
             try:
                 letters.append((yield from box.of(self._scope, queue).letter(one)))
             except NotFound:
-                # It was purged, and is only hidden yet.
+                # The letter was purged, and still awaits its deletion.
                 continue
         return LetterPage(tuple(letters), mark)
 
     def replay(
         self, error: str, after: str | None, limit: int, most: int, to: str | None
     ) -> Op[ReplayPage]:
-        """Replay letters with one error, the oldest of each box first."""
+        """Replay letters with one error, oldest first in each stream."""
         found, mark = yield from self._matching(error, after, limit, most)
         tasks: list[str] = []
         left = yield from self._not_replayed(found)
@@ -159,12 +161,12 @@ class LetterGroups:
                 else:
                     skipped += 1
             except NotFound:
-                # It was purged.
+                # The letter was purged.
                 continue
         return ReplayPage(tuple(tasks), skipped, mark)
 
     def _not_replayed(self, found: Sequence[_Place]) -> Op[list[_Place]]:
-        """Return the letters without a record of their replay, without reading them."""
+        """Return the letters without a record of a replay, without reading the letters."""
         left = []
         for at in range(0, len(found), _AT_ONCE):
             page = found[at : at + _AT_ONCE]
@@ -201,7 +203,7 @@ class LetterGroups:
         *,
         newest_first: bool = False,
     ) -> Op[tuple[list[_Place], str | None]]:
-        """Return the box, the queue and the id of letters with an error, and where to continue."""
+        """Return the stream, queue and id of letters with an error, and where to continue."""
         if limit < 1:
             raise UsageError(f"the limit is {limit}", hint="give a positive number")
         scope = self._scope
@@ -215,7 +217,7 @@ class LetterGroups:
             )
         found = yield from self._boxes()
         if after is None:
-            # Letters that are buried from now on are left out: a replayed task may fail again.
+            # Exclude letters that are added from now on: a replayed task may fail again.
             until = yield from _newest(scope, found)
         how, texts = ("all", ()) if error is None else ("line", (error,))
         wanted = WalkQuery(how, texts, ("queue",), newest_first, until, self._named_by())
@@ -233,7 +235,7 @@ class LetterGroups:
         return mine, None if reached is None else f"{until}/{reached}"
 
     def _named_by(self) -> tuple[str, ...]:
-        """Return how a letter of the queue names it; letters without a name are of the box's own queue."""
+        """Return the values of the field `queue` that select the queue's letters."""
         if self._queue is None:
             return ()
         own = self._letters_of(self._queue) == self._queue
@@ -241,7 +243,7 @@ class LetterGroups:
 
 
 def _newest(scope: Scope, found: Sequence[LetterBox]) -> Op[str]:
-    """Return the last id of the server's present millisecond, or the newest letter's if that is later."""
+    """Return the last id of the server's current millisecond, or the newest letter's if later."""
     newest, keys = (0, 0), keys_of(scope, found)
     for at in range(0, len(keys), _BOXES):
         now, *ends = yield Script("read_stream_ends", keys[at : at + _BOXES])

@@ -1,4 +1,4 @@
-"""The reports of relays and consumers: read once, and followed in the metrics stream."""
+"""The reports of relays and consumers: read once, then followed in the metrics stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EventList:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        # All of the stream is read again now and then: it may have lost entries.
+        # Read the whole stream again from time to time: it may have lost entries.
         self.all: Part[Reports] = Part(scope.monotonic, lambda: events.last_reports(scope), SELDOM)
         self._found: dict[tuple[str, str], RoleReport] = {}
         self._until = 0.0

@@ -1,4 +1,4 @@
-"""The streams of events: the last reports of relays and consumers, who needs events, the quarantine."""
+"""The streams of events: last reports of relays and consumers, readers, and the quarantine."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# The streams that are listed.
+# Maximum number of streams in the list.
 _MOST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """A stream of events: its published `events` that are kept, and the unix time of the `last` one.
+    """A stream of events: the number of `events` kept, and the unix time of the `last` one.
 
-    `relay` is the last report of its relay, whose lag is that of the outbox; `consumers` are those of its
-    consumers. `readers` are the ids up to which consumers and archives have read, by name. A relay or
-    consumer has reported within a day, otherwise it is missing.
+    `relay` is the last report of its relay, whose lag is that of the outbox; `consumers` are those
+    of its consumers. `readers` are the ids up to which consumers and archives have read, by name. A
+    relay or consumer without a report within a day is missing.
     """
 
     stream: str
@@ -39,7 +39,7 @@ class EventStream:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedConsumer:
-    """A consumer in quarantine: since when (RFC 3339), the reason, and its last error; '' if unknown."""
+    """A quarantined consumer: since when (RFC 3339), the reason, the last error; '' if unknown."""
 
     consumer: str
     stream: str
@@ -57,7 +57,7 @@ class EventOverview:
 
 
 def overview(scope: Scope) -> Op[EventOverview]:
-    """Return the streams of events, at most 500, and the quarantine. The ledgers are not read."""
+    """Return at most 500 streams of events, and the quarantine, without reading the ledgers."""
     keys = scope.keys
     now, reported = yield from events.reports(scope)
     reports: dict[str, list[EventReport]] = {}

@@ -1,4 +1,4 @@
-"""The values of a snapshot: the totals of a project, and the rows that a view shows."""
+"""The values of a snapshot: the totals of a project, and the rows of a view."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiter
     from agentbus.workers.registry import Registered
 
-# The width of a point of a rate in seconds, and how many there are: the last ten minutes.
+# Seconds per point of a rate, and the number of points: the last ten minutes.
 POINT, POINTS = 20.0, 30
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """The rows of a list to read: those whose name contains `match`, `limit` of them from `offset` on.
+    """The requested rows of a list: `limit` rows from `offset` among names that contain `match`.
 
-    `match` is plain text, and upper and lower case are the same.
+    `match` is plain text, and ignores case.
     """
 
     match: str | None = None
@@ -34,7 +34,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue for one group, as `QueueStats`, with what a view adds.
+    """A queue for one group, as `QueueStats`, with additional fields for a view.
 
     `trouble` is `no worker` (tasks are due and no worker is live), `late` (its lag or its oldest task
     exceeds the threshold of `health`), `dead letters`, or None. `paused` is the reason of a pause.
@@ -63,7 +63,7 @@ class QueueDetail:
 class EventReport:
     """The last report of a relay (`role` is `relay`) or a consumer of an event stream, `age` seconds ago.
 
-    `lag_events` and `lag_ms` are None if it has reported none.
+    `lag_events` and `lag_ms` are None if it has reported no lag.
     """
 
     stream: str
@@ -77,11 +77,12 @@ class EventReport:
 class Totals:
     """The sums over the whole project.
 
-    Of tasks: `backlog` is not delivered yet, `held` is delivered and not finished (those that wait for
-    their next attempt too), `delayed` is not due yet, `dependent` waits for other tasks, `dead` are the
-    dead letters that were neither replayed nor purged; a task counts once for each group. `rate` is the
-    number of tasks done per second over the last minute. `workers` are live, `dead_workers` are registered
-    without heartbeats. `agents` are present, `unread` are the messages in their inboxes. `flags` are held.
+    Numbers of tasks: `backlog` are not delivered yet, `held` are delivered and not finished
+    (including retries), `delayed` are not due yet, `dependent` wait for other tasks, and `dead` are
+    the dead letters that were neither replayed nor purged. A task counts once for each group.
+    `rate` is the number of tasks done per second over the last minute. `workers` counts live
+    workers, `dead_workers` those registered without heartbeats, `agents` the present agents,
+    `unread` the messages in their inboxes, and `flags` the held flags.
     """
 
     queues: int
@@ -107,15 +108,15 @@ class Totals:
 class Snapshot:
     """A project at one moment, `at` by the server's clock; reading it took `took` seconds.
 
-    Each list is the part that was asked for, and `matching` is how many rows match, by list. `queues` are
-    ordered by trouble; `agents` are those present, last seen first; `flags` are those
-    that are awaited first, a free one too, then the held ones.
-    `messages` are what was spoken since the last snapshot, oldest first, and `missed` is how many more were
-    spoken that it leaves out. `health` is as old as `health_age` says, in seconds. `oldest_part` is the age
-    of the oldest other figure: more than a thousand queues and 500 workers are read less often, the first
-    tasks of another priority or a later time in one of more than 300 queues by the third snapshot, and of
-    more than a hundred agents those that are neither active nor asked for in turns. Queues and flags that
-    another program has made are found by scans, after some seconds.
+    Each list has the requested rows, and `matching` the number of matching rows by list. `queues`
+    are ordered by trouble; `agents` are those present, last seen first; `flags` are awaited flags,
+    even free ones, then held flags. `messages` are the messages since the last snapshot, oldest
+    first, and `missed` is the number of omitted messages. `health_age` is the age of `health` in
+    seconds. `oldest_part` is the age of the oldest other figure. Beyond a thousand queues or 500
+    workers, these are read less often. With more than 300 queues, a first task of another priority
+    or a later time appears by the third snapshot. Of more than a hundred agents, those that are
+    neither active nor requested are read in turns. Queues and flags of other programs are found by
+    scans after some seconds.
     """
 
     project: str

@@ -1,4 +1,4 @@
-"""The flags of a project: found by a scan now and then, and followed in the channel's notices."""
+"""The flags of a project: found by occasional scans, and followed in the channel's notices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Flags that one script reads, and that are looked at with each snapshot.
+# Flags per script, and flags that are read again with each snapshot.
 _PAGE, _FRESH = 100, 200
 
 
@@ -32,9 +32,9 @@ class FlagList:
         self._states: dict[str, FlagState] = {}
 
     def read(self, spoken: Sequence[Message], missed: int) -> Op[list[FlagState]]:
-        """Return the flags; those that are held, or that the messages name, as they are now.
+        """Return the flags; held flags, and flags that the messages name, are current.
 
-        Where messages were `missed`, any flag may have changed.
+        If messages were `missed`, any flag may have changed.
         """
         if missed:
             self.names.hasten(OFTEN)
@@ -56,7 +56,7 @@ class FlagList:
 
 
 def with_awaited(states: Sequence[FlagState], waiting: Sequence[Waiter]) -> list[FlagState]:
-    """Return the flags, with the free ones that are awaited: awaited ones first, then held ones."""
+    """Return the flags and the free flags that are awaited: awaited flags first, then held ones."""
     awaited = {one.flag for one in waiting}
     free = awaited - {one.flag for one in states}
     return sorted(

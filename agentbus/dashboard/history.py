@@ -1,4 +1,4 @@
-"""The last hour of a project and its queues, a point a minute, from the metrics stream."""
+"""The last hour of a project and its queues by minute, from the metrics stream."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Durations
 
-# The width of a point in seconds, and how many there are.
+# Seconds per point, and the number of points.
 WIDTH, POINTS_KEPT = 60, 60
-# Older samples that one call reads: a thousand busy workers write as many in five seconds.
+# Maximum number of older samples per call: a thousand busy workers write as many in five seconds.
 _SLICE = 5_000
 _COUNTS = ("processed", "failed", "dead")
-# The sums of a minute: the counts; then of runs, and of waits, the total in ms and the buckets.
+# Layout of a minute's sums: the counts; then, for runs and for waits, the total in ms and the
+# buckets.
 _RAN = len(_COUNTS)
 _WAITED = _RAN + 2 + len(BOUNDS)
 _SUMS = _WAITED + 2 + len(BOUNDS)
@@ -32,7 +33,7 @@ _SUMS = _WAITED + 2 + len(BOUNDS)
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """A minute from the unix time `at` on: tasks `done`, runs `failed` and tasks `dead`, per second.
+    """One minute from the unix time `at`: tasks `done`, runs `failed` and tasks `dead` per second.
 
     `running` are the durations of handlers, `waiting` the times from publication to start; None if there
     are none.
@@ -48,11 +49,11 @@ class HistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The last 60 minutes of the project, a queue or a group, oldest first; the last one is not over.
+    """The last 60 minutes of the project, a queue or a group, oldest first; the last is incomplete.
 
-    `since` is the unix time of the oldest sample that was read, None without any; earlier points are 0.
-    `complete` says whether no older ones are left to read. `running` and `waiting` are those of all points
-    together.
+    `since` is the unix time of the oldest sample that was read, None without samples; earlier
+    points are 0. `complete` is true if no older samples are left to read. `running` and `waiting`
+    combine all points.
     """
 
     queue: str | None
@@ -65,26 +66,26 @@ class History:
 
 
 class Hour:
-    """The sums of the samples of the last hour, by minute: of the project, and by queue and group."""
+    """The sums of the last hour's samples by minute, for the project, each queue and each group."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._project: dict[int, array[float]] = {}
         self._groups: dict[tuple[str, str | None], dict[int, array[float]]] = {}
-        # Samples from this id on are added; '' before the first call.
+        # The id from which samples are added; '' before the first call.
         self._from = ""
         self._since: float | None = None
         self._newest = 0
         self._complete = self._reading = False
 
     def clear(self) -> None:
-        """Forget everything: the stream has begun again."""
+        """Discard all sums: the stream has begun again."""
         self._project.clear()
         self._groups.clear()
         self._from, self._since, self._complete = "", None, False
 
     def add(self, found: Sequence[Sample], begins: str) -> None:
-        """Add samples past those that were added before; the first ones are all from the id `begins` on."""
+        """Add samples after the earlier ones; the first call has all samples from `begins` on."""
         self._from = self._from or begins
         self._count(found)
         if found and (newest := int(id_time(found[-1].id) // WIDTH)) != self._newest:
@@ -92,7 +93,7 @@ class Hour:
             self._forget(newest - POINTS_KEPT)
 
     def read_back(self, now: float) -> Op[None]:
-        """Read older samples, at most 5,000, until those of an hour are there."""
+        """Read at most 5,000 older samples, until the hour is complete."""
         if self._reading or self._complete or not self._from:
             return
         first, before = f"{_first(now) * WIDTH * 1000}-0", self._from
@@ -102,7 +103,7 @@ class Hour:
         finally:
             self._reading = False
         if before == self._from:
-            # The stream was not found to begin again meanwhile.
+            # The stream did not begin again during the read.
             self._count(found)
             self._complete = len(found) < _SLICE
             self._from = found[0].id if found else before
@@ -149,7 +150,7 @@ class Hour:
                         sums[i] += number
 
     def _forget(self, last: int) -> None:
-        """Forget the minutes up to one."""
+        """Discard the minutes up to and including a minute."""
         for minutes in (self._project, *self._groups.values()):
             for at in [one for one in minutes if one <= last]:
                 del minutes[at]

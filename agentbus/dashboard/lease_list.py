@@ -1,4 +1,4 @@
-"""The leases of a project, decoded again only if one was taken, renewed or ended."""
+"""The leases of a project, decoded again only after a change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class LeaseList:
     def read(self, now: float) -> Op[list[Lease]]:
         """Return the leases in force at the server's time `now`."""
         (stored,) = yield Batch([("HGETALL", self._scope.keys.leases)])
-        # To decode the leases takes the server five times as long as to send them. An error is not kept.
+        # It costs the server five times as much to decode the leases as to send them. An error is
+        # not cached.
         if self._stored is None or stored != self._stored:
             # The check `foreign_key` reports a key that another program wrote.
             self._leases = yield from or_empty(leases.leases(self._scope), [])

@@ -1,4 +1,4 @@
-"""The boxes of a project: the streams of dead letters, one for each queue and group that has any."""
+"""The dead-letter streams of a project: one for each queue and group that has any letters."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Boxes of one script.
+# Maximum number of dead-letter streams per script.
 _AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class LetterBox:
-    """A stream of dead letters: the name that it is stored under, and its group."""
+    """A stream of dead letters: the name under which it is stored, and its group."""
 
     name: str
     group: str
 
     def of(self, scope: Scope, queue: str) -> DeadLetters:
-        """Return the dead letters of a queue in this box."""
+        """Return a queue's dead letters in this stream."""
         return DeadLetters(scope, queue, self.group, letters_of=self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """The number of letters of a queue and a group that have one error, and of the replayed ones.
+    """The numbers of letters, and of replayed letters, with one error in a queue and group.
 
     `newest` and `oldest` are ids of letters.
     """
@@ -52,7 +52,7 @@ class ErrorCount:
     oldest: str
 
 
-# The values of an `ErrorCount`, its ids as bytes: of thousands of errors, few are shown.
+# The values of an `ErrorCount`, with its ids as bytes: few of thousands of errors are shown.
 ErrorSum: TypeAlias = tuple[str, str, str, int, int, bytes, bytes]
 
 
@@ -68,9 +68,9 @@ def boxes(
     group: str | None,
     seen: Mapping[str, set[str]],
 ) -> Op[list[LetterBox]]:
-    """Return the boxes with dead letters of a queue, or of the project, in the order of their names.
+    """Return the dead-letter streams of a queue, or of the project, ordered by name.
 
-    `seen` has the groups of boxes that a scan found: those of groups that no longer exist, too.
+    `seen` has the groups of streams that a scan found, including groups that no longer exist.
     """
     if queue is None:
         known = yield from or_empty(one_step(Command("ZRANGE", scope.keys.queues, 0, -1)), [])
@@ -95,9 +95,10 @@ def boxes(
 def counted(
     scope: Scope, found: Sequence[LetterBox], most: int, error: str | None = None
 ) -> Op[tuple[list[ErrorSum], int, bool]]:
-    """Return the errors of the newest letters of boxes, how many letters were read, and whether all were.
+    """Return the errors of the newest letters, the number of letters read, and whether all were.
 
-    At most about `most` letters are read, of all boxes alike. With `error`, that one is counted alone.
+    At most about `most` letters are read, evenly from all streams. With `error`, only that error is
+    counted.
     """
     sums: dict[tuple[str, str, str], ErrorSum] = {}
     only = "" if error is None else f"={error}"
@@ -147,10 +148,10 @@ def _keys(scope: Scope, box: LetterBox) -> tuple[str, str, str]:
 
 
 def keys_of(scope: Scope, found: Sequence[LetterBox]) -> list[str]:
-    """Return the streams of boxes."""
+    """Return the keys of dead-letter streams."""
     return [scope.keys.dead_letters(box.name, box.group) for box in found]
 
 
 def purged_of(scope: Scope, found: Sequence[LetterBox]) -> list[str]:
-    """Return the sets of the purged letters of boxes."""
+    """Return the keys of the sets of purged letters."""
     return [scope.keys.purged(box.name, box.group) for box in found]

@@ -1,4 +1,4 @@
-"""Reads streams backwards, for the entries that have given values in given fields; long values are cut."""
+"""Reads streams backwards for entries with given field values; long values are cut."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Bytes of a value that a page shows at first.
+# Maximum bytes of a value that a page shows unexpanded.
 FOLDED = 4_000
-# Entries of a stream that one script examines, and the streams that one script reads.
+# Maximum entries of a stream, and maximum streams, that one script reads.
 _EXAMINED, _STREAMS = 1_000, 100
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """An entry of the `number`th stream: its id, its fields, and the bytes of its longest value, uncut."""
+    """An entry of the `number`th stream: its id, its fields, and its longest value's uncut size."""
 
     number: int
     id: str
@@ -41,11 +41,11 @@ def backwards(
     scripts: int | None = None,
     width: int = FOLDED,
 ) -> Op[tuple[list[StreamEntry], str | None]]:
-    """Return the newest matching entries of a stream, newest first, and the id before which there are more.
+    """Return a stream's newest matching entries, and the id before which there are more.
 
-    That id is None at the stream's end. `before` is such an id, `since` the id to stop at. An empty value
-    in `wanted` is that of an absent field. Each of at most so many `scripts` examines 1,000 entries, fewer
-    if they are large.
+    That id is None at the stream's end. `before` is such an id, `since` the id to stop at. An empty
+    value in `wanted` matches an absent field. At most `scripts` scripts run, each of which examines
+    1,000 entries, or fewer if they are large.
     """
     found: list[StreamEntry] = []
     begin = "+" if before is None else f"({before}"
@@ -71,9 +71,10 @@ def newest(
     since: str = "-",
     width: int = FOLDED,
 ) -> Op[list[StreamEntry]]:
-    """Return the newest matching entries of any number of streams, newest first.
+    """Return the newest matching entries of several streams, newest first.
 
-    Of each stream its newest `examined` entries are looked at, fewer if they are large, back to `since`.
+    It examines the newest `examined` entries of each stream, or fewer if they are large, back to
+    `since`.
     """
     found: list[StreamEntry] = []
     at = 0
@@ -86,7 +87,7 @@ def newest(
         found.sort(key=lambda one: position(one.id), reverse=True)
         del found[limit:]
         if len(found) == limit:
-            # Entries that are older than all of these are not wanted.
+            # Entries older than all of these are not needed.
             since = found[-1].id
     return found
 

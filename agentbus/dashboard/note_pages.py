@@ -1,4 +1,4 @@
-"""The notes of a project, a page at a time, filtered by key and tag."""
+"""The notes of a project, page by page, filtered by key and tag."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# The notes of which a list knows the keys, and the tags that it counts.
+# Maximum number of notes in a list, and of tags that the list counts.
 _MOST, _TAGS = 100_000, 1_000
-# Notes that one script reads.
+# Maximum number of notes per script.
 _PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class NotePage:
-    """Notes, newest first: the rows that were asked for, and how many match.
+    """Notes, newest first: the requested rows, and the number of matches.
 
-    A value of more than 4,000 bytes is cut; `cut` has the size of each such one in bytes, by key. `tags`
-    are the numbers of notes by tag, most used first.
+    A value of more than 4,000 bytes is cut; `cut` maps the keys of these notes to the sizes of
+    their values in bytes. `tags` are the numbers of notes by tag, most used first.
     """
 
     notes: tuple[Note, ...]
@@ -40,7 +40,7 @@ class NotePage:
 
 
 class NoteList:
-    """The keys and tags of notes, read less often the more there are; values are as they are now."""
+    """The keys and tags of notes, cached longer the more there are; values are current."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -48,12 +48,12 @@ class NoteList:
         self._tags = Part(scope.monotonic, lambda: _tags(scope))
 
     def forget(self) -> None:
-        """Read the lists again when they are needed next."""
+        """Make the next use read the lists again."""
         self._titles.forget()
         self._tags.forget()
 
     def page(self, wanted: RowRange, tag: str | None) -> Op[NotePage]:
-        """Return a page of notes whose key contains a text, and that have a tag."""
+        """Return a page of the notes with a tag whose keys contain a text."""
         scope = self._scope
         tags = yield from self._tags.get()
         if tag is None:
@@ -86,7 +86,7 @@ class NoteList:
 
 
 def _tags(scope: Scope) -> Op[dict[str, int]]:
-    """Return how many notes have each tag, for at most 1,000 tags."""
+    """Return the number of notes for each tag, for at most 1,000 tags."""
     prefix = len(scope.keys.tag(""))
     found = sorted((yield from scan(scope, "jots_by_tag")))[:_TAGS]
     counts = (yield Batch([("ZCARD", key_bytes(key)) for key in found])) if found else []

@@ -1,4 +1,4 @@
-"""Reads lists less often the longer that takes, so that a view costs little whatever the project holds."""
+"""Caches lists longer the longer they take to read, so that a view costs little in any project."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Lists of single objects that are remembered: of those looked at last.
+# Maximum number of cached lists of single objects, the most recently used ones.
 _REMEMBERED = 64
 
-# A list rests for this multiple of the time that its reading took; the second is for one that is followed
-# in between, by what the project's streams say.
+# A list is cached for this multiple of the time that its reading took; `SELDOM` is for a list that
+# is also updated from the project's streams.
 OFTEN, SELDOM = 40.0, 400.0
-# The least such multiple for a list that is long: that rests for more than these seconds.
+# The minimum of this multiple for a long list, which is cached for more than these seconds.
 _BUSY, _SHORT = 8.0, 0.1
 
 
 class Part(Generic[T]):
-    """A list that is read again after a `rest` of a multiple of the time that its reading took.
+    """A cached list that is read again after `rest` times the duration of its last reading.
 
-    With `seconds`, which returns them for a list, it rests that long, and longer on a busy machine if the
-    list is long.
+    With `seconds`, a function of the list, it is cached for that time, and longer on a busy machine
+    if the list is long.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Part(Generic[T]):
         self._at = float("-inf")
 
     def get(self) -> Op[T]:
-        """Return the list, read again if that is due."""
+        """Return the list, after reading it again if that is due."""
         began = self._monotonic()
         if self._value is None or began >= self._next:
             self._value = yield from self._read()
@@ -61,21 +61,21 @@ class Part(Generic[T]):
         return self._value
 
     def forget(self) -> None:
-        """Read the list again when it is needed next."""
+        """Make the next use read the list again."""
         self._next = float("-inf")
 
     def hasten(self, rest: float) -> None:
-        """Shorten the rest that it has now to another multiple."""
+        """Shorten the current rest to another multiple of the reading's duration."""
         self._next = min(self._next, self._at + rest * self._took)
 
     @property
     def age(self) -> float:
-        """The seconds since it was read."""
+        """The seconds since the list was read."""
         return max(0.0, self._monotonic() - self._at)
 
 
 class Parts(Generic[K, T]):
-    """A list for each of several objects, such as the messages of an agent; the last 64 are remembered."""
+    """One list for each of several objects, such as an agent's messages; the last 64 are cached."""
 
     def __init__(self, monotonic: Callable[[], float], read: Callable[[K], Op[T]]) -> None:
         self._monotonic = monotonic
@@ -83,7 +83,7 @@ class Parts(Generic[K, T]):
         self._parts: dict[K, Part[T]] = {}
 
     def get(self, of: K) -> Op[T]:
-        """Return an object's list, read again if that is due."""
+        """Return an object's list, after reading it again if that is due."""
         part = self._parts.pop(of, None)
         if part is None:
             part = Part(self._monotonic, lambda: self._read(of))
@@ -93,5 +93,5 @@ class Parts(Generic[K, T]):
         return (yield from part.get())
 
     def forget(self) -> None:
-        """Read every list again when it is needed next."""
+        """Make the next use read every list again."""
         self._parts.clear()

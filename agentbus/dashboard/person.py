@@ -1,4 +1,4 @@
-"""The person who acts from a dashboard: an agent `human:<name>`, whose actions are logged."""
+"""The person who acts in a dashboard: an agent `human:<name>`, whose actions are logged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def acting(settings: Settings, name: str | None) -> Settings:
 
 
 def log(settings: Settings, view: str, action: str, outcome: str, level: str = "info") -> None:
-    """Write to the operations log what the person did in a view."""
+    """Record a person's action in a view in the operations log."""
     fields = {"verb": view, "agent": settings.agent, "project": settings.project}
     write(level, settings.log_level, {**fields, "action": action, "outcome": outcome})
 

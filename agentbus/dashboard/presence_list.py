@@ -1,4 +1,4 @@
-"""The agents of a project: those that were active are read with each snapshot, the others in turns."""
+"""The agents of a project: each snapshot reads active agents, and some of the others in turn."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Pages of 100 agents that a snapshot reads at most: of those that were active since the last one, and of
-# all, in turns.
+# Maximum pages of 100 agents per snapshot: of agents active since the last snapshot, of the turn
+# through all agents, and of the first turn.
 _ACTIVE, _TURN, _ALL = 3, 1, 10**6
 
 
 class PresenceList:
     """The agents that are present, last seen first.
 
-    An agent that was active is read with the next snapshot. Nothing records whose inbox has changed, so the
-    unread messages of the others are read in turns, a few hundred agents with each snapshot.
+    An agent that was active is read with the next snapshot. No record shows whose inbox has
+    changed, so the unread messages of other agents are read in turns, a few hundred agents with
+    each snapshot.
     """
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        # The presence of each agent as it was read, and the time when it was last seen then.
+        # The presence of each agent when it was last read, and the time at which it had last been
+        # seen.
         self._known: dict[str, Presence] = {}
         self._seen: dict[str, float] = {}
-        # The rank at which the turn goes on, whom it has met, and when each of its pages was read.
+        # Where the turn continues by rank, the agents that it has met, and when each of its pages
+        # was read.
         self._at = 0
         self._met: set[str] = set()
         self._read_at: dict[int, float] = {}
         self._missed = False
 
     def read(self, now: float, known: int) -> Op[list[Presence]]:
-        """Return the agents that are present at the server's time, of so many known ones."""
+        """Return the agents present at the server's time, of `known` agents in all."""
         if self._at >= known:
-            # There are fewer by now, such as after `clear`.
+            # The number of agents has fallen, for example after `clear`.
             self._begin()
         if len(self._read_at) > _TURN:
             yield from self._read_active()
@@ -51,24 +54,24 @@ class PresenceList:
         return sorted(there, key=lambda one: -one.seen)
 
     def read_again(self, agents: Sequence[Presence]) -> Op[list[Presence]]:
-        """Return these agents as they are now."""
+        """Read these agents again, and return them."""
         names = [one.agent for one in agents]
         if len(self._read_at) > _TURN:
             yield from self._look([(one, self._seen[one]) for one in names])
         return [self._known[one] for one in names]
 
     def unread(self, agents: Sequence[Presence]) -> int:
-        """Return how many messages these agents have not read, by what was read last."""
+        """Return the number of these agents' unread messages, as last read."""
         return sum(self._known[one.agent].unread for one in agents)
 
     @property
     def age(self) -> float:
-        """The seconds since the oldest of it was read."""
+        """The seconds since the oldest part of the list was read."""
         oldest = min(self._read_at.values(), default=float("-inf"))
         return max(0.0, self._scope.monotonic() - oldest)
 
     def _read_active(self) -> Op[None]:
-        """Read the agents that were seen since the last snapshot: they are the first by rank."""
+        """Read the agents seen since the last snapshot, which are the first by rank."""
         for at in range(0, _ACTIVE * AT_ONCE, AT_ONCE):
             page = yield from presence.listed(self._scope, at)
             active = [(agent, last) for agent, last in page if self._seen.get(agent) != last]
@@ -76,7 +79,7 @@ class PresenceList:
             self._met.update(agent for agent, _ in active)
             if len(active) < AT_ONCE:
                 return
-        # Others may have passed from the ranks that the turn has still to read to those that it has read.
+        # Other agents may have moved from ranks that the turn has not read to ranks that it has.
         self._missed = True
 
     def _read_page(self, now: float, known: int) -> Op[bool]:

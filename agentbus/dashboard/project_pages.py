@@ -1,4 +1,4 @@
-"""Reads what the pages of a dashboard show, besides its snapshots: each page only when it is looked at."""
+"""Reads the data of a dashboard's pages beyond its snapshots, only when a page is shown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _PAGE = RowRange(limit=100)
-# Flags that one script reads.
+# Maximum number of flags per script.
 _AT_ONCE = 100
 _FLAG_STATES = ("held", "satisfied", "failed")
 _AGENT_STATES = (*names.STATES, "none")
@@ -50,10 +50,10 @@ _AGENT_STATES = (*names.STATES, "none")
 
 @dataclass(frozen=True, slots=True)
 class FlagPage:
-    """Flags, awaited and held ones first, and leases: the rows that were asked for, and how many match.
+    """Flags, awaited and held ones first, and leases: the requested rows, and numbers of matches.
 
-    `waiters` are all who wait for a flag; a free flag is listed if it is awaited. `states` counts the flags
-    that match and are not free by state.
+    `waiters` are all agents that wait for a flag; a free flag is listed if it is awaited. `states`
+    counts the matching flags that are not free, by state.
     """
 
     flags: tuple[FlagState, ...]
@@ -65,13 +65,13 @@ class FlagPage:
 
 
 class Pages(OnBus[BusT_co]):
-    """Reads what the pages of a dashboard show, of the project of a `Bus` or an `AsyncBus`.
+    """Reads the data of a dashboard's pages, for the project of a `Bus` or an `AsyncBus`.
 
-    Names and texts to match are data: any text may be given, as another program may have written it.
-    Several may read at a time. Lists whose reading takes long are read less often, and shared by all who
-    look at them; the rows that a page shows are as they are now. Nothing is marked as read. With a
-    `dashboard`, the agents, the flags and the findings of health are those of its last snapshot, as far as
-    it has read one. Raises `ConfigError` for wrong thresholds.
+    Names and texts to match are data: any text may be given, as another program may have written
+    it. Concurrent calls are allowed. Lists that take long to read are read less often, and shared
+    by all readers; the rows that a page shows are current. Nothing is marked as read. With a
+    `dashboard`, the agents, the flags and the findings of health are those of its last snapshot, if
+    there is one. Raises `ConfigError` for wrong thresholds.
     """
 
     def __init__(self, bus: Any, dashboard: Dashboard[Any] | None = None) -> None:
@@ -96,7 +96,7 @@ class Pages(OnBus[BusT_co]):
         )
 
     def forget(self) -> None:
-        """Read every list again for the next page, after an action that has changed them."""
+        """Make the next page read every list again, after an action that changed them."""
         for one in (self._flags, self._agents, self._direct, self._notes, self._workers):
             one.forget()
         for part in (self._events, self._health, self._values):
@@ -113,11 +113,12 @@ class Pages(OnBus[BusT_co]):
         order: str = "seen",
         all: bool = False,
     ) -> Op[AgentPage]:
-        """Return a page of the agents that are present, with `all` also of those that are not.
+        """Return a page of the present agents; with `all`, include those that are gone.
 
-        `rows.match` is a part of a name, client, host, branch, or of what an agent does. `state` is
-        `active`, `idle`, `waiting`, `gone`, or `none` for agents that only used the channel. `order` is
-        `seen` (last seen first), `name`, `unread` or `state`. Raises `UsageError`.
+        `rows.match` is a part of a name, client, host, branch, or description of an agent's work.
+        `state` is `active`, `idle`, `waiting`, `gone`, or `none` for agents that only used the
+        channel. `order` is `seen` (last seen first), `name`, `unread` or `state`. Raises
+        `UsageError`.
         """
         _one_of("state", state, _AGENT_STATES)
         _one_of("order", order, ORDERS)
@@ -127,8 +128,8 @@ class Pages(OnBus[BusT_co]):
     def agent(self, name: str) -> Op[AgentDetail]:
         """Return one agent: what it holds, waits for, has received and sent, and its last 50 messages.
 
-        What it sent is found in the inboxes of the 10,000 agents seen last, among the newest 200 messages
-        of each. Raises `NotFound`.
+        Its sent messages are searched in the inboxes of the 10,000 agents seen last, among the
+        newest 200 messages of each. Raises `NotFound`.
         """
         return self._agents.one(name)
 
@@ -144,10 +145,10 @@ class Pages(OnBus[BusT_co]):
         before: str | None = None,
         limit: int = 100,
     ) -> Op[ChannelPage]:
-        """Return the newest messages of the channel, of a topic or an agent if one is named.
+        """Return the newest messages of the channel, of a topic, or of an agent.
 
-        `before` is the id before which a page begins, as the `older` of the page before; without `notices`
-        those of the bus itself are left out. Raises `UsageError`.
+        `before` is the id before which a page begins, the `older` of the previous page; without
+        `notices` the bus's own notices are omitted. Raises `UsageError`.
         """
         return channel_pages.page(
             *(self._scope,), topic=topic, agent=agent, notices=notices, before=before, limit=limit
@@ -164,7 +165,7 @@ class Pages(OnBus[BusT_co]):
     ) -> Op[list[DirectMessage]]:
         """Return the newest messages to single agents, with receipts, newest first.
 
-        They are searched as in `agent`, or with `to` in the inbox of that agent.
+        They are searched as in `agent`, or with `to` only in that agent's inbox.
         """
         if to is None:
             return self._direct.sent(sender, limit)
@@ -179,8 +180,8 @@ class Pages(OnBus[BusT_co]):
     def thread(self, id: str) -> Op[list[DirectMessage]]:
         """Return the messages of a message's thread, oldest first, at most the newest 200.
 
-        Messages are kept as inboxes keep them, and searched in the inboxes of all who take part, then as in
-        `agent`. Raises `NotFound`, `UsageError`.
+        Messages exist as long as in inboxes; the search covers the inboxes of all participants,
+        then others as in `agent`. Raises `NotFound`, `UsageError`.
         """
         return self._direct.thread(id)
 
@@ -190,21 +191,22 @@ class Pages(OnBus[BusT_co]):
     def flags(
         self, rows: RowRange = _PAGE, *, state: str | None = None, leases: RowRange = _PAGE
     ) -> Op[FlagPage]:
-        """Return a page of the flags, a page of the leases, and all who wait for flags.
+        """Return a page of the flags, a page of the leases, and all agents that wait for flags.
 
-        A match is a part of a flag's name or of its holder's, or of a lease's pattern, agent or reason.
+        A match is a part of a flag's name or its holder's name, or of a lease's pattern, agent or
+        reason.
         """
         _one_of("state", state, _FLAG_STATES)
         return self._flag_page(rows, state, leases)
 
     @verb
     def refusals(self) -> Op[Refusals]:
-        """Return how many leases were refused in the last day, as the metrics stream has them."""
+        """Return the number of leases refused in the last day, from the metrics stream."""
         return self._refused.get()
 
     @verb
     def end_lease(self, agent: str, pattern: str, token: int) -> Op[Lease]:
-        """End the lease that an agent has of a pattern with this token, and wake who waits for it.
+        """End an agent's lease of a pattern with this token, and wake the agents that wait for it.
 
         Raises `NotFound` if it is over.
         """
@@ -219,7 +221,7 @@ class Pages(OnBus[BusT_co]):
 
     @verb
     def notes(self, rows: RowRange = _PAGE, *, tag: str | None = None) -> Op[NotePage]:
-        """Return a page of the notes, newest first, with a part of a key as the match, and of one tag."""
+        """Return a page of the notes with a tag whose keys match, newest first."""
         return self._notes.page(rows, tag)
 
     @verb

@@ -1,4 +1,4 @@
-"""The names of a project's queues: those of other programs are found by a scan now and then."""
+"""The names of a project's queues; those of other programs are found by occasional scans."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class QueueNames:
         self._state: object = None
 
     def read(self) -> Op[list[str]]:
-        """Return the names."""
+        """Return the names of all queues, sorted."""
         key = self._scope.keys.queues
-        # Read their number, and the newest one with the time of its first task, before the names.
+        # Before the names, read their number and the newest name with the time of its first task.
         state = yield Batch([("ZCARD", key), ("ZREVRANGE", key, 0, 0, "WITHSCORES")])
         found, _ = yield from self.all.get()
         if found is not self._found:

@@ -1,4 +1,4 @@
-"""Ranks queues by trouble from a summary that the server makes, without reading each queue's figures."""
+"""Ranks queues by trouble from a summary that the server computes for each queue."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Queues per script, which takes a few milliseconds of the server.
+# Queues per script, which takes a few milliseconds of server time.
 _PAGE = 100
-# Limits of what the script counts itself: undelivered entries, and bytes.
+# Limits of one script: undelivered entries counted one by one, and bytes.
 _COUNTED, _READ = 1_000, 400_000
-# The values of a group in a reply, and the readings for which its oldest task is not looked up again.
+# The number of values per group in a reply, and readings before a group's oldest task is looked up
+# again.
 _FIELDS, _TRUSTED = 5, 16
-# Of many queues, only the first stream is read of one in which the others were empty, and all of them each
-# third time.
+# With more queues than this, only the first stream of a queue is read if its other streams were
+# empty; every third reading reads all of them.
 _MANY, _TURNS = 300, 3
-# Groups that one request reads.
+# Maximum number of groups per request.
 _BATCH = 500
-# Every queue has a stream for normal tasks, if any.
+# A queue has a stream for normal tasks if it has any stream.
 _STREAMS = ("normal", *(one for one in STREAMS if one != "normal"))
 TROUBLES = ("no worker", "late", "dead letters")
 
@@ -40,7 +41,7 @@ TROUBLES = ("no worker", "late", "dead letters")
 class GroupSummary:
     """The summary of a group of a queue (None if it has no group).
 
-    `oldest` is when the oldest task that is not delivered was published (unix time).
+    `oldest` is the unix time at which the oldest undelivered task was published.
     """
 
     group: str | None
@@ -51,7 +52,7 @@ class GroupSummary:
 
     @property
     def due(self) -> int:
-        """The tasks that are not delivered, or not finished."""
+        """The number of tasks that are not delivered, or not finished."""
         return self.backlog + self.held
 
 
@@ -66,7 +67,7 @@ class QueueSummary:
 
     @property
     def dead(self) -> int:
-        """The dead letters of its groups that were neither replayed nor purged."""
+        """The number of its groups' dead letters that were neither replayed nor purged."""
         return sum(one.dead for one in self.groups)
 
 
@@ -78,19 +79,19 @@ def summaries(
 
 
 class Summaries:
-    """Summaries of queues; of those that were read before, what has not changed is not made again."""
+    """Summaries of queues; those of unchanged queues are kept from the last reading."""
 
     def __init__(self, scope: Scope, letters_of: Callable[[str], str]) -> None:
         self._scope = scope
         self._letters_of = letters_of
-        # By queue: the keys that are asked for; the raw reply, the numbers of dead letters and the summary;
-        # of those with tasks in one stream alone, the place of a group and the oldest task behind it.
+        # By queue: the keys to read; the raw reply, the numbers of dead letters and the summary;
+        # and, if all tasks are in one stream, the position of a group and the oldest task after it.
         self._keys: dict[str, tuple[str, ...]] = {}
         self._made: dict[str, tuple[list[Any], list[int], QueueSummary]] = {}
         self._place_of: dict[str, tuple[bytes, bytes]] = {}
         # By queue: the server's reply about the groups of its first stream.
         self._groups_of: dict[str, Any] = {}
-        # The number of readings, and the start of the oldest ones of which something is left.
+        # The number of readings, and the start times of the oldest readings still in use.
         self._readings = 0
         self._began: list[float] = []
         # True if there are too many queues to read each in full every time.
@@ -124,14 +125,14 @@ class Summaries:
 
     @property
     def age(self) -> float:
-        """The seconds since the oldest of it was read."""
+        """The seconds since the oldest summary was read."""
         return max(0.0, self._scope.monotonic() - min(self._began, default=float("-inf")))
 
     def _unchanged(self, queues: Sequence[str]) -> Op[set[str]]:
-        """Return the queues of many that are as they were: their groups have the same places and counts.
+        """Return the unchanged queues, if there are many: their groups have not changed.
 
-        Those whose turn it is to be read in full are not among them. Of a queue that was read, this costs
-        the server a fifth of the script.
+        Queues whose turn it is to be read in full are excluded. This check costs the server a fifth
+        of the script's time.
         """
         self._readings += 1
         self.many = len(queues) > _MANY
@@ -147,7 +148,7 @@ class Summaries:
             page = asked[at : at + _BATCH]
             replies = yield Batch([("XINFO", "GROUPS", self._keys_of(one)[0]) for one in page])
             for queue, reply in zip(page, replies, strict=True):
-                # Without a lag, the server does not know how many entries are not delivered.
+                # Without a lag, the server does not know the number of undelivered entries.
                 if reply == self._groups_of.get(queue) and queue in self._made and _lags(reply):
                     found.add(queue)
                 self._groups_of[queue] = reply
@@ -186,12 +187,12 @@ class Summaries:
         return now, rows
 
     def _place(self, queue: str, number: int) -> bytes:
-        """Return behind which place the oldest task is known; now and then b'', since it may be trimmed."""
+        """Return the position before the oldest known task; sometimes b'', as it may be gone."""
         place, oldest = self._place_of.get(queue, (b"", b""))
         return place if oldest and (number + self._readings) % _TRUSTED else b""
 
     def _learn(self, queue: str, row: list[Any]) -> None:
-        """Put the oldest task that was known into a row, and remember that of the first group."""
+        """Put the known oldest task into a row, and remember that of the first group."""
         for at in range(3, len(row), _FIELDS):
             if row[at + 2] == b"=":
                 row[at + 2] = self._place_of[queue][1]
@@ -212,7 +213,7 @@ class Summaries:
 
 
 class Ranking:
-    """The queues of a project by trouble."""
+    """The queues of a project, ordered by trouble."""
 
     def __init__(
         self, scope: Scope, letters_of: Callable[[str], str], thresholds: Thresholds
@@ -222,12 +223,12 @@ class Ranking:
         self._levels: dict[str, tuple[Levels, Levels]] = {}
 
     def read(self, queues: Sequence[str], workers: WorkerList) -> Op[list[QueueSummary]]:
-        """Return the summaries of existing queues by trouble, what is due, the oldest task, and name."""
+        """Return the summaries of queues, ordered by trouble, due tasks, oldest task and name."""
         now, found = yield from self.summaries.read(queues)
         return sorted(found, key=lambda one: (self._key(one, workers, now), one.queue))
 
     def trouble(self, queue: str, one: GroupSummary, unserved: bool, now: float) -> str | None:
-        """Return the worst trouble of a group, one of `TROUBLES`; `unserved` if it has no live worker."""
+        """Return a group's worst trouble, one of `TROUBLES`; `unserved` if no worker is live."""
         if unserved:
             return TROUBLES[0]
         levels = self._levels.get(queue)
@@ -262,12 +263,12 @@ def _unserved(queue: str, one: GroupSummary, workers: WorkerList) -> bool:
         return False
     if workers.of(queue, one.group):
         return one.due > 0
-    # A summary has no consumers: somebody who is not registered may work off what is held.
+    # A summary does not list consumers: an unregistered one may be processing the held tasks.
     return one.backlog > 0 and not one.held
 
 
 def _lags(groups: Any) -> bool:
-    """Return whether the server knows how many entries each group of a stream was not given."""
+    """Return whether the server knows the lag of each group of a stream."""
     return isinstance(groups, list) and bool(groups) and all(None not in one for one in groups)
 
 

@@ -1,4 +1,4 @@
-"""Follows how many leases were refused in the last day, because another agent had an overlapping one."""
+"""Counts the leases refused in the last day because of another agent's overlapping lease."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 DAY, _HOUR, _HOURS = 86_400.0, 3_600.0, 24
-# The entries of a day: refusals are written at most once a second.
+# Maximum number of entries in a day: refusals are written at most once a second.
 _MOST = 90_000
-# In seconds: an entry may be written while the stream is read.
+# Overlap of two readings in seconds: an entry may be written while the stream is read.
 _OVERLAP = 5.0
 _WANTED = {"kind": "refusal", "queue": "~leases"}
 
@@ -36,7 +36,7 @@ class Refusals:
 
 
 class RefusalTail:
-    """The refusals of the last day, of which each is read once."""
+    """The refusals of the last day, each of which is read once."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope

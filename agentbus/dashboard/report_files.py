@@ -1,4 +1,4 @@
-"""The pages that `agentbus report --html` has written into one directory; nothing outside it is read."""
+"""The pages that `agentbus report --html` wrote into a directory; no other file is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SUFFIX = ".html"
-# The files that are listed, and the largest one that is shown, in bytes: `report` writes 300 kB at most.
+# Maximum number of files in the list, and maximum bytes of a file that is shown; `report` writes at
+# most 300 kB.
 _MOST, LARGEST = 1_000, 2_000_000
 
 
@@ -43,14 +44,14 @@ def listed(directory: str) -> list[ReportFile]:
 
 
 def read(directory: str, name: str) -> bytes:
-    """Return a page by its name in the directory.
+    """Return a page of the directory by its name.
 
-    Raises `NotFound` for anything but a regular file that is listed there.
+    Raises `NotFound` unless it is a regular file that the directory lists.
     """
     missing = NotFound(
         f"there is no report {name!a:.80}", hint="the page of the archive lists them"
     )
-    # A name, not a path: nothing above or below the directory.
+    # Accept a name, not a path: no file above or below the directory.
     if not name.endswith(SUFFIX) or "/" in name or "\0" in name:
         raise missing
     try:
@@ -58,7 +59,8 @@ def read(directory: str, name: str) -> bytes:
     except OSError as error:
         raise _unreadable(directory, error) from error
     try:
-        # Neither waits for a pipe nor follows a link, which might lead outside.
+        # The flags prevent waiting for a pipe, and following a link, which might lead out of the
+        # directory.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = os.open(name, flags, dir_fd=above)
     except OSError:
@@ -79,7 +81,7 @@ def read(directory: str, name: str) -> bytes:
 
 
 def policy() -> str:
-    """Return the content security policy of a report: a sandbox, and no script but that of `report`."""
+    """Return the content security policy of a report: a sandbox that allows only its own script."""
     script = resources.files("agentbus").joinpath("pipeline", "reports", "page.js").read_bytes()
     digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     return (
@@ -95,7 +97,7 @@ def _pages(entries: Iterator[os.DirEntry[str]]) -> Iterator[ReportFile]:
                 about = entry.stat(follow_symlinks=False)
                 yield ReportFile(entry.name, about.st_size, about.st_mtime)
         except FileNotFoundError:
-            # It was deleted meanwhile.
+            # The file was deleted after the directory was read.
             continue
 
 

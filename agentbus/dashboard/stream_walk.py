@@ -1,4 +1,4 @@
-"""Walks over many streams, one after the other, and finds entries on the server, some at a time."""
+"""Searches many streams for entries on the server, one stream after the other, in parts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
     from agentbus.store.steps import Arg, Op
 
-# The name of a stream: a queue, and a group or a priority.
+# The name of a stream: its queue, and its group or priority.
 Place: TypeAlias = tuple[str, str]
-# Bytes and entries that one script reads at most, and its streams.
+# Maximum bytes, entries and streams that one script reads.
 READ_BYTES = 1_000_000
 _ENTRIES, _STREAMS = 1000, 100
-# Scripts of one call: where entries are large, it stops before it has read `most`.
+# Maximum number of scripts per call: if entries are large, the call stops before it has read
+# `most`.
 SCRIPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The progress of a walk: the stream, and the last entry that was read of it, '' at its start."""
+    """The progress of a walk: the stream, and the last entry read in it, '' at its start."""
 
     place: Place = ("", "")
     entry: str = ""
@@ -37,7 +38,7 @@ class Mark:
 
     @classmethod
     def read(cls, given: str) -> Mark | None:
-        """Return the mark that was written as this text, the first one for an empty text, else None."""
+        """Return the mark that a text encodes, the first mark for '', or None if it is invalid."""
         parts = given.split(":")
         if not given:
             return cls()
@@ -48,7 +49,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class WalkQuery:
-    """The parameters of a walk, those of `find_by_envelope`: how to match, the texts, the fields to return.
+    """The parameters of a walk, as of the script `find_by_envelope`.
 
     `until` is the newest entry that it reads, '' for any. `queues` are the values of the field `queue` that
     match, '' for entries without the field; if it is empty, all match.
@@ -72,10 +73,10 @@ def walk(
     most: int,
     purged: Sequence[str] = (),
 ) -> Op[tuple[list[tuple[Place, str, list[str]]], int, Mark | None]]:
-    """Return matches (the stream, the entry and its fields), how many were read, and where it stopped.
+    """Return matches (stream, entry and fields), the number of entries read, and the end's mark.
 
-    `places`, in their order, have the streams `keys`, and for dead letters the sets `purged`. It stops at
-    `hits` matches or after about `most` entries; the mark is None at the end.
+    `keys` are the streams of the sorted `places`, and `purged` their sets of purged letters, if
+    any. It stops at `hits` matches or after about `most` entries; the mark is None at the end.
     """
     newest = wanted.until or "+"
     begin, end = (newest, "-") if wanted.newest_first else ("-", newest)

@@ -1,4 +1,4 @@
-"""Follows the channel and the metrics stream between two snapshots: each entry is read once."""
+"""Follows the channel and the metrics stream between snapshots, reading each entry once."""
 
 from __future__ import annotations
 
@@ -21,35 +21,36 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds of samples that are kept one by one, and the newest of them that are read at once.
+# Seconds for which single samples are kept, and the maximum number that is read at once, the
+# newest.
 _KEPT, _MOST = 60.0, 20_000
-# After this many seconds without samples, look whether the stream has begun again.
+# After this many seconds without samples, check whether the stream has begun again.
 _QUIET = 10.0
-# Messages that are read at once.
+# Maximum number of messages that are read at once.
 _AT_ONCE = 1_000
 
 
 class ChannelTail:
-    """The channel past the last snapshot that was shown."""
+    """The part of the channel after the last snapshot that was shown."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._tail = ""
         self._added = 0
-        # Messages that were read and not shown yet, and the number of others that came.
+        # Messages that were read but not shown yet, and the number of messages that were skipped.
         self._read: list[Message] = []
         self._missed = 0
 
     def read(self, most: int) -> Op[tuple[list[Message], int]]:
-        """Return the newest `most` new messages, oldest first, and how many more are new.
+        """Return the newest `most` new messages, oldest first, and the number of other new ones.
 
-        The first time, it returns the newest messages of the channel, and none as missed.
+        The first call returns the newest messages of the channel, and 0.
         """
         found, missed = yield from self._since(most)
         self._read += found
         self._missed += missed
         if missed:
-            # Drop the messages before the gap: they would be shown as if they came after it.
+            # Drop the messages before the gap, which would appear to follow it.
             self._missed += len(self._read) - len(found)
             self._read = found
         elif (over := len(self._read) - most) > 0:
@@ -58,7 +59,7 @@ class ChannelTail:
         return [*self._read], self._missed
 
     def shown(self) -> None:
-        """Forget what was read: a snapshot with it is complete."""
+        """Discard the messages read so far: a complete snapshot has shown them."""
         self._read, self._missed = [], 0
 
     def _since(self, most: int) -> Op[tuple[list[Message], int]]:
@@ -84,7 +85,7 @@ class ChannelTail:
 
 
 def channel_end(scope: Scope) -> Op[str]:
-    """Return the id of the newest message of the channel; without one `0-0`."""
+    """Return the id of the newest message of the channel, or `0-0`."""
     newest: Any = yield from or_empty(
         one_step(Command("XREVRANGE", scope.keys.channel, "+", "-", "COUNT", 1)), []
     )
@@ -94,7 +95,7 @@ def channel_end(scope: Scope) -> Op[str]:
 def channel_past(
     scope: Scope, after: str, limit: int, wait: float
 ) -> Op[tuple[list[Message], int]]:
-    """Return the newest `limit` messages past an id, oldest first, and how many more there are.
+    """Return the newest `limit` messages after an id, oldest first, and the number of others.
 
     Waits up to `wait` seconds for the first one.
     """
@@ -108,7 +109,7 @@ def channel_past(
 
 
 class MetricsTail:
-    """The samples of the last minute, and the tasks done in the last ten, by queue and group."""
+    """The samples of the last minute, and the tasks done in ten minutes, by queue and group."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -116,8 +117,8 @@ class MetricsTail:
         self._quiet_since = 0.0
         self._samples: deque[Sample] = deque()
         self._by_queue: dict[str, deque[Sample]] = {}
-        # The tasks done in all of these samples, when the first that were all read begin, and how many
-        # seconds they cover.
+        # The tasks done in all of these samples, the time since which no sample is missing, and the
+        # seconds that the samples cover.
         self._sum, self._whole_from, self._seconds = 0, 0.0, _KEPT
         self._done: dict[tuple[str, str | None], dict[int, int]] = {}
         self.hour = Hour(scope)
@@ -127,12 +128,12 @@ class MetricsTail:
         """Read the new samples; `now` is the server's time."""
         begins = f"{max(0, round((now - POINT * POINTS) * 1000))}-0"
         read = yield from recent(self._scope, f"({self._after}" if self._after else begins, _MOST)
-        # On an `AsyncBus`, another call may have read the same meanwhile.
+        # On an `AsyncBus`, a concurrent call may have read the same samples.
         known = position(self._after) if self._after else (-1, 0)
         found = [one for one in read if position(one.id) > known]
         self.hour.add(found, begins if len(read) < _MOST else read[0].id)
         if len(read) >= _MOST and position(read[0].id) > known:
-            # Some between these and those before were not read.
+            # Samples between these and the earlier ones were not read.
             self._forget_samples()
             self._whole_from = id_time(read[0].id)
         if found:
@@ -176,9 +177,9 @@ class MetricsTail:
                 del self._done[key]
 
     def since(self, begins: float, queues: Iterable[str]) -> tuple[Iterator[Sample], float]:
-        """Return the samples of these queues since a unix time, and how many seconds they cover.
+        """Return these queues' samples since a unix time, and the seconds that they cover.
 
-        That is a minute at most, and less if more samples came than are read at once.
+        They cover a minute at most, and less if more samples arrived than one call reads.
         """
         found = (
             one
@@ -194,13 +195,13 @@ class MetricsTail:
         return self._sum / self._seconds
 
     def points(self, queue: str, group: str | None, now: float) -> tuple[float, ...]:
-        """Return the tasks done per second, a number for each point, oldest first."""
+        """Return the tasks done per second at each point, oldest first."""
         found = self._done.get((queue, group), {})
         last = int(now // POINT)
         return tuple(found.get(at, 0) / POINT for at in range(last - POINTS + 1, last + 1))
 
     def _look_again(self) -> Op[None]:
-        """Start again if the stream ends before what was read: the server has lost data."""
+        """Start again if the stream now ends before an entry already read: the server lost data."""
         newest: Any = yield from or_empty(
             one_step(Command("XREVRANGE", self._scope.keys.metrics, "+", "-", "COUNT", 1)), []
         )

@@ -1,4 +1,4 @@
-"""Surveys of the queues that a view shows; of many queues, only those that changed are surveyed again."""
+"""Surveys the queues of a view; if there are many, only those that changed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds for which a survey is used: a summary does not show when consumers were last heard.
+# Seconds for which a survey is reused: a summary does not show when consumers were last active.
 _KEPT = 5.0
 
 
 class Surveys:
-    """The surveys of queues whose summaries are known."""
+    """The surveys of queues that have a summary."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        # By queue: its summary, how many of its held tasks wait for a retry, and its survey.
+        # By queue: its summary, the number of held tasks that wait for a retry, and its survey.
         self._known: dict[str, tuple[QueueSummary, list[object], Survey]] = {}
 
     def read(self, chosen: Sequence[QueueSummary], now: float, *, reuse: bool) -> Op[list[Survey]]:
-        """Return the surveys at the server's time `now`, with `reuse` those that are known if they hold."""
+        """Return the surveys at the server's time `now`; with `reuse`, keep surveys still valid."""
         aside = (yield from self._aside(chosen)) if reuse else {}
         fit = {one.queue for one in chosen if reuse and self._holds(one, aside, now)}
         asked = [one.queue for one in chosen if one.queue not in fit]
@@ -40,15 +40,15 @@ class Surveys:
             found.append(survey or self._known[one.queue][2].later(now))
             if survey is not None:
                 self._known[one.queue] = one, aside.get(one.queue, []), survey
-        # Of all lists that are looked at, each with its rows.
+        # Keep the recent surveys of all lists, each of which shows other rows.
         self._known = {queue: one for queue, one in self._known.items() if now - one[2].now < _KEPT}
         return found
 
     def _aside(self, chosen: Sequence[QueueSummary]) -> Op[dict[str, list[object]]]:
-        """Return how many tasks of each group and stream wait for a retry, of queues with held tasks.
+        """Return the numbers of tasks that wait for a retry, by group and stream of the queues.
 
-        Of those, the summary does not change when a task that is held becomes one that is retried. To
-        count them costs the server a tenth of a survey.
+        The summary of a queue with held tasks does not change when a held task becomes a retry.
+        Counting retries costs the server a tenth of a survey.
         """
         holding = {
             one.queue: [
@@ -64,7 +64,7 @@ class Surveys:
         return {queue: [next(counts) for _ in each] for queue, each in holding.items()}
 
     def _holds(self, one: QueueSummary, aside: dict[str, list[object]], now: float) -> bool:
-        """Return whether a queue is as it was surveyed: the same summary, and as many tasks to retry."""
+        """Return whether a survey is valid: the summary and the number of retries are the same."""
         summary, counts, survey = self._known.get(one.queue, (None, [], None))
         return (
             survey is not None

@@ -1,4 +1,4 @@
-"""One task with what is known of it, and the tasks around it as a graph."""
+"""One task with its details, and the graph of the tasks around it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Tasks of a graph; entries that are looked at for tasks of the same chain.
+# Maximum tasks of a graph, and maximum entries searched for tasks of the same chain.
 NODES, LOOKED_AT = 24, 4000
 _FIELDS = ("id", "meta", MOVED_FROM)
 
@@ -61,10 +61,10 @@ class ChainLink:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The tasks around a task, the oldest first.
+    """The tasks around a task, oldest first.
 
-    `complete` is false if there are more than it shows, or if the search for caused tasks, which looks at
-    the newest entries of queues, stopped before their oldest one.
+    `complete` is false if tasks are missing: there are too many, or the search for caused tasks
+    stopped before the oldest entries of queues.
     """
 
     tasks: tuple[ChainTask, ...]
@@ -76,8 +76,8 @@ class Chain:
 class TaskReport:
     """One task: its state, its result, and its dead letter.
 
-    `groups` are all groups of its queue. `has_result` says whether a result is recorded: `result` may be
-    None. `trail` lists the agents that it has passed, as routers have recorded.
+    `groups` are all groups of its queue. `has_result` is true if a result is recorded, which may be
+    None. `trail` lists the agents that routers recorded for the task.
     """
 
     state: TaskState
@@ -89,7 +89,7 @@ class TaskReport:
 
 
 def report(scope: Scope, policies: Policies, given: str, group: str | None) -> Op[TaskReport]:
-    """Return what is known of a task. Raises `NotFound`."""
+    """Return the details of a task. Raises `NotFound`."""
     found, task = yield from _task(scope, policies, given, group)
     has_result, result = yield from _result(scope, policies, task)
     trail = trail_of(dict(task.envelope), task.payload)
@@ -106,7 +106,7 @@ def report(scope: Scope, policies: Policies, given: str, group: str | None) -> O
 def chain(
     scope: Scope, policies: Policies, given: str, group: str | None, queues: Sequence[str]
 ) -> Op[Chain]:
-    """Return the tasks around a task; those that it caused are searched in these queues."""
+    """Return the tasks around a task; these queues are searched for tasks that it caused."""
     _, task = yield from _task(scope, policies, given, group)
     return (yield from _Graph(scope, policies, task).grown(queues))
 
@@ -122,7 +122,7 @@ def _task(
 
 
 def _chosen(groups: Sequence[str]) -> str | None:
-    """Return the group to show if none was named; None lets `task` choose."""
+    """Return the group to show if none was named; None lets `task` choose the group."""
     mine = sorted(one for one in groups if one != ROUTER)
     return mine[0] if mine and "default" not in mine else None
 
@@ -134,7 +134,7 @@ def _result(scope: Scope, policies: Policies, task: TaskState) -> Op[tuple[bool,
     try:
         return True, (yield from results.result(scope, task.id, None, group, policies))
     except (NotFound, TaskBuried, TaskCancelled):
-        # Its record has expired.
+        # The record of the task's result has expired.
         return False, None
 
 
@@ -145,12 +145,12 @@ def _letter(scope: Scope, policies: Policies, task: TaskState) -> Op[Letter | No
     try:
         return (yield from box.letter(task.letter))
     except NotFound:
-        # It was purged, or it lies in the queue to which the task was routed.
+        # The letter was purged, or it is in the queue to which the task was routed.
         return None
 
 
 class _Graph:
-    """The tasks around one, found by the links of each, and by a search for those that they caused."""
+    """The tasks around one task, found by links, and by a search for tasks that they caused."""
 
     def __init__(self, scope: Scope, policies: Policies, task: TaskState) -> None:
         self._scope = scope
@@ -161,7 +161,7 @@ class _Graph:
         self._complete = True
 
     def grown(self, queues: Sequence[str]) -> Op[Chain]:
-        """Return the graph."""
+        """Return the completed graph."""
         yield from self._follow([self._root.id], self._root)
         correlation = self._root.envelope.get("correlation_id")
         about = [correlation] if isinstance(correlation, str) and correlation else []
@@ -169,7 +169,7 @@ class _Graph:
         for text in dict.fromkeys([*about, self._root.id]):
             yield from self._caused(text, queues)
         tasks = sorted(self._tasks.values(), key=lambda one: (one.published or 0.0, one.id))
-        # A replay has the envelope of the task that it replays: also what caused that one.
+        # A replay has the envelope of the task that it replays, including the cause of that task.
         replays = {one.to for one in self._links if one.kind == "replayed"}
         links = [
             one
@@ -180,7 +180,7 @@ class _Graph:
         return Chain(tuple(tasks), tuple(links), self._complete)
 
     def _follow(self, waiting: list[str], known: TaskState | None = None) -> Op[None]:
-        """Read tasks, and then those that they name."""
+        """Read tasks, and then the tasks that they name."""
         while waiting:
             one = waiting.pop(0)
             if one in self._tasks:
@@ -200,7 +200,7 @@ class _Graph:
             waiting += [end for link in links for end in (link.start, link.to)]
 
     def _read(self, one: str) -> Op[TaskState | None]:
-        """Read a task, unless it is gone."""
+        """Read a task; None if it is gone."""
         if not _is_task(one):
             self._tasks[one] = ChainTask(one, None, None, "unknown", None, None)
             return None
@@ -214,7 +214,7 @@ class _Graph:
             return None
 
     def _caused(self, text: str, queues: Sequence[str]) -> Op[None]:
-        """Search the newest entries for tasks whose envelope names a task, or a correlation id."""
+        """Search the newest entries for envelopes that name a task or a correlation id."""
         near = {one.queue for one in self._tasks.values()}
         places = [
             (queue, priority)

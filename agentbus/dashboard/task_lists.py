@@ -1,4 +1,4 @@
-"""The tasks of a queue in one state, page by page, without a look at those in others."""
+"""The tasks of a queue in one state, page by page, without reading tasks in other states."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 STATES = ("waiting", "pending", "retrying", "delayed", "dependent")
-# One call looks at so many pending entries, without their payloads.
+# Maximum number of pending entries that one call examines, without their payloads.
 _LOOKED_AT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPage:
-    """Tasks of a queue in one state; `after` continues behind them, None at the end."""
+    """Tasks of a queue in one state; `after` continues the list, None at its end."""
 
     entries: tuple[Entry, ...]
     after: str | None
@@ -44,7 +44,7 @@ class TaskList:
         self._letters_of = letters_of
 
     def page(self, state: str, after: str | None, limit: int) -> Op[TaskPage]:
-        """Return the tasks past `after`. Raises `NotFound`, `UsageError`."""
+        """Return the tasks after the mark `after`. Raises `NotFound`, `UsageError`."""
         priority, entry = _place(state, after)
         streams = [self._scope.keys.queue(self._queue, one) for one in PRIORITIES]
         keys = self._scope.keys
@@ -78,7 +78,7 @@ class TaskList:
     def _in_streams(self, state: str, priority: str, entry: str, limit: int) -> Op[TaskPage]:
         found: list[Entry] = []
         left = _LOOKED_AT
-        # Nothing in the stream of retries waits for its first delivery.
+        # No task in the stream of retries waits for its first delivery.
         streams = PRIORITIES if state == "waiting" else STREAMS
         for tier in streams[streams.index(priority) if priority else 0 :]:
             start = f"({entry}" if entry and tier == priority else "-"
@@ -99,7 +99,7 @@ class TaskList:
         return TaskPage(tuple(found), None)
 
     def _waiting(self, tier: str, start: str, room: int) -> Op[tuple[list[str], str]]:
-        """Return the ids of entries that were not delivered, and where to go on ('' at the end)."""
+        """Return the ids of undelivered entries, and where to continue ('' at the end)."""
         stream = self._scope.keys.queue(self._queue, tier)
         if start == "-":
             (groups,) = yield Batch([("XINFO", "GROUPS", stream)])
@@ -116,7 +116,7 @@ class TaskList:
     def _pending(
         self, tier: str, start: str, room: int, *, aside: bool
     ) -> Op[tuple[int, list[list[str]], str]]:
-        """Return how many entries were looked at, the ids of those held or put aside, and where to go on.
+        """Return the number of entries read, the ids of those held or aside, and where to continue.
 
         The ids come in runs, between which no other entry is pending.
         """
@@ -138,7 +138,7 @@ class TaskList:
         return len(page), runs, f"({last or page[-1][0]}" if more else ""
 
     def _read(self, tier: str, ids: Sequence[str]) -> Op[list[Entry]]:
-        """Read entries, between whose ids no others are pending."""
+        """Read entries by runs of ids without other pending entries between them."""
         if not ids:
             return []
         stream = self._scope.keys.queue(self._queue, tier)
@@ -155,7 +155,7 @@ class TaskList:
 
 
 def _place(state: str, after: str | None) -> tuple[str, str]:
-    """Return the stream and the entry, or the number, behind which to continue."""
+    """Return the stream and the entry, or the number, after which to continue."""
     if state not in STATES:
         raise UsageError(f"{state[:60]!a} is not a state", hint=f"use one of {', '.join(STATES)}")
     if after is None:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
 
 _LONGEST = 1000
-# Commands of one batch, and members of a sorted set that are read at once.
+# Maximum commands per batch, and members of a sorted set read at once.
 _AT_ONCE, _PAGE = 500, 100
-# Stages of a search after the ids and keys, in this order: dead letters, tasks that wait for their next
-# attempt, delayed tasks and those that wait for others, and the entries of queues.
+# Stages of a search after ids and keys, in order: dead letters, tasks that wait for a retry,
+# delayed and dependent tasks, entries of queues.
 _LETTERS, _RETRYING, _UNREADY, _ENTRIES = range(1, 5)
 _FIELDS = (
     *("id", "meta", "error", "queue", "task_id", "original_id", MOVED_FROM),
@@ -46,11 +46,12 @@ _VALUES = ("key", "ordering_key", "correlation_id", "causation_id", WORK_ITEM, I
 
 @dataclass(frozen=True, slots=True)
 class TaskHit:
-    """A task that a search has found.
+    """A task that matches a search.
 
-    `by` is what matched: `id`, `key`, `ordering key`, `correlation id`, `causation id`, `error`, or the
-    `work item id` or `inbox id` of another program. `letter` is its dead letter, if that was found, and
-    `error` the first line of the error. `at` is the unix time of its publication, or of its burial.
+    `by` names the match: `id`, `key`, `ordering key`, `correlation id`, `causation id`, `error`, or
+    the `work item id` or `inbox id` of another program. `letter` is its dead letter, if one was
+    found, and `error` the first line of the error. `at` is the unix time of its publication, or of
+    its last failure.
     """
 
     task: str | None
@@ -64,7 +65,7 @@ class TaskHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """The hits of a search among the `read` tasks and dead letters that it has looked at.
+    """The matches of a search among the `read` tasks and dead letters.
 
     `after` continues the search, None if everything was searched.
     """
@@ -75,7 +76,7 @@ class SearchPage:
 
 
 class TaskSearch:
-    """One call of a search for a text."""
+    """One call of a search."""
 
     def __init__(self, scope: Scope, policies: Policies, wanted: str) -> None:
         self._scope = scope
@@ -94,7 +95,7 @@ class TaskSearch:
     def run(
         self, after: str | None, limit: int, most: int, seen: Mapping[str, set[str]]
     ) -> Op[SearchPage]:
-        """Return the next page. `seen` has the groups of boxes that a scan found."""
+        """Return the next page. `seen` has the groups of dead-letter streams that a scan found."""
         stage, mark = self._start(after)
         scope = self._scope
         known = yield from or_empty(one_step(Command("ZRANGE", scope.keys.queues, 0, -1)), [])
@@ -167,7 +168,7 @@ class TaskSearch:
         self._hit(found.id, found.queue, "id", found.published, group, None, found.error)
 
     def _by_key(self, queues: Sequence[str]) -> Op[None]:
-        """Find tasks by the dedup key of the last minutes, and by the id of their entry."""
+        """Find tasks by a recent dedup key, and by their entry's id."""
         keys, wanted = self._scope.keys, self._text
         places = [(queue, one) for queue in queues for one in STREAMS]
         if "-" in wanted and stream_id(wanted) is not None:
@@ -267,7 +268,7 @@ class TaskSearch:
         return (yield from self._sets(places, key, look, mark, hits, most))
 
     def _unready(self, mark: Mark, hits: int, most: int, queues: Sequence[str]) -> Op[Mark | None]:
-        """Find tasks that are delayed or wait for others."""
+        """Find delayed and dependent tasks."""
         keys = self._scope.keys
         places = sorted((queue, kind) for queue in queues for kind in ("after", "delayed"))
 
@@ -297,7 +298,7 @@ class TaskSearch:
         hits: int,
         most: int,
     ) -> Op[Mark | None]:
-        """Look at the members of sorted sets; the entry of a mark is how many of them were read."""
+        """Read the members of sorted sets; the entry of a mark is the number of members read."""
         places = [place for place in places if place >= mark.place]
         asked: list[tuple[Arg, ...]] = [("ZCARD", key(place)) for place in places]
         sizes = yield from self._all(asked)
@@ -319,7 +320,7 @@ class TaskSearch:
     # -- what matches --
 
     def _matched(self, named: Mapping[str, Any]) -> str | None:
-        """Return what of a task matches: an id, a field of its envelope, or else its error."""
+        """Return the name of the match: an id, a field of the envelope, or the error."""
         if self._text in (named.get("id"), named.get("task_id"), named.get("original_id")):
             return "id"
         values = {**named, **_meta(named.get("meta", ""))}

@@ -1,4 +1,4 @@
-"""A dashboard's views of tasks: one with its chain, a search, dead letters by error, the last hour."""
+"""A dashboard's views of tasks: one task and its chain, searches, dead letters, the last hour."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Tasks and letters that one call of a search looks at.
+# Maximum number of tasks and letters that one call of a search examines.
 _LOOKED_AT = 10_000
 
 
 class TaskVerbs(OnBus[BusT_co]):
-    """The verbs of a dashboard about tasks. Several of these may run at once."""
+    """The verbs of a dashboard about tasks. Concurrent calls are allowed."""
 
     if TYPE_CHECKING:
         _scope: Scope
@@ -50,18 +50,19 @@ class TaskVerbs(OnBus[BusT_co]):
     def task(self, task_id: str, *, group: str | None = None) -> Op[TaskReport]:
         """Return one task with its attempts, its result and its dead letter, for a group.
 
-        Without a group, that is `default`, or the first one of the queue. Not atomic. Raises `NotFound`,
-        and `UsageError` for an invalid id.
+        The default group is `default`, or else the queue's first group. Not atomic. Raises
+        `NotFound`, and `UsageError` for an invalid id.
         """
         return self._task(task_id, group)
 
     @verb
     def chain(self, task_id: str, *, group: str | None = None) -> Op[Chain]:
-        """Return the tasks around a task, at most 24, and how they are linked.
+        """Return at most 24 tasks around a task, and their links.
 
-        These are the tasks that it waits for, those that wait for it, its replay, and by the correlation
-        and causation ids what caused it and what it caused, among the newest 4,000 entries of queues. Not
-        atomic. Raises `NotFound`, and `UsageError` for an invalid id.
+        These are the tasks that it waits for, the tasks that wait for it, its replay, and, by
+        correlation and causation ids, the task that caused it and the tasks that it caused, among
+        the newest 4,000 entries of queues. Not atomic. Raises `NotFound`, and `UsageError` for an
+        invalid id.
         """
         return self._chain(task_id, group)
 
@@ -71,11 +72,10 @@ class TaskVerbs(OnBus[BusT_co]):
     ) -> Op[SearchPage]:
         """Search tasks by an id, a key, a correlation or causation id, or the words of an error.
 
-        Ids and keys must be equal; of an error, all words must be in it, and upper and lower case are the
-        same. It looks at ids and dedup keys, then at dead letters, at tasks that wait for their next
-        attempt, at those that are not ready, and at the entries of queues, the newest first. A call stops
-        at `limit` hits, or after about `most` tasks; `after` continues where another one stopped. Raises
-        `UsageError`.
+        Ids and keys must be equal; an error must contain all words, in any case. It searches ids
+        and dedup keys, then dead letters, retries, delayed and dependent tasks, and the entries of
+        queues, newest first. A call stops at `limit` matches, or after about `most` tasks; `after`
+        continues the search. Raises `UsageError`.
         """
         return self._search(text, after, limit, most)
 
@@ -89,11 +89,12 @@ class TaskVerbs(OnBus[BusT_co]):
         after: str | None = None,
         limit: int = 100,
     ) -> Op[TaskPage]:
-        """Return the tasks of a queue in one state, by priority, the oldest first.
+        """Return the tasks of a queue in one state, by priority, oldest first.
 
-        `state` is `waiting`, `pending`, `retrying`, `delayed` (those due first come first) or `dependent`;
-        `after` continues. Tasks in other states are not read: the cost is that of the page. A call looks at
-        no more than 2,000 pending entries. Raises `NotFound`, `UsageError`.
+        `state` is `waiting`, `pending`, `retrying`, `delayed` (those due first come first) or
+        `dependent`; `after` continues the list. Tasks in other states are not read, so that only
+        the page costs time. A call reads no more than 2,000 pending entries. Raises `NotFound`,
+        `UsageError`.
         """
         return self._tasks(queue, state, group, after, limit)
 
@@ -109,9 +110,9 @@ class TaskVerbs(OnBus[BusT_co]):
     ) -> Op[ErrorReport]:
         """Return the dead letters grouped by the first line of their errors, of the project or a queue.
 
-        With `error`, the report counts letters with that first line alone. It reads about the newest
-        `most` letters, 100 MB of them at most, in scripts of about 1 MB, and says whether these are all.
-        Payloads stay on the server.
+        With `error`, the report counts letters with that first line alone. It reads about the
+        newest `most` letters, at most 100 MB, in scripts of about 1 MB, and tells whether these are
+        all. Payloads stay on the server.
         """
         return self._letters(queue, group, lambda box: box.report(most, limit, error))
 
@@ -126,9 +127,9 @@ class TaskVerbs(OnBus[BusT_co]):
         limit: int = 100,
         most: int = READ,
     ) -> Op[LetterPage]:
-        """Return dead letters whose error has this first line, or all, queue by queue, the newest first.
+        """Return dead letters whose error has this first line, or all, by queue, newest first.
 
-        A call stops at `limit` letters, or after it has looked at about `most`; `after` continues.
+        A call stops at `limit` letters, or after reading about `most`; `after` continues the list.
         """
         return self._letters(queue, group, lambda box: box.letters(error, after, limit, most))
 
@@ -144,11 +145,11 @@ class TaskVerbs(OnBus[BusT_co]):
         limit: int = 500,
         most: int = READ,
     ) -> Op[ReplayPage]:
-        """Replay the dead letters whose error has this first line, the oldest of a queue first.
+        """Replay the dead letters whose error has this first line, oldest first in each queue.
 
-        Each is published again, to its queue or `to`, as `Queue.replay` does: atomically, and once. A call
-        replays at most `limit`; `after` continues, and takes no letter that was buried since the first
-        call. The same call again, after a failure, replays those that are left.
+        Each is published again, to its queue or `to`, as by `Queue.replay`: atomically and once. A
+        call replays at most `limit` letters; `after` continues with letters from before the first
+        call. After a failure, the same call replays the remaining letters.
         """
         return self._letters(queue, group, lambda box: box.replay(error, after, limit, most, to))
 
@@ -168,9 +169,9 @@ class TaskVerbs(OnBus[BusT_co]):
 
     @verb
     def history(self, *, queue: str | None = None, group: str | None = None) -> Op[History]:
-        """Return the last hour of the project, or of a queue, from the metrics stream, minute by minute.
+        """Return the last hour of the project, or of a queue, by minute, from the metrics stream.
 
-        Each sample is read once by a dashboard: the first calls read back, 5,000 samples at a time.
+        A dashboard reads each sample once; the first calls read older samples, 5,000 at a time.
         """
         return self._history(queue, group)
 

@@ -1,4 +1,4 @@
-"""The registered workers, a page at a time, with the lag of their groups."""
+"""The registered workers, page by page, with the lag of their groups."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ STATES = ("working", "paused", "stopping", "dead")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPage:
-    """A page of registered workers by queue: the rows that were asked for, and how many match.
+    """A page of registered workers by queue: the requested rows, and the number of matches.
 
-    `states` counts the matching ones by state: `working`, `paused`, `stopping`, or `dead`, which have
-    registered and send no heartbeats. `lag` of a row is the number of due tasks that its group has not
-    finished.
+    `states` counts the matching workers by state: `working`, `paused`, `stopping`, or `dead`, for
+    registered workers without heartbeats. A row's `lag` is the number of due tasks that its group
+    has not finished.
     """
 
     workers: tuple[Registered, ...]
@@ -35,14 +35,14 @@ class WorkerPage:
 
 
 class WorkersRead:
-    """The workers, read less often the more there are; the lags of a page are as they are now."""
+    """The workers, cached longer the more there are; the lags of a page are current."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self._workers = Part(scope.monotonic, lambda: registry.workers(scope))
 
     def forget(self) -> None:
-        """Read the workers again when they are needed next."""
+        """Make the next use read the workers again."""
         self._workers.forget()
 
     def page(self, wanted: RowRange, state: str | None) -> Op[WorkerPage]:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from agentbus.events.supervisor.supervisor import Supervisor as Supervisor
     from agentbus.processes.crash_loop import Window as Window
 
-# Before any module of this package tries to import it.
+# Raise this before a module of the package fails to import sqlalchemy.
 if importlib.util.find_spec("sqlalchemy") is None:
     raise ConfigError(
         "events need sqlalchemy, which is not installed: it comes with an extra",

@@ -1,4 +1,4 @@
-"""The mark that a process handles batches: one that is left says that its process ended meanwhile."""
+"""Marks that a process handles batches: a mark that remains shows that its process was killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agentbus.events.event import StreamEvent
     from agentbus.events.ledger import Ledger
 
-# The mark is a row among the attempts, of no event; its process is in the place of an error.
+# The mark is a row among the attempts without an event; its column for the error names the process.
 _NO_EVENT = ""
 
 
@@ -32,12 +32,12 @@ class BatchMark:
         self._owner = owner
 
     def set(self, connection: sa.Connection, events: Sequence[StreamEvent]) -> tuple[bool, bool]:
-        """Set the mark; return whether attempts are recorded, and whether events go one by one."""
+        """Set the mark; return whether attempts are recorded, and whether to handle one by one."""
         table, first = self._table, events[0].event_uuid
         own = table.c.consumer == self._consumer
         attempts = connection.execute(sa.select(table.c.event_uuid, table.c.last_error).where(own))
         known = {row.event_uuid: row.last_error for row in attempts}
-        # If the mark is of this process, that has lost the database meanwhile.
+        # A mark of this process is left from before it lost the database.
         ended = known.pop(_NO_EVENT, self._owner) != self._owner
         alone = ended or first in known
         if ended and first not in known:
@@ -51,7 +51,7 @@ class BatchMark:
         return bool(known) or alone, alone
 
     def remove(self, connection: sa.Connection) -> None:
-        """Remove the mark, unless another process has set it since."""
+        """Remove the mark, unless it belongs to another process."""
         table = self._table
         connection.execute(
             sa.delete(table).where(

@@ -1,4 +1,4 @@
-"""Column types that refuse what another program stored as another type, which SQLite allows."""
+"""Column types that reject values of another type, which other programs may store in SQLite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentbus.core.errors import Unhealthy
 
 
 class _Checked(sa.types.TypeDecorator[Any]):
-    """A type whose values, read from the column `name`, are of the type `_kind`, or null."""
+    """A type that accepts only values of the type `_kind`, or null, from the column `name`."""
 
     cache_ok = True
     _kind: type = str
@@ -20,7 +20,7 @@ class _Checked(sa.types.TypeDecorator[Any]):
         self.name = name
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
-        """Return the value. Raises `Unhealthy`."""
+        """Return a stored value. Raises `Unhealthy` if it has another type."""
         if value is None or type(value) is self._kind:
             return value
         raise Unhealthy(
@@ -31,24 +31,24 @@ class _Checked(sa.types.TypeDecorator[Any]):
 
 
 class CheckedText(_Checked):
-    """Text that is text."""
+    """A text column whose values must be text."""
 
     impl = sa.Text
     _kind = str
 
 
 class CheckedNumber(_Checked):
-    """Whole numbers that are whole numbers."""
+    """An integer column whose values must be integers."""
 
     impl = sa.BigInteger
     _kind = int
 
 
 def text(name: str) -> sa.types.TypeEngine[str]:
-    """Return the type of a column of text; a PostgreSQL checks what is stored by itself."""
+    """Return the type of a text column; PostgreSQL checks stored values itself."""
     return sa.Text().with_variant(CheckedText(name), "sqlite")
 
 
 def number(name: str) -> sa.types.TypeEngine[int]:
-    """Return the type of a column of whole numbers."""
+    """Return the type of an integer column."""
     return sa.BigInteger().with_variant(CheckedNumber(name), "sqlite")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
 
 KEEP_PROCESSED = 7 * 86_400.0
-# A longer backlog is left for the next round, so that events do not wait for it.
+# Maximum batches per round: a longer backlog is left for later rounds, so that events do not wait.
 _BATCHES = 20
 
 
@@ -22,8 +22,8 @@ _BATCHES = 20
 class Cleanup:
     """Options of the cleanup: every `interval` seconds it deletes processed events older than `retention`.
 
-    `batch` rows are deleted in one transaction. Whatever the retention, a row stays until all consumers
-    have passed its event and the outbox no longer has it.
+    `batch` rows are deleted in one transaction. Regardless of the retention, a row is kept until
+    all consumers have passed its event and the outbox no longer contains it.
     """
 
     retention: float = KEEP_PROCESSED
@@ -47,7 +47,7 @@ class Cleaner:
         self._due: dict[str, float] = {}
 
     def clean(self, stream: str) -> int:
-        """Delete rows of a stream, if that is due; returns how many."""
+        """Delete old rows of a stream, if that is due; returns their number."""
         now, when, tables = time.monotonic(), self._when, self._ledger.tables
         if now < self._due.get(stream, -math.inf):
             return 0
@@ -64,6 +64,6 @@ class Cleaner:
                 )
             total, more = total + gone, gone > 0
         if not more:
-            # Otherwise the rest follows at the next call.
+            # If rows are left, the next call deletes more of them.
             self._due[stream] = now + when.interval
         return total

@@ -1,4 +1,4 @@
-"""Administration of a stream's consumers: register them, forget them, skip events."""
+"""Administration of a stream's consumers: registering and deleting them, and skipping events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The checkpoints before and after a skip, and how many events were skipped at most."""
+    """The checkpoints before and after a skip, and the maximum number of events skipped."""
 
     before: str
     after: str
@@ -41,10 +41,11 @@ class Skipped:
 
 
 def register_consumer(ledger: Ledger, stream: str, name: str, *, past: bool = False) -> bool:
-    """Register a consumer before it first runs, so that nothing is removed that it has not passed.
+    """Register a consumer before its first run, so that events are kept for it.
 
-    It begins with the oldest event that is there, with `past` after all published ones. Returns False, and
-    changes nothing, if it is registered already. Raises `InvalidName`, `BackendUnavailable`.
+    It begins with the oldest event still there, or with `past` after all published events. Returns
+    False, and changes nothing, if it is already registered. Raises `InvalidName`,
+    `BackendUnavailable`.
     """
     _checked(stream, name)
     tables = ledger.tables
@@ -68,9 +69,10 @@ def forget_consumer(
 ) -> int:
     """Delete a consumer that will not run again, so that no events are kept for it.
 
-    With `force` its parked events are deleted; returns how many. The rows of events that it processed stay
-    until they are old. On `bus`, monitoring forgets it at once, else a day after its last report. Raises
-    `Refused` if it runs, or has parked events and `force` is not set; `NotFound`, `BackendUnavailable`.
+    With `force` its parked events are deleted; returns their number. The rows of processed events
+    stay until they are old. With `bus`, monitoring drops the consumer at once, otherwise a day
+    after its last report. Raises `Refused` if it runs, or has parked events and `force` is not set;
+    `NotFound`, `BackendUnavailable`.
     """
     _checked(stream, name)
     tables = ledger.tables
@@ -96,16 +98,16 @@ def forget_consumer(
         if connection.execute(others).first() is None:
             connection.execute(sa.delete(tried).where(tried.c.consumer == name))
     if bus is not None:
-        # It is forgotten, whether the server answers or not.
+        # The consumer is deleted even if the server does not answer.
         with contextlib.suppress(AgentBusError), RedisClient(bus.runner) as server:
             report_gone(server, stream, name)
     return dropped
 
 
 def forget_reader(bus: BlockingBus, stream: str, role: str) -> None:
-    """Delete a reader that is not a consumer (`reader:…`, an archive that is gone).
+    """Delete a reader that is not a consumer, such as a removed archive (`reader:…`).
 
-    The stream's relay does so at its next check. Raises `InvalidName`, `BackendUnavailable`.
+    The stream's relay deletes it at its next check. Raises `InvalidName`, `BackendUnavailable`.
     """
     with RedisClient(bus.runner) as server:
         server.run(janitor.keep_events(bus.runner.scope, role.removeprefix(READER), stream, None))
@@ -129,7 +131,7 @@ def skip_events(
             held = leases.acquire(connection, tables, stream, name, owner, _SECONDS, force=True)
         if held is None:
             raise _unknown(stream, name)
-        # In another transaction: the consumer's open one ends in between.
+        # Skip in a second transaction: between the two, the consumer's open transaction ends.
         try:
             with databases.translated(ledger.engine, "events were skipped"):
                 return _skip(ledger, server, held, goal)
@@ -166,7 +168,7 @@ def _skip(
 
 
 def _enter(connection: sa.Connection, ledger: Ledger, held: HeldLease, to: Position) -> int:
-    """Record the events up to a position as processed; returns how many.
+    """Record the events up to a position as processed; returns their number.
 
     If the server is wiped, they may be published again for another consumer, under other ids.
     """
@@ -202,7 +204,7 @@ def _move(
 
 
 def _row_at(connection: sa.Connection, tables: Tables, stream: str, to: Position) -> int:
-    """Return the last outbox row that was published up to a position, as far as it is known."""
+    """Return the last outbox row known to be published up to a position."""
     lease = tables.lease
     there = sa.select(sa.func.max(tables.outbox.c.id)).where(
         *tables.published(stream), tables.position <= to

@@ -1,4 +1,4 @@
-"""Differences between SQLite and PostgreSQL: the clock, how a transaction begins, what errors mean."""
+"""Differences between SQLite and PostgreSQL: clocks, beginning transactions, and errors."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ _WRONG = (
 
 
 class _Expression(FunctionElement[int]):
-    """An integer expression with its SQL for each database."""
+    """An integer expression with a separate SQL text for each database."""
 
     type = sa.BigInteger()
     sql: ClassVar[dict[str, str]]
 
 
 class now_ms(_Expression):  # noqa: N801 (it is used as an SQL function is)
-    """The database's clock, in ms since 1970: leases and ages are measured by no other."""
+    """The database's clock in ms since 1970, the only clock for leases and ages."""
 
     inherit_cache = True
     sql: ClassVar[dict[str, str]] = {
         SQLITE: "(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER))",
-        # Not the transaction's time: leases are also checked in the middle of a transaction.
+        # Do not use the transaction's start time: leases are also checked in the middle of a
+        # transaction.
         POSTGRESQL: "(CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT))",
     }
 
 
 class transaction_id(_Expression):  # noqa: N801
-    """The id of the current transaction in PostgreSQL; another id shows that it was ended."""
+    """The id of the current transaction in PostgreSQL; a different id shows that it has ended."""
 
     inherit_cache = True
-    # SQLite has no such number; a savepoint is used there.
+    # SQLite has no transaction ids; the guard uses a savepoint instead.
     sql: ClassVar[dict[str, str]] = {
         SQLITE: "0",
         POSTGRESQL: "CAST(CAST(pg_current_xact_id() AS TEXT) AS BIGINT)",
@@ -68,10 +69,10 @@ def insert(dialect: str, table: sa.Table) -> Any:
 
 
 def begin(connection: sa.Connection) -> sa.Connection:
-    """Begin a transaction that will not fail with a conflict; return its connection.
+    """Begin a transaction that cannot fail with a conflict; return its connection.
 
-    In SQLite it takes the write lock at once: a transaction that begins by reading fails when it writes
-    after another one wrote. In PostgreSQL each statement sees what is committed.
+    In SQLite it takes the write lock at once: a transaction that first reads, and writes after
+    another transaction's write, would fail. In PostgreSQL each statement sees all committed rows.
     """
     if connection.dialect.name == POSTGRESQL:
         connection = connection.execution_options(isolation_level="READ COMMITTED")
@@ -79,7 +80,7 @@ def begin(connection: sa.Connection) -> sa.Connection:
         return connection
     connection.begin()
     if connection.connection.driver_connection.in_transaction:  # type: ignore[union-attr]
-        # The application's engine sends its own BEGIN; nothing was done in it yet.
+        # The application's engine sends its own BEGIN; the transaction is still empty.
         connection.exec_driver_sql("ROLLBACK")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     return connection
@@ -95,7 +96,8 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
         connection.commit()
     except BaseException as error:
         if _read_only(error):
-            # It may be a primary that became a standby: the pool must not keep it.
+            # The server may be a primary that became a standby: remove the connection from the
+            # pool.
             connection.invalidate()
         else:
             abandon(connection)
@@ -105,10 +107,10 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def abandon(connection: sa.Connection) -> None:
-    """Roll back, in whatever state a handler left the connection."""
+    """Roll back, regardless of the state in which a handler left the connection."""
     try:
         connection.rollback()
-        # A handler may have ended SQLAlchemy's transaction; the database's goes on then.
+        # A handler may have ended SQLAlchemy's transaction, while that of the database continues.
         raw = connection.connection.driver_connection
         assert raw is not None
         raw.rollback()
@@ -118,7 +120,7 @@ def abandon(connection: sa.Connection) -> None:
 
 @contextlib.contextmanager
 def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
-    """Raise the database's errors as ours, without the URL's password; `doing` says when it happened."""
+    """Convert database errors to ours, without the URL's password; `doing` names the action."""
     try:
         yield
     except exc.DBAPIError as error:
@@ -144,7 +146,7 @@ def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
                 hint="see whether it runs and takes writes, and whether another holds its lock",
             ) from error
         if error.statement is None and isinstance(error, exc.ProgrammingError):
-            # From connecting: the driver does not know an option in the URL.
+            # The driver raises this on connecting if it does not know an option in the URL.
             raise ConfigError(
                 f"{place} cannot be connected to ({said})", hint="correct the options in its URL"
             ) from error
@@ -177,20 +179,20 @@ def missing(error: exc.DBAPIError) -> bool:
 
 
 def _read_only(error: BaseException) -> bool:
-    """Tell whether an error means that PostgreSQL takes no writes: a standby, or one set to read-only."""
+    """Tell whether an error means that PostgreSQL rejects writes, as a standby or by a setting."""
     return getattr(getattr(error, "orig", None), "sqlstate", None) == "25006"
 
 
 def _misconfigured(error: exc.DBAPIError) -> bool:
-    """Tell whether no retry can mend an error: a wrong name or password, no permission, no database."""
+    """Tell whether a retry is useless: a wrong name or password, no permission, no database."""
     if getattr(error.orig, "sqlstate", None) in ("28000", "28P01", "3D000", "42501"):
         return True
-    # An error while PostgreSQL is connected to has no code; SQLite's have none, either.
+    # SQLite's errors and those of connecting to PostgreSQL have no code.
     return any(re.search(words, str(error.orig)) for words in _WRONG)
 
 
 def where(engine: sa.Engine) -> str:
-    """Return how messages name a database: without user and password."""
+    """Return a database's name for messages, without user and password."""
     url = engine.url
     if engine.dialect.name == SQLITE:
         return f"the database {url.database or ':memory:'!a}"

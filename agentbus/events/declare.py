@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 BLOCK, PARK = "block", "park"
-# The name of the modules of a package that are loaded, as in `shop/mail/internal/`.
+# The name of modules that are loaded from a package, such as `shop/mail/internal/`.
 PLACES = "events_pipeline_consumers"
-# A call of such a function runs nothing of it.
+# A call of a function of these kinds does not run its body.
 _LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _PLAIN = "give a plain function, without async and yield"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The second argument of a handler that takes one: its consumer, and the attempt number, starting at 1.
+    """The optional second argument of a handler: its consumer, and the attempt number, from 1.
 
     `attempt` counts across restarts if failed events are parked, otherwise since the process started.
     """
@@ -44,7 +44,7 @@ class Context:
     _beat: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def beat(self) -> None:
-        """Send a heartbeat, from a handler that may outlast the supervisor's heartbeat timeout.
+        """Send a heartbeat, from a handler that may exceed the supervisor's heartbeat timeout.
 
         A supervised process without heartbeats is killed. Without a supervisor this does nothing.
         """
@@ -66,7 +66,7 @@ class Declaration:
     with_context: bool
 
     def call(self, what: Any, context: Context, session: Any = None) -> None:
-        """Call the handler with the arguments that it takes. Raises `ConfigError` if that runs nothing."""
+        """Call the handler with its arguments. Raises `ConfigError` if that runs nothing."""
         given = [what]
         if self.with_context:
             given.append(context)
@@ -75,7 +75,7 @@ class Declaration:
         returned = self.handler(*given)
         if returned is not None and _is_unrun(returned):
             if inspect.iscoroutine(returned):
-                # Close it: Python would warn of it, too.
+                # Close the coroutine, so that Python does not also warn about it.
                 returned.close()
             raise ConfigError(
                 f"the handler of {self.name!r} returned a {type(returned).__name__}, which nothing runs",
@@ -83,7 +83,7 @@ class Declaration:
             )
 
 
-# The public name.
+# Public name of the class.
 Registration = Declaration
 
 _REGISTERED: dict[str, Declaration] = {}
@@ -98,12 +98,13 @@ def consumer(
     attempts: int = ATTEMPTS,
     batch: bool = False,
 ) -> Callable[[Handler], Handler]:
-    """Declare a function as the consumer of a stream; the function itself does not change.
+    """Declare a function as a stream's consumer, and return the function unchanged.
 
-    Exactly once it takes `(event, session)` or `(event, context, session)`, otherwise `(event)` or
-    `(event, context)`; with `batch` a list of events. The ledger knows the consumer by `name`: under
-    another name it starts from the first event. A failing event is retried until it succeeds (`block`), or
-    parked after `attempts` attempts (`park`). Raises `ConfigError`, `InvalidName`.
+    With the guarantee exactly-once it takes `(event, session)` or `(event, context, session)`,
+    otherwise `(event)` or `(event, context)`; with `batch`, a list of events instead of one. The
+    ledger knows the consumer by `name`: under another name it starts from the first event. A
+    failing event is retried until it succeeds (`block`), or parked after `attempts` attempts
+    (`park`). Raises `ConfigError`, `InvalidName`.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -138,7 +139,7 @@ def register(
     attempts: int = ATTEMPTS,
     batch: bool = False,
 ) -> Declaration:
-    """Return a declared consumer without adding it to `registered`; otherwise as `consumer`."""
+    """Return a declared consumer as `consumer` does, without adding it to `registered`."""
     names.name("stream", stream)
     names.name("consumer", name)
     if name == RELAY:
@@ -174,12 +175,12 @@ def register(
 
 
 def registered() -> dict[str, Declaration]:
-    """Return all consumers that were declared, by name."""
+    """Return all declared consumers, by name."""
     return dict(_REGISTERED)
 
 
 def load(module: str) -> None:
-    """Import a module that declares consumers or schemas; of a package, also its `PLACES`.
+    """Import a module that declares consumers or schemas; of a package, also modules `PLACES`.
 
     Raises `UsageError`.
     """
@@ -198,11 +199,11 @@ def _imported(module: str) -> ModuleType:
 
 
 def _places(package: ModuleType) -> list[str]:
-    """Return the modules of a package, at any depth, that declare consumers by their name."""
+    """Return the modules of a package, at any depth, whose name marks declarations of consumers."""
     modules = set()
     for root in getattr(package, "__path__", ()):
         for folder, inside, files in os.walk(root):
-            # Only what can be imported.
+            # Visit only directories that can be imported.
             inside[:] = [each for each in inside if each.isidentifier() and each != "__pycache__"]
             if f"{PLACES}.py" in files:
                 parts = [] if folder == root else os.path.relpath(folder, root).split(os.sep)
@@ -227,7 +228,7 @@ def chosen(consumers: Mapping[str, Value], module: str, only: str | None) -> dic
 
 
 def registration(of: str | Callable[..., Any]) -> Declaration:
-    """Return a consumer by its name or its handler. Raises `ConfigError` if none was declared."""
+    """Return a consumer by its name or its handler. Raises `ConfigError` if none is declared."""
     for each in _REGISTERED.values():
         if of in (each.name, each.handler):
             return each

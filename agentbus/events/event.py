@@ -1,4 +1,4 @@
-"""An event as handlers get it, and its encoding as an entry of a stream."""
+"""An event as handlers receive it, and its encoding as a stream entry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentbus.core.stream import is_number, position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The field of an event's metadata with the time of `send_event`, in ms by the database's clock.
+# The metadata field with the time of `send_event`, in ms by the database's clock.
 CREATED = "__creation_timestamp_ms__"
 
 
@@ -35,12 +35,12 @@ class StreamEvent:
 
 
 def words(row: Any) -> list[str | bytes]:
-    """Return the fields and values of the entry for an outbox row."""
+    """Return the fields and values of a stream entry for an outbox row."""
     try:
         metadata = orjson.loads(row.metadata) if row.metadata else {}
         data = orjson.dumps({**metadata, CREATED: row.created_ms})
     except (ValueError, TypeError):
-        # Another program wrote it. Consumers pass an entry that is not an event, and count it.
+        # Another program wrote the row. Consumers skip an entry that is not an event, and count it.
         data = row.metadata.encode()
     return [
         *("event_type", row.event_type, "event_uuid", row.event_uuid),

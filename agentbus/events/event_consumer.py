@@ -1,4 +1,4 @@
-"""The consumer: reads a stream past its checkpoint, and runs the handler on each event."""
+"""The consumer: reads a stream from its checkpoint on, and runs the handler on each event."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ class Failure:
 
 
 class Consumer:
-    """Runs a declared handler on the events of a stream; of several processes one does, the others wait.
+    """Runs a declared handler on a stream's events, in one of several processes at a time.
 
-    `failure` is what blocks it now; `counts` has the numbers of events `handled`, `duplicates`, `parked`,
-    and of attempts that `failed` or met an `unknown` type. `at_once` is how many events it reads, and
-    passes to a batch handler, at once. The lease is renewed every `renew` seconds (10, or a third of it);
-    every `poll` seconds it looks for a free lease and for parked events to retry. By `cleanup` it deletes
-    old rows of processed events, as relays do. `at` is called at each kill point, for tests; `beat` by the
-    loop of `run` at least once a second, except while a handler runs or a server is unavailable.
+    `failure` is the failure that blocks it now; `counts` has the numbers of events `handled`,
+    `duplicates`, `parked`, and of attempts that `failed` or met an `unknown` type. `at_once` is the
+    number of events that it reads, and passes to a batch handler, at once. The lease is renewed
+    every `renew` seconds (10, or a third of it); every `poll` seconds it looks for a free lease and
+    for parked events to retry. By `cleanup` it deletes old rows of processed events, as relays do.
+    `at` is called at each kill point, for tests; `beat` by the loop of `run` at least once a
+    second, except while a handler runs or a server is unavailable.
     """
 
     def __init__(
@@ -99,10 +100,11 @@ class Consumer:
         self._reporter = Reporter(
             *(ledger, bus.runner, registration.stream, registration.name, self.counts)
         )
-        # Both are there while the lease is held.
+        # Both are set while the lease is held.
         self._transactions: EventTransactions | None = None
         self._renewer: LeaseRenewer | None = None
-        # The UUID of an event whose counted attempt has no outcome yet: the next one is the same attempt.
+        # The UUID of an event whose counted attempt has no outcome yet: a retry counts as the same
+        # attempt.
         self._cut_off: str | None = None
         self._renewed = 0.0
         self._stopped = StopEvent()
@@ -114,10 +116,10 @@ class Consumer:
         return self._transactions is not None
 
     def run_once(self) -> int:
-        """Handle the events that are there, up to one that fails; returns how many it passed.
+        """Handle the available events, up to one that fails; returns the number passed.
 
-        A failing event is tried once, and then in `failure`. Returns 0 while another process holds the
-        lease. Raises `BackendUnavailable`, `EventsLost`, `ConfigError`.
+        A failing event is tried once, and then reported in `failure`. Returns 0 while another
+        process holds the lease. Raises `BackendUnavailable`, `EventsLost`, `ConfigError`.
         """
         total = 0
         while True:
@@ -128,7 +130,7 @@ class Consumer:
 
     @stops_at_signals
     def run(self, on_round: Callable[[int], None] | None = None) -> None:
-        """Handle events until `stop` is called; retries failing handlers and unavailable servers.
+        """Handle events until `stop` is called, retrying failed handlers and unavailable servers.
 
         `on_round` is called after each round that passed events, with their number. In the main thread,
         SIGTERM and SIGINT stop it, unless the program handles them. Raises `EventsLost`, `ConfigError`.
@@ -168,7 +170,7 @@ class Consumer:
         transactions = self._transactions
         self._drop()
         if transactions is not None:
-            # If the database is away, it expires.
+            # If the database is down, the lease expires.
             with (
                 contextlib.suppress(BackendUnavailable),
                 self.ledger.committing("a lease was released") as connection,
@@ -194,12 +196,12 @@ class Consumer:
                 self._drop()
                 return 0
             except Exception:
-                # A commit without an answer may have moved the checkpoint: read it first.
+                # A commit without a reply may have moved the checkpoint: read it first.
                 self._renewed = -math.inf
                 raise
 
     def _retry_parked(self, transactions: EventTransactions) -> None:
-        """Retry the parked events for which that was requested, if it is time to look for them."""
+        """Retry the parked events for which a retry was requested, if a check is due."""
         now, stream = time.monotonic(), self.registration.stream
         if now < self._checked + self._poll:
             return
@@ -230,7 +232,7 @@ class Consumer:
             try:
                 events.append(self._reader.event(entry_id))
             except ValueError as error:
-                # Another program wrote it: it was never sent as an event.
+                # Another program wrote the entry, which was never sent as an event.
                 self._warn(error)
                 self.counts["foreign"] += 1
                 passed += self._act(transactions, events)
@@ -248,7 +250,7 @@ class Consumer:
         if together:
             if self._batch(transactions, events):
                 return len(events)
-            # Its handler may have changed their payloads.
+            # Decode the events again: the handler may have changed their payloads.
             events = [self._reader.event(event.redis_id) for event in events]
         for number, event in enumerate(events):
             if self._stopped.is_set() or not self._one(transactions, event):
@@ -257,7 +259,7 @@ class Consumer:
         return len(events)
 
     def _batch(self, transactions: EventTransactions, events: Sequence[StreamEvent]) -> bool:
-        """Handle many events in one transaction; False if each is to be tried alone."""
+        """Handle many events in one transaction; return False to try each event alone."""
         if self.registration.on_error == PARK and not transactions.begin(events):
             return False
         try:
@@ -288,7 +290,7 @@ class Consumer:
             handled = self._apply(transactions, event, attempt)
         except HandlerError as error:
             cause = handlers_error(error)
-            # Without the handler's changes to its payload.
+            # Decode the event again, without the handler's changes to its payload.
             event = self._reader.event(event.redis_id)
             self._cut_off = None
             if parks and attempt >= most:
@@ -309,7 +311,7 @@ class Consumer:
         try:
             return transactions.at_most_once(event, attempt)
         except HandlerError as error:
-            # The checkpoint is past it already, and it is not retried.
+            # The checkpoint has already passed the event, so it is not retried.
             self._failed(error.__cause__ or error)
             return 1
 
@@ -387,7 +389,7 @@ class Consumer:
                     return
 
     def _pauses(self, seconds: float) -> Iterator[None]:
-        """Wait, in parts after each of which a heartbeat is sent and a lease may be renewed."""
+        """Wait in parts, sending a heartbeat and possibly renewing a lease after each part."""
         until, most = time.monotonic() + seconds, min(self._renew, _WAIT)
         while (left := until - time.monotonic()) > 0 and not self._stopped.wait(min(left, most)):
             self._beat()

@@ -1,8 +1,9 @@
 """Keeps a handler from ending the transaction of its consumer.
 
-The handler's changes must be committed together with the row of the processed event and the checkpoint, or
-not at all. Statements that would end the transaction are refused before the database gets them. If one gets
-through, the ledger's trigger (PostgreSQL) or a savepoint (SQLite) detects it, and nothing is committed.
+The handler's changes must be committed together with the row of the processed event and the
+checkpoint, or not at all. Statements that would end the transaction are refused before the database
+gets them. If one is executed nevertheless, the ledger's trigger (PostgreSQL) or a savepoint
+(SQLite) detects it, and nothing is committed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ENDS = re.compile(
     re.IGNORECASE,
 )
 _SUSPECT = re.compile(r"\b(?:COMMIT|END|ABORT|BEGIN|START|PREPARE|ROLLBACK)\b", re.IGNORECASE)
-# String literals, quoted names, function bodies and comments, whose words are not keywords.
+# Matches string literals, quoted names, function bodies and comments, whose words are not keywords.
 _QUOTED = re.compile(
     r"'(?:[^'\\]|\\.|'')*'|\"[^\"]*\"|\$(\w*)\$.*?\$\1\$|--[^\n]*|/\*.*?\*/", re.DOTALL
 )
@@ -58,7 +59,8 @@ for _name in ("commit", "rollback", "close", "invalidate", "reset", "prepare"):
 
 @event.listens_for(HandlerSession, "before_commit")
 def _before_commit(session: HandlerSession) -> None:
-    # The end of `with session.begin():`, and of a nested one, which is the handler's own.
+    # Allow the end of a nested block, which is the handler's own; refuse the end of the
+    # transaction.
     if not session.in_nested_transaction() and not session.guard.done:
         session.guard.refuse("session.begin()")
 
@@ -87,8 +89,8 @@ class Guard:
         if self._postgres:
             _take(self._raw, self)
         else:
-            # In SQLite the transaction continues after a failed statement, and a failed flush rolls back
-            # to the session's own savepoint.
+            # In SQLite a transaction continues after a failed statement; the session's own
+            # savepoint limits the rollback of a failed flush.
             mode = "create_savepoint"
             connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         self.session = HandlerSession(bind=connection, join_transaction_mode=mode)
@@ -128,7 +130,7 @@ class Guard:
         raise _refusal(what)
 
     def _unless_gone(self, of: Any, name: str, *args: Any, **options: Any) -> Any:
-        """Refuse, unless the connection is lost: then SQLAlchemy discards it."""
+        """Refuse the call, unless the connection is lost: SQLAlchemy then discards it."""
         if not self._gone:
             self.refuse(f"the connection's {name}()")
         return getattr(type(of), name)(of, *args, **options)
@@ -138,20 +140,20 @@ class Guard:
         return self._postgres and self._refused is None and self._raw.closed
 
     def note(self, error: BaseException) -> None:
-        """Record an SQL error, unless one of the handler's own savepoints is rolled back for it."""
+        """Record an SQL error, unless it occurred within one of the handler's own savepoints."""
         nested = self._connection.get_nested_transaction()
         if nested is None or nested is self._base:
             self._swallowed = self._swallowed or error
 
     def failed(self, error: BaseException) -> None:
-        """Look at the driver's error of a statement in PostgreSQL, even if the handler ignores it."""
+        """Record a PostgreSQL driver's error of a statement, even if the handler ignores it."""
         self._limit.look(error)
 
     def _judge(self, error: BaseException | None) -> None:
         if self._gone:
             if self._limit.exceeded is not None:
                 raise self._limit.exceeded from error
-            # The handler is not at fault, whatever it raised.
+            # The lost connection is the cause, whatever the handler raised.
             raise sa.exc.OperationalError(
                 "(in a handler)", None, ConnectionResetError(_LOST), connection_invalidated=True
             ) from error
@@ -163,7 +165,7 @@ class Guard:
             raise _swallowed(self._swallowed) from self._swallowed
 
     def _intact(self) -> None:
-        """Raise unless the transaction is still the handler's."""
+        """Raise an error unless the handler's transaction is still open."""
         if self._postgres:
             if self._raw.info.transaction_status.name == "INERROR":
                 raise _swallowed(None)
@@ -186,11 +188,11 @@ class Guard:
             try:
                 self._raw.set_authorizer(None)
             except sqlite3.Error:
-                # It was closed: it cannot commit anything.
+                # A closed connection cannot commit anything.
                 self._refused = self._refused or "the connection's close()"
 
     def _keep(self, *, let_go: bool) -> None:
-        """Keep the connection out of the pool, where others would get it with our transaction open.
+        """Keep the connection out of the pool, where another user would get our open transaction.
 
         SQLAlchemy counts its references; a handler's `close()` removes one of many, which is detected.
         """
@@ -220,7 +222,7 @@ class Guard:
 
 
 _MANY = 1_000_000
-# SQLSTATEs: the transaction was idle, or open, for longer than PostgreSQL's settings allow.
+# SQLSTATEs for a transaction that was idle, or open, for longer than PostgreSQL's settings allow.
 _OVERDUE = ("25P03", "25P04")
 _LOST = "the connection was lost while a handler ran"
 _CONNECTIONS = ("commit", "rollback", "close", "invalidate", "detach")
@@ -228,7 +230,7 @@ _WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 
 
 def ends(statement: str) -> bool:
-    """Tell whether one of the statements in a text would end a transaction or begin another."""
+    """Tell whether a statement in a text would end a transaction or begin another."""
     if not _SUSPECT.search(statement):
         return False
     return any(_ENDS.match(part) for part in _QUOTED.sub(" ", statement).split(";"))
@@ -239,7 +241,7 @@ def ends(statement: str) -> bool:
 
 @functools.cache
 def _guarded(kind: Any) -> Any:
-    """Return a subclass of a cursor that refuses commands that end a transaction."""
+    """Return a subclass of a cursor class that refuses commands that end a transaction."""
 
     class Cursor(kind):  # type: ignore[misc]
         pass
@@ -266,8 +268,8 @@ def _take(raw: Any, guard: Guard) -> None:
         return lambda *_args, **_options: guard.refuse(what)
 
     def forget() -> None:
-        # SQLAlchemy rolls back after a failed flush. The transaction can then not be committed, and only
-        # the consumer may end it: a handler that continues must not be in a new one.
+        # SQLAlchemy rolls back after a failed flush. The transaction can then not be committed, and
+        # only the consumer may end it; a handler that continues must not begin a new transaction.
         guard.note(RuntimeError("the transaction was rolled back"))
 
     kind = raw.cursor_factory
@@ -293,7 +295,7 @@ def _give_back(raw: Any) -> None:
 
 
 def _look(query: Any, raw: Any) -> Guard | None:
-    """Refuse a command that ends the transaction; return the guard, None after its handler has ended."""
+    """Refuse a command that ends the transaction; return the guard if its handler still runs."""
     taken = vars(raw).get("agentbus_guard")
     if taken is None:
         return None
@@ -343,10 +345,11 @@ def _swallowed(error: BaseException | None) -> HandlerFailed:
 
 
 class TimeLimit:
-    """Records that PostgreSQL ended a transaction which was idle, or open, for too long.
+    """Records that PostgreSQL ended a transaction because it was idle, or open, for too long.
 
-    The server's message is the error of the next statement. If the driver reads it together with the
-    answer to the statement before, it is a notice, and the next statement meets a closed connection.
+    The server's message is the error of the next statement. If the driver reads it together with
+    the reply to the previous statement, it is a notice, and the next statement finds a closed
+    connection.
     """
 
     def __init__(self) -> None:
@@ -354,7 +357,7 @@ class TimeLimit:
         self.exceeded: HandlerFailed | None = None
 
     def watch(self, connection: sa.Connection) -> None:
-        """Record what the server says on a connection, until `close`."""
+        """Record the server's notices on a connection, until `close`."""
         if connection.dialect.name == POSTGRESQL:
             self._raw = connection.connection.driver_connection
             self._raw.add_notice_handler(self._noticed)
@@ -364,7 +367,7 @@ class TimeLimit:
             self._raw.remove_notice_handler(self._noticed)
 
     def look(self, error: BaseException) -> None:
-        """Record an error of SQLAlchemy's, or of the driver's, if it is the server's message."""
+        """Record an error of SQLAlchemy or the driver if it is the server's message."""
         error = getattr(error, "orig", None) or error
         self._record(getattr(error, "sqlstate", None), str(error).strip())
 
@@ -381,5 +384,5 @@ class TimeLimit:
 
 
 def ended() -> CommitInTransactionError:
-    """Return the error for a transaction that is no longer the one that the handler was given."""
+    """Return the error for a transaction other than the one given to the handler."""
     return _refusal("a command to the connection itself")

@@ -1,4 +1,4 @@
-"""The errors of a consumer's handlers, told from those of the consumer itself."""
+"""Distinguishes the errors of a consumer's handlers from those of the consumer itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _LONGEST_ERROR = 2000
 
 
 class HandlerError(Exception):
-    """A handler failed: this class tells its errors from our own, and the cause is the handler's error."""
+    """An error of a handler, as opposed to our own; the cause is the handler's exception."""
 
 
 def handlers_error(error: HandlerError) -> BaseException:
-    """Return the error of a handler; raise it if the database's connection was lost."""
+    """Return a handler's exception; raise it if the database connection was lost."""
     cause = error.__cause__ or error
     if isinstance(cause, exc.DBAPIError) and cause.connection_invalidated:
         raise cause from None

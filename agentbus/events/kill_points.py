@@ -22,7 +22,8 @@ CONSUMER = (
 def hook() -> Callable[[str], None]:
     """Return the function that relays and consumers call at each step; it does nothing without a test.
 
-    AGENTBUS_TEST_KILL is the step, optionally with a colon and which time it is reached.
+    AGENTBUS_TEST_KILL is the step, optionally followed by a colon and the number of the pass that
+    kills.
     """
     wanted = settings.variable("AGENTBUS_TEST_KILL")
     return (lambda _step: None) if wanted is None else killing(wanted)

@@ -1,4 +1,4 @@
-"""Renews a lease while a handler runs longer than it lasts."""
+"""Renews a lease while a handler runs longer than the lease lasts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LeaseRenewer:
     def _run(self) -> None:
         while not self._over.wait(self._every):
             try:
-                # A failure is retried, long before the lease expires.
+                # A failure is retried long before the lease expires.
                 with (
                     contextlib.suppress(sa.exc.SQLAlchemyError),
                     self._ledger.transaction() as connection,

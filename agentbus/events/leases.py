@@ -1,4 +1,4 @@
-"""Leases: which process acts for a stream in a role, by the database's clock, and the role's checkpoint."""
+"""Leases: which process acts for a stream in a role, and the role's checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agentbus.events.tables import Position, Tables
 
 RELAY = "relay"
-# The prefix of the roles of readers: an archive, for example, is not a consumer but needs events too.
+# The role prefix of readers: an archive, for example, is not a consumer but also needs events.
 READER = "reader:"
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
@@ -34,8 +34,8 @@ class HeldLease:
 
 
 def identity(connection: sa.Connection, tables: Tables) -> int:
-    """Return the random number that identifies this ledger; the first call makes it."""
-    # No stream has an empty name.
+    """Return the random number that identifies this ledger; the first call creates it."""
+    # An empty stream name, which no stream has, marks the ledger's own row.
     row = {"stream": "", "role": "ledger", "owner": "", "token": secrets.randbits(62)}
     _insert(connection, tables, row)
     wanted = sa.select(tables.lease.c.token).where(*tables.role("", "ledger"))
@@ -44,7 +44,7 @@ def identity(connection: sa.Connection, tables: Tables) -> int:
 
 
 def register(connection: sa.Connection, tables: Tables, stream: str, role: str) -> None:
-    """Add a role to a stream: from now on nothing is removed that it has not passed."""
+    """Add a role to a stream: from now on, events that it has not passed are kept."""
     _insert(connection, tables, {"stream": stream, "role": role, "owner": ""})
 
 
@@ -65,8 +65,8 @@ def acquire(
 ) -> HeldLease | None:
     """Acquire a lease that is free or has expired; None while another process holds it.
 
-    By `force` it is taken from its holder, whose open transaction can then not commit; None if the role
-    does not exist. Each lease of a role has a higher token than the one before.
+    With `force` it is taken from its holder, whose open transaction then cannot commit; None if the
+    role does not exist. Each lease of a role has a higher token than the previous lease.
     """
     where = tables.role(stream, role)
     if not force:
@@ -109,21 +109,22 @@ def renew(
 
 
 def release(connection: sa.Connection, tables: Tables, held: HeldLease) -> None:
-    """Release a lease, so that another process can acquire it at once; nothing if another has it."""
+    """Release a lease that is still held, so that another process can acquire it at once."""
     free = sa.update(tables.lease).values(owner="", expires_at_ms=0)
     connection.execute(free.where(*mine(tables, held)))
 
 
 def release_dead(connection: sa.Connection, tables: Tables, owner: str) -> None:
-    """Release the leases of a process that has ended; each process is another owner."""
+    """Release the leases of a process that has ended; each process has its own owner id."""
     free = sa.update(tables.lease).values(owner="", expires_at_ms=0)
     connection.execute(free.where(tables.lease.c.owner == owner))
 
 
 def advance(tables: Tables) -> sa.Update:
-    """Return the last statement of a consumer's transaction: unless it updates one row, nothing is done.
+    """Return the last statement of a consumer's transaction, which must update one row to commit.
 
-    It takes `at_stream`, `at_role`, `at_token`, `at_transaction`, `to_ms`, `to_seq`, `to_outbox_id`.
+    Its parameters are `at_stream`, `at_role`, `at_token`, `at_transaction`, `to_ms`, `to_seq`,
+    `to_outbox_id`.
     """
     lease = tables.lease
     to_ms = sa.bindparam("to_ms", type_=sa.BigInteger)
@@ -135,7 +136,7 @@ def advance(tables: Tables) -> sa.Update:
             lease.c.role == sa.bindparam("at_role"),
             lease.c.token == sa.bindparam("at_token", type_=sa.BigInteger),
             sa.tuple_(lease.c.checkpoint_ms, lease.c.checkpoint_seq) < sa.tuple_(to_ms, to_seq),
-            # The transaction that recorded the event as processed, and not a later one.
+            # Match only the transaction that recorded the event as processed, not a later one.
             transaction_id() == sa.bindparam("at_transaction", type_=sa.BigInteger),
         )
         .values(

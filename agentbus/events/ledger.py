@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Ledger:
     """The tables of events in the application's own database.
 
-    `bind` is an engine, or a connection or session that the application already has: then `create` and
-    `check` join its transaction, and everything else goes through its engine. `schema` is PostgreSQL's.
-    Raises `ConfigError` unless the database is PostgreSQL or SQLite.
+    `bind` is an engine, or an existing connection or session of the application: `create` and
+    `check` then join its transaction, and all other methods use its engine. `schema` is a
+    PostgreSQL schema. Raises `ConfigError` unless the database is PostgreSQL or SQLite.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Ledger:
 
     @property
     def place(self) -> str:
-        """The place of its database, without user and password: a path, or host:port/name."""
+        """The database's path, or host:port/name, without user and password."""
         url = self.engine.url
         if self.dialect == databases.SQLITE:
             return url.database or ":memory:"
@@ -80,13 +80,13 @@ class Ledger:
 
     @contextmanager
     def committing(self, doing: str) -> Iterator[sa.Connection]:
-        """Run a block as `transaction` does, and raise the database's errors as ours."""
+        """Run a block as `transaction` does, converting the database's errors to ours."""
         with databases.translated(self.engine, doing), self.transaction() as connection:
             yield connection
 
     @contextmanager
     def reading(self, doing: str = "it was read") -> Iterator[sa.Connection]:
-        """Run a block that reads, outside of any transaction, and raise the database's errors as ours."""
+        """Run a block that only reads, without a transaction, converting errors to ours."""
         with databases.translated(self.engine, doing), self.engine.connect() as connection:
             yield connection
 
@@ -98,7 +98,8 @@ class Ledger:
                 return
             with self.transaction() as connection:
                 if self.dialect == databases.POSTGRESQL:
-                    # Two that start at once would both find nothing, and one of them would fail.
+                    # Take a lock: two processes that start at once would both find no tables, and
+                    # one of them would fail.
                     key = sa.func.hashtext(self.tables.channel)
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key))).all()
                 self.metadata.create_all(connection)
@@ -118,7 +119,7 @@ class Ledger:
             ]
 
     def check(self) -> None:
-        """Raise `ConfigError`, which names each difference, unless the tables are as they should be."""
+        """Raise `ConfigError`, which names each difference, unless the tables are as expected."""
         doing = "its tables were inspected"
         if self._joined is not None:
             with databases.translated(self.engine, doing):
@@ -134,7 +135,7 @@ class Ledger:
             )
 
     def identity(self) -> int:
-        """Return the number that identifies this ledger; the first call makes it."""
+        """Return the number that identifies this ledger; the first call creates it."""
         if self._identity is None:
             with self.committing("it was identified") as connection:
                 self._identity = leases.identity(connection, self.tables)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# Seconds between two removals of old rows by one object.
+# Seconds between two cleanups by one object.
 _CLEANED = 3600.0
 
 
@@ -44,7 +44,7 @@ class LedgerSteps:
                 sa.Column(name, text, primary_key=True)
                 for name in ("project", "task_id", "grp", "name")
             ),
-            # Null while the transaction of the step runs.
+            # NULL while the transaction of the step runs.
             sa.Column("result", text),
             sa.Column("created_at", sa.BigInteger(), nullable=False, server_default=now_ms()),
         )
@@ -53,7 +53,8 @@ class LedgerSteps:
         """Create the table if it is missing. Raises `BackendUnavailable`."""
         with self._ledger.committing("its table of steps was created") as connection:
             if self._ledger.dialect == databases.POSTGRESQL:
-                # Two that start at once would both find nothing, and one of them would fail.
+                # Take a lock: two processes that start at once would both find no table, and one of
+                # them would fail.
                 key = sa.func.hashtext(self.table.fullname)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key))).all()
             self.metadata.create_all(connection)
@@ -67,18 +68,19 @@ class LedgerSteps:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Call a function with a connection, as a step of the delivery's task, exactly once.
+        """Call a function with a connection, exactly once, as a step of the delivery's task.
 
-        What it does on the connection commits together with its result: an attempt that comes later, or at
-        the same time, gets the result and does nothing. The function must not commit. The result is
-        returned as JSON gives it back. Raises what the function raises, `InvalidPayload` for a result that
-        is not JSON, and the database's errors.
+        Its changes on the connection commit together with its result: a later or concurrent attempt
+        gets the result without calling the function. The function must not commit. The result is
+        returned after a round trip through JSON. Raises the function's exceptions, `InvalidPayload`
+        for a result that is not JSON, and the database's errors.
         """
         names.name("step", name)
         scope, table = delivery._consumer.scope, self.table
         key = {
             "project": scope.keys.project,
-            # After a `clear` of the server, the ids of delayed and dependent tasks begin again at `d1`.
+            # Include the creation time: after a `clear`, the ids of delayed and dependent tasks
+            # restart at `d1`.
             "task_id": f"{delivery.id} {delivery.created_at}",
             "grp": delivery.group,
             "name": name,
@@ -86,7 +88,7 @@ class LedgerSteps:
         sql: Any = postgresql if self._ledger.dialect == databases.POSTGRESQL else sqlite
         here = [table.c[column] == value for column, value in key.items()]
         with self._ledger.transaction() as connection:
-            # An attempt that runs the step at the same time waits here until this one has ended.
+            # A concurrent attempt of the same step waits here until this one has ended.
             begin = sql.insert(table).values(key).on_conflict_do_nothing()
             if connection.execute(begin.returning(table.c.name)).first() is not None:
                 result = function(connection, *args, **kwargs)
@@ -99,7 +101,7 @@ class LedgerSteps:
         return returned
 
     def clean(self, seconds: float = KEPT) -> int:
-        """Remove the rows of steps that are older than some seconds, and return their number."""
+        """Delete the rows of steps older than a number of seconds, and return their number."""
         old = self.table.c.created_at < now_ms() - round(seconds * 1000)
         with self._ledger.committing("old steps were removed") as connection:
             return connection.execute(sa.delete(self.table).where(old)).rowcount

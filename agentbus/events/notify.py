@@ -1,4 +1,4 @@
-"""Waits for new rows in the outbox, with PostgreSQL's notifications as hints."""
+"""Waits for new rows in the outbox, using PostgreSQL's notifications as hints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class OutboxNotifications:
             return
         try:
             if self._connection is None:
-                # Rows committed before LISTEN caused no notification: look for them first.
+                # Rows committed before LISTEN caused no notification, so the caller looks for them
+                # first.
                 self._listen()
                 return
             raw: Any = self._connection.connection.driver_connection
@@ -51,6 +52,6 @@ class OutboxNotifications:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            # Not back into the pool, where its next user would still listen.
+            # Keep the connection out of the pool, where its next user would still listen.
             connection.invalidate()
             connection.close()

@@ -14,7 +14,7 @@ from agentbus.events.databases import SQLITE
 from agentbus.events.ledger import Ledger
 
 _EXTRA = "pip install 'agentbus-toolkit[events]'"
-# The schemes of URLs, and the driver of each.
+# The accepted URL schemes, and the driver of each.
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
     "sqlite+pysqlite": "sqlite+pysqlite",
@@ -24,8 +24,8 @@ _DRIVERS = {
 }
 # Seconds to wait for SQLite's only write lock, which a handler may hold.
 _SQLITE_PATIENCE = 30.0
-# A server that vanished is detected after 25 s, not after hours as is usual: until then no other process
-# can act, since the lease is still renewed over another connection.
+# Detect a server that vanished after 25 s, instead of hours by default. Until then no other process
+# can take over, since the lease is still renewed over another connection.
 _ALIVE = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -43,7 +43,7 @@ def open_ledger(
     make: bool = False,
     patience: float = _SQLITE_PATIENCE,
 ) -> Ledger:
-    """Return the ledger in a database, with its own engine; it does not connect yet.
+    """Return the ledger in a database, with its own engine, without connecting yet.
 
     `deadline` limits connecting to PostgreSQL, `patience` waiting for SQLite's lock, in seconds. A missing
     SQLite file is created only if `make` is true. Raises `ConfigError`, without secret parts of the URL.
@@ -59,7 +59,7 @@ def open_ledger(
         if "connect_timeout" not in parsed.query:
             options["connect_timeout"] = max(2, math.ceil(deadline))
     try:
-        # Each consumer of this process needs a connection for its thread.
+        # Allow any number of connections: each consumer of this process needs one for its thread.
         engine = sa.create_engine(parsed, connect_args=options, max_overflow=-1)
     except ImportError as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The relay's queries on the outbox: waiting rows, published rows, rows that all consumers have passed."""
+"""The relay's queries on the outbox: waiting and published rows, and rows no longer needed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _PURGE_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class StreamMarks:
-    """The positions that the ledger has for a stream.
+    """The positions of a stream in the ledger.
 
-    `passed` is the checkpoint of its last consumer or reader, None if it has no consumer; `floor` the
-    highest position anywhere in the ledger; `low` and `top` the first and the last row that is published
-    and not passed.
+    `passed` is the checkpoint of the slowest consumer or reader, None if it has no consumer;
+    `floor` is the highest position anywhere in the ledger; `low` and `top` are the first and last
+    rows that are published and not passed.
     """
 
     passed: Position | None
@@ -56,12 +56,12 @@ def streams(connection: sa.Connection, tables: Tables) -> list[str]:
 def waiting(
     connection: sa.Connection, tables: Tables, stream: str, count: int
 ) -> list[sa.Row[Any]]:
-    """Return the first waiting rows, in an order that keeps cause before effect.
+    """Return the first waiting rows, ordered so that a cause precedes its effect.
 
-    A transaction that saw a commit and then sent an event has a higher id than the committed row, and every
-    snapshot that contains its row contains that one, too. Rows of concurrent transactions are in any order.
-    Transaction ids would give the wrong order: an older transaction may wait for a younger one, and send an
-    event about its result.
+    If a transaction sees a committed row and then sends an event, the event's row has a higher id,
+    and every snapshot with the event's row contains the committed row. Rows of concurrent
+    transactions are in any order. Transaction ids would give the wrong order: an older transaction
+    may wait for a younger one, and send an event about its result.
     """
     rows = sa.select(tables.outbox).where(*tables.waiting(stream))
     return list(connection.execute(rows.order_by(tables.outbox.c.id).limit(count)))
@@ -99,14 +99,14 @@ def mark(
 
 
 def unmark(connection: sa.Connection, tables: Tables, held: HeldLease, beyond: Position) -> int:
-    """Mark rows past a position as waiting again; returns how many. Raises `StaleLease`."""
+    """Mark rows after a position as waiting again; returns their number. Raises `StaleLease`."""
     fence(connection, tables, held)
     lost = sa.update(tables.outbox).where(*tables.published(held.stream), tables.position > beyond)
     return connection.execute(lost.values(position_ms=None, position_seq=None)).rowcount
 
 
 def marks(connection: sa.Connection, tables: Tables, stream: str) -> StreamMarks:
-    """Return the positions that the ledger has for a stream."""
+    """Return the positions of a stream in the ledger."""
     lease = tables.lease
     rows = connection.execute(sa.select(lease).where(lease.c.stream == stream))
     checkpoints = {row.role: (row.checkpoint_ms, row.checkpoint_seq) for row in rows}
@@ -120,7 +120,7 @@ def marks(connection: sa.Connection, tables: Tables, stream: str) -> StreamMarks
         return StreamMarks(passed, floor, None, None)
     first = published(connection, tables, stream, passed or (0, 0), count=1, oldest_first=True)
     if not first:
-        # Another relay has just found that all of it is lost.
+        # Another relay has just found that all of the stream was lost.
         return StreamMarks(passed, floor, None, None)
     return StreamMarks(
         passed, max(floor, (last[0].position_ms, last[0].position_seq)), first[0], last[0]
@@ -137,7 +137,7 @@ def published(
     count: int,
     oldest_first: bool = False,
 ) -> list[sa.Row[Any]]:
-    """Return rows that are published between two positions, the last first unless `oldest_first`."""
+    """Return rows published between two positions, newest first unless `oldest_first`."""
     box = tables.outbox
     order: list[Any] = [box.c.position_ms, box.c.position_seq]
     rows = sa.select(box.c.id, *order).where(*tables.published(stream), tables.position > after)
@@ -149,9 +149,9 @@ def published(
 
 
 def purge(connection: sa.Connection, tables: Tables, held: HeldLease, passed: Position) -> int:
-    """Delete up to 1,000 rows that all consumers have passed; returns how many. Raises `StaleLease`.
+    """Delete up to 1,000 rows that all consumers have passed; returns their number.
 
-    The relay's checkpoint records the position up to which rows were deleted.
+    The relay's checkpoint records the position up to which rows were deleted. Raises `StaleLease`.
     """
     box = tables.outbox
     rows = connection.execute(
@@ -187,10 +187,10 @@ def purge_processed(
     *,
     count: int = _PURGE_AT_ONCE,
 ) -> int:
-    """Delete up to `count` old rows of processed events; returns how many.
+    """Delete up to `count` old rows of processed events; returns their number.
 
-    They are older than `seconds`, all consumers have passed them, and their events are no longer in the
-    outbox, so that they cannot be published again.
+    These rows are older than `seconds`, all consumers have passed them, and their events are no
+    longer in the outbox, so that they cannot be published again.
     """
     done, box, lease = tables.processed, tables.outbox, tables.lease
     kept = sa.exists().where(box.c.id == done.c.outbox_id)
@@ -229,7 +229,8 @@ def horizon(connection: sa.Connection, tables: Tables, stream: str) -> int:
 def knows(connection: sa.Connection, tables: Tables, consumer: str, event_uuid: str) -> bool:
     """Tell whether the ledger still knows if a consumer has processed an event.
 
-    It does while either table has a row: the outbox keeps one until every consumer has passed it.
+    That is so while the outbox or the table of processed events has a row: the outbox keeps a row
+    until every consumer has passed it.
     """
     box, done = tables.outbox, tables.processed
     kept = sa.exists().where(box.c.event_uuid == event_uuid)

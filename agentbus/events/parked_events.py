@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An event that a consumer gave up on after `attempts` attempts; `parked_at` is in s since 1970.
+    """An event that a consumer gave up after `attempts` attempts, at the unix time `parked_at`.
 
     `waits` is true if a retry was requested that the consumer has not begun yet.
     """
@@ -42,7 +42,7 @@ def parked(
     after: int = 0,
     limit: int = 100,
 ) -> list[Parked]:
-    """Return parked events, the oldest first: of one consumer or all, with these ids or any.
+    """Return parked events, oldest first: of one consumer or all, with these ids or any.
 
     Raises `NotFound` if an id does not exist, `BackendUnavailable`.
     """
@@ -57,11 +57,11 @@ def parked(
 
 
 def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
-    """Request one retry of parked events; returns of how many.
+    """Request one retry of parked events; returns their number.
 
-    Their consumers do so within seconds if they run; what still does not fit its schema, or came too late
-    to know whether it was handled, stays parked. Raises `NotFound`, and changes nothing, if an id does
-    not exist; `BackendUnavailable`.
+    Running consumers retry them within seconds. An event stays parked if it still does not fit its
+    schema, or is too old to know whether it was handled. Raises `NotFound`, and changes nothing, if
+    an id does not exist; `BackendUnavailable`.
     """
     table = ledger.tables.parked
     wish = sa.update(table).values(retry_ms=now_ms())
@@ -69,13 +69,13 @@ def retry(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) 
 
 
 def drop(ledger: Ledger, consumer: str | None = None, ids: Sequence[int] = ()) -> int:
-    """Delete parked events, which count as processed; returns how many. Raises as `retry` does."""
+    """Delete parked events, which then count as processed, and return their number, as `retry`."""
     table = ledger.tables.parked
     return _each(ledger, sa.delete(table).where(*_which(table, consumer, ids)), ids)
 
 
 def due(connection: sa.Connection, ledger: Ledger, stream: str, consumer: str) -> list[Parked]:
-    """Return the parked events that a consumer is to retry."""
+    """Return the parked events that a consumer should retry."""
     table = ledger.tables.parked
     chosen = sa.select(table).where(
         table.c.consumer == consumer, table.c.stream == stream, table.c.retry_ms.is_not(None)
@@ -115,7 +115,7 @@ def _of(row: Any) -> Parked:
 
 
 def _event(row: Any) -> StreamEvent:
-    """Return the event of a parked row; one without content if another program changed the row."""
+    """Return the event of a parked row; an empty event if another program changed the row."""
     try:
         event = StreamEvent(**orjson.loads(row.event))
     except (ValueError, TypeError):

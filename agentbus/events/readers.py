@@ -1,7 +1,7 @@
-"""Readers that are not consumers but need events, such as an archive: their positions, kept in the ledger.
+"""Readers that are not consumers but need events, such as an archive, with their positions.
 
-Readers record on the Redis server what they need. The ledger has a copy: without it, a server that was
-wiped would let the relay delete outbox rows that must be published again for them.
+Readers record their needs on the Redis server. The ledger has a copy: otherwise, after the server
+was wiped, the relay would delete outbox rows that must be published again for the readers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.events.leases import HeldLease
     from agentbus.events.tables import Position, Tables
 
-# The need of a reader that has let go of the stream.
+# The value of a reader that no longer needs any entries of the stream.
 NONE = b"none"
 # The largest integer of both databases.
 _MOST = 2**63 - 1
@@ -36,11 +36,11 @@ def note(
     passed: Position,
     last: Position,
 ) -> None:
-    """Record the needs of readers as roles of the stream; delete the roles of those that let go.
+    """Record the needs of readers as roles of the stream; delete the roles of released readers.
 
-    A reader that is missing in `needs` stays: the server may have lost its record. No position moves back.
-    A new reader begins at `passed`, since earlier events may be gone. None lies beyond `last`, since new
-    ids must follow every position in the ledger. Raises `StaleLease`.
+    A reader that is missing in `needs` is kept: the server may have lost its record. Positions
+    never move back. A new reader begins at `passed`, since earlier events may be gone. No position
+    exceeds `last`, since new ids must follow every position in the ledger. Raises `StaleLease`.
     """
     lease = tables.lease
     outbox.fence(connection, tables, held)
@@ -62,12 +62,12 @@ def note(
 
 
 def _role(reader: bytes) -> str:
-    # The name may be any bytes, and PostgreSQL's text has no NUL.
+    # The name may contain any bytes, while PostgreSQL's text cannot contain NUL.
     return READER + reader.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 
 def _before(needed: bytes) -> Position:
-    """Return the position before an id; anything that is not an id needs everything."""
+    """Return the position before an id; an invalid id means that all events are needed."""
     text = needed.decode("utf-8", "replace")
     if "-" not in text or stream_id(text) is None:
         return 0, 0

@@ -1,4 +1,4 @@
-"""The Redis connection of a relay or consumer, which retries what is safe to retry."""
+"""The Redis connection of a relay or consumer, which retries safe commands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 
-# The field of the relay's hash with the identity of the ledger that the stream's events come from.
+# The field of the relay's hash that identifies the ledger of the stream's events.
 LEDGER = "ledger"
 
 
 def foreign(stream: str, ledger: Ledger) -> ForeignLedger:
-    """Return the error for events of another ledger: this one cannot know which of them were handled."""
+    """Return the error for another ledger's events, whose handling this ledger does not record."""
     return ForeignLedger(
         f"the events of the stream {stream!r} on the server come from another ledger than the one in"
         f" {ledger.place}",
@@ -44,7 +44,7 @@ class RedisClient(Runner):
         return self.run(one_step(step), deadline=deadline)
 
     def batch(self, commands: Sequence[tuple[str | bytes | int, ...]]) -> list[Any]:
-        """Run commands that read, in one write; a permanent error of one is its reply."""
+        """Run reading commands in one batch; a command's permanent error is its reply."""
         replies: list[Any] = self.run(_many(commands))
         return replies
 
@@ -54,20 +54,21 @@ def _many(commands: Sequence[tuple[str | bytes | int, ...]]) -> Op[list[Any]]:
     checked_replies = []
     for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, ServerReply) and reply.code != "ERR":
-            # It is loading or failing over: a single command is retried until it is ready.
+            # The server is loading or failing over: a single command is retried until the server is
+            # ready.
             reply = yield Command(*command)
         checked_replies.append(reply)
     return checked_replies
 
 
 def check(reply: Any) -> None:
-    """Raise the error that a reply of `RedisClient.batch` to XRANGE or HGET is, if it is one."""
+    """Raise the error in a reply of `RedisClient.batch` to XRANGE or HGET, if any."""
     if isinstance(reply, ServerReply):
         raise refused(reply, Command("XRANGE"), "the server")
 
 
 def info(flat: Any) -> dict[str, Any]:
-    """Return the reply of XINFO STREAM by name; empty if there is no such stream."""
+    """Return the reply of XINFO STREAM as a dict; empty if the stream does not exist."""
     if not isinstance(flat, list):
         return {}
     return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat) - 1, 2)}

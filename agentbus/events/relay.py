@@ -1,4 +1,4 @@
-"""The relay: publishes committed events, stream by stream, each cause before its effect."""
+"""The relay: publishes committed events by stream, each cause before its effect."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LEAST_BOUND = 2
 POLL = 1.0
 _BATCHES_A_TURN = 20
 _LONGEST_PAUSE = 5.0
-# The longest time without a heartbeat, in seconds.
+# Maximum seconds between two heartbeats.
 _LONGEST_WAIT = 1.0
 
 
 class Relay:
-    """Publishes the events of a ledger on a bus; of several relays, each stream has one at a time.
+    """Publishes a ledger's events on a bus; only one of several relays serves a stream at a time.
 
     A stream holds at most `bound` events that not all consumers have passed; the rest wait in the outbox.
     The rows that identify duplicates are kept for at least `keep_processed` seconds, or as `cleanup` says.
@@ -79,15 +79,15 @@ class Relay:
         self._stopped = StopEvent()
 
     def run_once(self) -> int:
-        """Check what the server has, and publish what waits now; returns how many events.
+        """Check the server's state, and publish the waiting events; returns their number.
 
-        Streams of other relays are left out. Raises `BackendUnavailable`, `ConfigError`.
+        Streams of other relays are skipped. Raises `BackendUnavailable`, `ConfigError`.
         """
         return self._turn(reconcile=True)
 
     @stops_at_signals
     def run(self, on_round: Callable[[int], None] | None = None) -> None:
-        """Publish until `stop` is called; unavailable servers are waited for.
+        """Publish until `stop` is called, waiting for unavailable servers.
 
         In the main thread, SIGTERM and SIGINT stop it, unless the program handles them.
 
@@ -105,8 +105,8 @@ class Relay:
                 except (BackendUnavailable, OutcomeUnknown) as error:
                     emit("warning", {"verb": "relay", "error": str(error)})
                     self._wait(pause)
-                    # Leases are kept: without them we would have to wait until they expire. Each stream
-                    # compares itself with the server again before it adds anything.
+                    # Keep the leases: otherwise we would have to wait until they expire. Each
+                    # stream checks the server again before it adds entries.
                     pause, due = min(pause * 2, _LONGEST_PAUSE), 0.0
                     continue
                 pause = 0.1
@@ -139,7 +139,7 @@ class Relay:
     def close(self) -> None:
         """Release the leases, and close the connection to the server."""
         self._tell(at_last=True)
-        # If the database is away, they expire.
+        # If the database is down, the leases expire.
         with (
             contextlib.suppress(BackendUnavailable),
             self.ledger.committing("leases were released") as connection,
@@ -184,7 +184,7 @@ class Relay:
         return total
 
     def _hold(self) -> list[RelayStream]:
-        """Renew the leases that are due, acquire the free ones, and return our streams."""
+        """Renew due leases, acquire free ones, and return our streams."""
         tables = self.ledger.tables
         if time.monotonic() - self._renewed >= self._renew:
             for name, stream in list(self._streams.items()):

@@ -1,4 +1,4 @@
-"""One stream of a relay: publishes its waiting events, and those that the server lost again."""
+"""One stream of a relay: publishes waiting events, and again events that the server lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentbus.events.redis import RedisClient
     from agentbus.events.tables import Position
 
-# A script's arguments must fit the server's stack of 8,000.
+# A script's arguments must fit on the server's Lua stack of 8,000 values.
 _ROWS_AT_ONCE = 500
 _BYTES_AT_ONCE = 4 * 1024 * 1024
 _LOOK_AT_ONCE = 500
@@ -47,9 +47,9 @@ class RelayStream:
         self._at = at
         self._keys = (server.keys.events(held.stream), server.keys.relay(held.stream))
         self._readers = server.keys.event_readers(held.stream)
-        # The needs of readers that the ledger has.
+        # The needs of readers as recorded in the ledger.
         self._needs: dict[bytes, bytes] = {}
-        # The last position on the server, as of the last check or write; None before the first check.
+        # The last position on the server at the last check or write; None before the first check.
         self._last: Position | None = None
         self._floor = _START
         self._cut = False
@@ -98,7 +98,8 @@ class RelayStream:
         if state == "stale":
             raise leases.stale(self.held)
         if state == "moved":
-            # Another relay wrote, or the server went back in time: check it before anything is added.
+            # Another relay wrote, or the server lost writes: check the stream before adding
+            # entries.
             self._last = None
             return []
         self._cut = False
@@ -108,11 +109,12 @@ class RelayStream:
         return ids
 
     def reconcile(self) -> int:
-        """Mark rows that the server lost as waiting again; returns how many.
+        """Mark rows that the server lost as waiting again; returns their number.
 
-        A missing entry means that all later ones are missing, too: a server loses its tail, or everything.
-        If the oldest one is missing, another program trimmed the stream: then all are published again, and
-        replace the rest. Raises `ForeignLedger` if the stream belongs to another ledger.
+        A missing entry means that all later ones are missing, too: a server loses its tail, or
+        everything. If the oldest entry is missing, another program trimmed the stream: all events
+        are then published again, and replace the remaining entries. Raises `ForeignLedger` if the
+        stream belongs to another ledger.
         """
         stream, tables = self.held.stream, self._ledger.tables
         with self._ledger.engine.connect() as connection:
@@ -130,7 +132,7 @@ class RelayStream:
         return lost
 
     def tidy(self, cleaner: Cleaner) -> None:
-        """Remove events that all consumers and readers have passed; nothing if there is no consumer."""
+        """Delete events that all consumers and readers have passed, if there is a consumer."""
         tables = self._ledger.tables
         with self._ledger.engine.connect() as connection:
             passed = outbox.marks(connection, tables, self.held.stream).passed
@@ -156,7 +158,7 @@ class RelayStream:
         cleaner.clean(self.held.stream)
 
     def _look(self, marks: StreamMarks) -> tuple[dict[str, Any], bool, bool]:
-        """Return the server's data on the stream, and whether it has the first and the last row."""
+        """Return the server's data on the stream, and whether it has the first and last rows."""
         key = self._keys[0]
         rows = [marks.low, marks.top]
         asked: list[tuple[str | bytes | int, ...]] = [("XINFO", "STREAM", key)]

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
     from agentbus.queues.runner import Runner
 
-# The longest wait for the last report of a consumer that stops, in seconds.
+# Maximum seconds to wait for the last report of a consumer that stops.
 _LAST = 3.0
 
 
 class Reporter:
     """Reports about a consumer that holds its lease, by its own connections to the server and database.
 
-    A handler that runs for minutes, or a long batch, would otherwise hide the consumer's lag: no report
-    would follow before its end. A consumer whose ledger is in this process's memory has one connection,
-    which its handler uses: it reports between its events, by `between`.
+    Otherwise a handler that runs for minutes, or a long batch, would hide the consumer's lag until
+    its end. If the ledger is in this process's memory, the handler uses its only connection: such a
+    consumer reports between events, by `between`.
     """
 
     def __init__(
@@ -45,11 +45,12 @@ class Reporter:
         self._thread: threading.Thread | None = None
 
     def start(self, owner: str) -> None:
-        """Report as the process `owner`, at first after a second."""
+        """Start reporting as the process `owner`, first after one second."""
         self._telemetry.owner = owner
         if not self._beside:
             return
-        # Another one each time: a thread that hangs in its last report must not go on with the next lease.
+        # Create a new event for each lease: a thread that hangs in its last report must not
+        # continue with the next lease.
         self._over = threading.Event()
         name = f"report-{self._role}"
         self._thread = threading.Thread(
@@ -58,16 +59,16 @@ class Reporter:
         self._thread.start()
 
     def ran(self, seconds: float) -> None:
-        """Count a run of the handler."""
+        """Record the duration of a handler's run."""
         self._telemetry.ran(seconds)
 
     def between(self) -> None:
-        """Report from the consumer's own thread, if no other does."""
+        """Report from the consumer's own thread, if there is no reporting thread."""
         if not self._beside:
             self._report()
 
     def stop(self) -> None:
-        """Report for the last time, unless the server does not answer."""
+        """Send the last report, unless the server does not reply."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(_LAST)

@@ -1,4 +1,4 @@
-"""Compares event schemas with those that were agreed on, and finds what breaks producers or consumers."""
+"""Compares event schemas with the accepted ones, and finds changes that break programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     Schemas = Mapping[tuple[str, str], Any]
-    # A path, a reason, and whether it breaks.
+    # A path, a reason, and whether the difference breaks consumers.
     Found = Iterator[tuple[str, str, bool]]
 
 # Keywords that do not change which payloads are valid; definitions are compared where they are used.
@@ -23,9 +23,11 @@ _ANNOTATIONS = frozenset(
     ["title", "description", "default", "examples", "deprecated", "$comment", "$id", "$schema"]
 ).union(_DEFINITIONS)
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# Keywords with a list of schemas, and whether all are for the same value, not for elements of an array.
+# Keywords with a list of schemas: True if all apply to the same value, False for elements of an
+# array.
 _LISTS = {"allOf": True, "anyOf": True, "oneOf": True, "prefixItems": False, "items": False}
-# Keywords with one schema, and the part of the value that it is for; the default accepts anything.
+# Keywords with one schema, and the part of the value to which it applies; the default accepts
+# anything.
 _PARTS = {
     "items": "[*]",
     "additionalItems": "[*]",
@@ -34,9 +36,9 @@ _PARTS = {
     "unevaluatedProperties": ".*",
     **dict.fromkeys(("then", "else", *_REFERENCES), ""),
 }
-# A condition that accepts more may make the whole accept less: any difference breaks.
+# A condition that accepts more may make the whole schema accept less: any difference breaks.
 _CONDITIONS = ("not", "if", "contains", "propertyNames")
-# Keywords with schemas by name: for a part of the value, or as conditions.
+# Keywords that map names to schemas: for a part of the value, or as conditions.
 _MAPS = {"patternProperties": ".*", "dependentSchemas": "", "dependencies": ""}
 _LONGEST = 80
 
@@ -59,9 +61,10 @@ class SchemaChange:
 def changes(old: Schemas, new: Schemas) -> list[SchemaChange]:
     """Return the breaking changes, ordered by stream, event type and property.
 
-    Both are JSON Schemas by stream and event type, as `EventSchemas.schemas` returns them. New event types
-    and new optional properties do not break anything; all other changes do, except in annotations.
-    References within a schema are followed; what several places share is reported at the first of them.
+    Both are JSON Schemas by stream and event type, as `EventSchemas.schemas` returns them. New
+    event types and new optional properties do not break anything; all other changes do, except in
+    annotations. References within a schema are followed; a change shared by several places is
+    reported at the first of them.
     """
     return [each for each in differences(old, new) if each.breaks]
 
@@ -82,7 +85,7 @@ def differences(old: Schemas, new: Schemas) -> list[SchemaChange]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place in a payload, and which of several schemas for it is being compared.
+    """A place in a payload, and the position in the schemas that are compared for it.
 
     It is `closed` if an outer schema rejects unnamed properties; where it is `strict`, additions break.
     """
@@ -109,14 +112,14 @@ class _Place:
 
 
 class _SchemaDiff:
-    """Walks two schemas side by side; each pair of places once, since references may be circular."""
+    """Walks two schemas in parallel, each pair of places once, since references may be circular."""
 
     def __init__(self, old: Any, new: Any) -> None:
         self._roots = old, new
         self._seen: set[tuple[int, int, bool, bool]] = set()
 
     def schema(self, old: Any, new: Any, at: _Place) -> Found:
-        """Yield how two schemas of a place differ."""
+        """Yield the differences between two schemas of a place."""
         pair = (id(old), id(new), at.closed, at.strict)
         if pair in self._seen:
             return
@@ -192,7 +195,7 @@ class _SchemaDiff:
 
 
 def _followed(root: Any, schema: Any) -> Any:
-    """Return what a schema refers to if it is only a reference; otherwise the schema itself."""
+    """Return the target of a schema that is only a reference; otherwise the schema itself."""
     said = [*{*schema} - _ANNOTATIONS] if isinstance(schema, dict) else []
     if len(said) != 1 or said[0] not in _REFERENCES:
         return schema
@@ -203,7 +206,7 @@ def _followed(root: Any, schema: Any) -> Any:
 def _target(root: Any, reference: Any) -> Any:
     """Return the part of a document that a reference leads to.
 
-    Of a reference that cannot be followed, return a list of all that it may depend on.
+    For a reference that cannot be followed, return a list of everything it may depend on.
     """
     document = DRAFT202012.create_resource(root)
     try:
@@ -213,7 +216,7 @@ def _target(root: Any, reference: Any) -> Any:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without annotations, in the one form of those that mean the same."""
+    """Return a schema without annotations, in a normal form for equivalent schemas."""
     if not isinstance(schema, dict):
         return {} if schema is True else schema
     plain = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
@@ -233,12 +236,12 @@ def _value(node: Any, key: str, kind: type[Any]) -> Any:
 
 
 def _open(schema: Any) -> bool:
-    """Tell whether a schema of other properties accepts all of them."""
+    """Tell whether a schema of additional properties accepts every value."""
     return _text(_plain(schema)) == "{}"
 
 
 def _text(value: Any) -> str:
-    # Python takes 1 for True; their texts differ.
+    # Compare texts: in Python, 1 equals True.
     return json.dumps(value, sort_keys=True, default=repr)
 
 

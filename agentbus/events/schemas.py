@@ -100,7 +100,7 @@ def _json_schema(event_type: str, schema: dict[str, Any]) -> Check:
             "a JSON Schema needs jsonschema, which is not installed: it comes with an extra",
             hint="pip install 'agentbus-toolkit[events]'",
         ) from error
-    # The library raises these for a $schema that is not a URI.
+    # The library raises these errors for a `$schema` that is not a URI.
     try:
         kind = jsonschema.validators.validator_for(schema)
     except (AttributeError, TypeError, ValueError) as error:
@@ -115,7 +115,7 @@ def _json_schema(event_type: str, schema: dict[str, Any]) -> Check:
             f"the schema of {event_type!r} is not a JSON Schema ({error.message})",
             hint="correct it",
         ) from error
-    # With an empty registry: by default, the library would fetch references from their URLs.
+    # Use an empty registry: by default, the library would fetch references from their URLs.
     validator = kind(schema, registry=referencing.Registry())
 
     def check(payload: dict[str, Any]) -> None:

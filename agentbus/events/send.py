@@ -41,9 +41,10 @@ def send_event(
 ) -> str:
     """Write an event to the outbox, and return its UUID; it is published if the caller commits.
 
-    With `Guarantee.AT_LEAST_ONCE` it is committed at once in another transaction, which in SQLite waits for
-    the caller's if that one has written. The payload may be a pydantic model. Without a ledger the tables
-    have the default prefix. Raises `InvalidPayload`, `InvalidName`, `UsageError`.
+    With `Guarantee.AT_LEAST_ONCE` the event is committed at once in another transaction; in SQLite
+    that waits for the caller's transaction if the caller has written. The payload may be a pydantic
+    model. Without a ledger the tables have the default prefix. Raises `InvalidPayload`,
+    `InvalidName`, `UsageError`.
     """
     if guarantee is Guarantee.AT_MOST_ONCE:
         raise UsageError(
@@ -80,8 +81,8 @@ def send_event(
 def _insert(connection: sa.Connection, ledger_tables: Tables, row: dict[str, Any]) -> None:
     statement: Any = sa.insert(ledger_tables.outbox)
     if connection.dialect.name == databases.POSTGRESQL:
-        # A notification for relays, in the same round trip. It has no payload: a long one would fail the
-        # caller's transaction, and equal notifications are sent once.
+        # Notify the relays in the same round trip. The notification has no payload: a long payload
+        # would fail the caller's transaction, and equal notifications are sent once.
         statement = statement.returning(sa.func.pg_notify(ledger_tables.channel, ""))
     else:
         statement = statement.inline()
@@ -104,7 +105,7 @@ def _json(kind: str, value: Any) -> str:
 def new_uuid() -> str:
     """Return a UUID that begins with the time (version 7 of RFC 9562).
 
-    UUIDs of one time are close to each other in indexes, which stay fast when they grow.
+    UUIDs of the same time are adjacent in an index, which therefore stays fast as it grows.
     """
     stamp = (time.time_ns() // 1_000_000) & (2**48 - 1)
     chance = secrets.randbits(74)

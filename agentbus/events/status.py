@@ -47,9 +47,9 @@ class LeaseStanding:
     def alert(self) -> str | None:
         """The urgency for an operator: `page`, `warn`, or None.
 
-        `page`: events wait without an active process, or the oldest for 5 minutes. `warn`: the oldest waits
-        for a minute, or more than 10,000 wait, or some are parked. A reader causes a warning at most: it
-        holds no lease, and delays nobody until the stream is full.
+        `page`: events wait without an active process, or the oldest for 5 minutes. `warn`: the
+        oldest waits for a minute, or more than 10,000 wait, or some are parked. A reader causes at
+        most a warning: it holds no lease, and delays no other role until the stream is full.
         """
         if (
             self.reader is None
@@ -64,9 +64,9 @@ class LeaseStanding:
 
 @dataclass(frozen=True, slots=True)
 class StreamStanding:
-    """A stream: how many events wait, the age of the oldest in seconds, how many are published.
+    """A stream: its numbers of waiting and published events, and the age in seconds of the oldest.
 
-    Events that all consumers and readers have passed count until the relay has removed them.
+    Events that all consumers and readers have passed still count until the relay deletes them.
     """
 
     stream: str
@@ -77,14 +77,14 @@ class StreamStanding:
 
     @property
     def roles(self) -> tuple[LeaseStanding, ...]:
-        """The leases; if events wait and no relay has ever run, also one for the relay."""
+        """The leases, plus one for the relay if events wait and no relay has ever run."""
         if not self.waiting or any(lease.role == RELAY for lease in self.leases):
             return self.leases
         waits = (min(_MOST, self.waiting), round((self.oldest or 0.0) * 1000))
         return (LeaseStanding(self.stream, RELAY, "", 0, None, "0-0", *waits, 0), *self.leases)
 
 
-# The public name.
+# Public name of the class.
 Standing = StreamStanding
 
 
@@ -121,7 +121,7 @@ def standing(ledger: Ledger) -> list[StreamStanding]:
 
 
 def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
-    """Return the lag of a role as `LeaseStanding` has it: events, at most 100,000, and milliseconds."""
+    """Return the lag of a role as in `LeaseStanding`: up to 100,000 events, and milliseconds."""
     tables = ledger.tables
     wanted = sa.select(tables.lease, now_ms().label("now")).where(*tables.role(stream, role))
     with ledger.reading("the lag was read") as connection:
@@ -161,7 +161,7 @@ def _behind(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> tu
 
 
 def _count(connection: sa.Connection, table: sa.Table, *where: sa.ColumnElement[bool]) -> int:
-    """Count rows up to a limit: a backlog must not make the status slow."""
+    """Count rows up to a limit, so that a backlog does not make the status slow."""
     some = sa.select(sa.literal(1)).select_from(table).where(*where).limit(_MOST).subquery()
     number: int = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
     return number

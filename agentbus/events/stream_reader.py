@@ -1,4 +1,4 @@
-"""Reads the entries of a stream past a checkpoint, and detects missing ones."""
+"""Reads the entries of a stream after a checkpoint, and detects missing entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _START = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class MissingEvents:
-    """Events that neither the server nor the outbox has: the last position and row, how many at most."""
+    """Events lost on the server and in the outbox: last position and row, and maximum number."""
 
     to: Position
     outbox_id: int
@@ -47,9 +47,9 @@ class StreamReader:
         self._entries: dict[str, list[bytes]] = {}
 
     def past(self, held: HeldLease, at: Position, count: int) -> list[str]:
-        """Return the ids of entries past a checkpoint; none while earlier ones have to be published again.
+        """Return ids of entries after a checkpoint; none if earlier entries must be republished.
 
-        Raises `EventsLost` if some are lost, `ForeignLedger` if they belong to another ledger.
+        Raises `EventsLost` if events are lost, `ForeignLedger` if they belong to another ledger.
         """
         asked: list[tuple[str | bytes | int, ...]] = [
             ("XRANGE", self._key, "-", "+", "COUNT", 1),
@@ -62,7 +62,7 @@ class StreamReader:
         if entries and whose is not None and text(whose) != str(self._ledger.identity()):
             raise foreign(self._stream, self._ledger)
         start = position(text(first[0][0])) if first else None
-        # The entry at the checkpoint may be gone, usually since every consumer has passed it.
+        # The entry at the checkpoint may be gone, usually because every consumer has passed it.
         if (start is None or start > at) and self._behind(held, at, start):
             return []
         self._entries = {text(entry_id): flat for entry_id, flat in entries}
@@ -76,11 +76,11 @@ class StreamReader:
         return decode(self._stream, entry_id, self._entries[entry_id])
 
     def wait(self, at: Position, seconds: float) -> None:
-        """Return when there is an entry past a checkpoint, or after `seconds`."""
+        """Return when an entry after a checkpoint exists, or after `seconds`."""
         self._server.ask(Wait(self._key, entry_id(at), seconds))
 
     def lost(self, at: Position, outbox_id: int) -> MissingEvents | None:
-        """Return the events that are lost past a checkpoint, None if there are none."""
+        """Return the events lost after a checkpoint, or None."""
         first = self._server.ask(Command("XRANGE", self._key, "-", "+", "COUNT", 1))
         start = position(text(first[0][0])) if first else None
         if (start is not None and start <= at) or self._waits(at, start):
@@ -110,7 +110,8 @@ class StreamReader:
             return connection.execute(wanted).first()
 
     def _loss(self, at: Position, outbox_id: int, start: Position | None) -> MissingEvents | None:
-        # A consumer that has not handled anything yet begins with the first entry.
+        # A consumer that has not handled any event begins with the first entry, so it misses
+        # nothing.
         if at == _START:
             return None
         tables = self._ledger.tables
@@ -124,7 +125,7 @@ class StreamReader:
         return None
 
     def _trimmed(self) -> int:
-        """Return how many entries were removed by somebody other than a relay."""
+        """Return the number of entries that were removed by a program other than a relay."""
         about, gone = self._server.batch(
             [
                 ("XINFO", "STREAM", self._key),
@@ -135,7 +136,7 @@ class StreamReader:
         return int(named.get("entries-added", 0)) - int(named.get("length", 0)) - int(gone or 0)
 
     def _lost(self, held: HeldLease, at: Position, loss: MissingEvents) -> EventsLost:
-        """Return the error. Raises `StaleLease` if another process holds the lease, and passed them."""
+        """Return the error for lost events. Raises `StaleLease` if the lease is no longer held."""
         lease = leases.mine(self._ledger.tables, held)
         if self._first(sa.select(sa.literal(1)).where(*lease)) is None:
             raise leases.stale(held)

@@ -1,4 +1,4 @@
-"""The tables of a ledger, for a prefix and a schema.
+"""The tables of a ledger, for a table prefix and a database schema.
 
 A position is the id of a stream's entry as two numbers, which compare as the server compares ids.
 """
@@ -17,9 +17,10 @@ from agentbus.events import checked
 from agentbus.events.databases import POSTGRESQL, now_ms
 
 Position = tuple[int, int]
-# The largest integer of both databases; no server counts that far within a millisecond.
+# The largest integer of both databases; no server adds that many entries within a millisecond.
 _LAST_OF_A_MS = 2**63 - 1
-# In bytes; PostgreSQL cuts longer ones. The longest of ours has 24 after its prefix.
+# Maximum bytes of a name, beyond which PostgreSQL truncates it. Our longest name adds 24 to the
+# prefix.
 _LONGEST_NAME = 63
 _LONGEST_PREFIX = 32
 # The SQLSTATE with which the trigger refuses a commit that comes before the checkpoint.
@@ -45,7 +46,7 @@ class Tables:
 
     @property
     def position(self) -> Any:
-        """The position at which an outbox row was published, as an expression for comparisons."""
+        """The position at which an outbox row was published, as an SQL expression to compare."""
         return sa.tuple_(self.outbox.c.position_ms, self.outbox.c.position_seq)
 
     def published(self, stream: str) -> list[sa.ColumnElement[bool]]:
@@ -72,7 +73,7 @@ def previous(at: Position) -> Position:
 
 
 def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
-    """Return the tables of a ledger. Raises `ConfigError` for a prefix that table names cannot have."""
+    """Return the tables of a ledger. Raises `ConfigError` for a prefix invalid in table names."""
     if not (prefix.isascii() and prefix.isidentifier() and len(prefix) <= _LONGEST_PREFIX):
         raise ConfigError(
             f"the prefix {prefix!a} cannot begin the name of a table",
@@ -89,13 +90,13 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         _text("payload"),
         Column("metadata", checked.text("metadata")),
         _now("created_ms"),
-        # Null: not published yet.
+        # NULL until the event is published.
         Column("position_ms", checked.number("position_ms")),
         Column("position_seq", checked.number("position_seq")),
         Column("published_at_ms", checked.number("published_at_ms")),
-        # The token of the relay that published it.
+        # The fencing token of the relay that published the event.
         Column("epoch", checked.number("epoch")),
-        # Rows come and go here, and an id must never be used twice.
+        # Rows are deleted from this table, and an id must never be reused.
         sqlite_autoincrement=True,
     )
     waiting = outbox.c.position_ms.is_(None)
@@ -157,7 +158,7 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         _text("error"),
         _whole("attempts"),
         _now("parked_at_ms"),
-        # Null: not to be retried.
+        # NULL unless a retry was requested.
         Column("retry_ms", checked.number("retry_ms")),
         sa.UniqueConstraint("consumer", "event_uuid", name=f"{prefix}parked_once"),
         sqlite_autoincrement=True,
@@ -168,7 +169,7 @@ def tables(prefix: str = "agentbus_", schema: str | None = None) -> Tables:
         return not sealed(bind, ledger_tables, prefix)
 
     for statement in seal(ledger_tables, prefix):
-        # It is a template in which % has a meaning.
+        # `sa.DDL` expands % in its statement, so escape it.
         ddl = sa.DDL(statement.replace("%", "%%"))  # type: ignore[no-untyped-call]
         ddl = ddl.execute_if(
             dialect=POSTGRESQL,
@@ -220,7 +221,7 @@ def _now(name: str) -> Column[int]:
 def seal(ledger_tables: Tables, prefix: str) -> tuple[str, str]:
     """Return PostgreSQL's statements for the trigger that ties processed events to the checkpoint.
 
-    It fires at COMMIT, from any sender: the transaction of a handler that gets around the guard is rolled
+    It fires at every COMMIT: the transaction of a handler that circumvents the guard is rolled
     back.
     """
     schema, name = ledger_tables.lease.schema, f"{prefix}sealed"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
     from agentbus.events.redis import RedisClient
 
-# In seconds: the interval of counts if there are any, that of the lag, the pause after a failure, and the
-# deadline of the last write.
+# In seconds: the interval of counts (if there are any) and of the lag, the pause after a failure,
+# and the deadline of the last write.
 EVERY = 1.0
 _LAG_EVERY = 10.0
 _REST = 10.0
@@ -27,7 +27,7 @@ _NAMES = {"failed": "handler_failed", "unknown": "unknown_event_type"}
 
 
 def report_gone(server: RedisClient, stream: str, role: str) -> None:
-    """Report for a consumer that was forgotten: monitoring no longer expects it."""
+    """Report that a consumer was deleted, so that monitoring no longer expects its reports."""
     words = {"kind": "events", "version": str(VERSION), "role": role, "stream": stream, "gone": "1"}
     words |= {"lag_events_count": "0", "lag_ms": "0"}
     pairs = [word for pair in words.items() for word in pair]
@@ -37,8 +37,9 @@ def report_gone(server: RedisClient, stream: str, role: str) -> None:
 class Telemetry:
     """The metrics of one relay or consumer: counts since the last write, handler durations, and the lag.
 
-    A write without an answer is repeated, and its counts may then appear twice. After a failure they are
-    kept for the next write; it never stops the work. `owner` is the process that reports.
+    A write without a reply is repeated, so that its counts may appear twice. After a failure the
+    counts are kept for the next write; a failure never stops the work. `owner` is the process that
+    reports.
     """
 
     def __init__(self, ledger: Ledger, server: RedisClient, role: str, owner: str = "") -> None:
@@ -48,7 +49,7 @@ class Telemetry:
         self._words = {"kind": "events", "version": str(VERSION), "role": role}
         self._words["agent"] = server.scope.agent
         self.owner = owner
-        # The handler's thread adds to it, and another may report.
+        # The handler's thread adds to the histogram while another thread may report it.
         self._lock = threading.Lock()
         self._ran = Histogram()
         self._told: dict[str, Counter[str]] = {}
@@ -56,12 +57,12 @@ class Telemetry:
         self._next_lag = 0.0
 
     def ran(self, seconds: float) -> None:
-        """Count a run of the handler; any thread may call it."""
+        """Record the duration of a handler's run; any thread may call it."""
         with self._lock:
             self._ran.add(1, seconds)
 
     def tell(self, counts: dict[str, Counter[str]], *, at_last: bool = False) -> None:
-        """Write the counts by stream, if it is time."""
+        """Write the counts by stream, if that is due."""
         now = time.monotonic()
         if now < self._next and not at_last:
             return

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from agentbus.events.parked_events import Parked
     from agentbus.events.tables import Position, Tables
 
-# The columns of a processed event that differ within a batch.
+# Columns of a processed event whose values differ within a batch.
 _PER_EVENT = ("event_uuid", "outbox_id", "position_ms", "position_seq")
 
 
 class EventTransactions:
-    """The transactions of a consumer that holds the lease; every method is one, unless it says otherwise.
+    """The transactions of a consumer that holds the lease; each method is one, unless noted.
 
-    Every method raises `StaleLease` if another process has acquired the lease; then nothing was done.
+    Every method raises `StaleLease` without effect if another process has acquired the lease.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class EventTransactions:
         self._advance = leases.advance(tables)
 
     def exactly_once(self, events: Sequence[StreamEvent], attempt: int = 1) -> int:
-        """Handle events; returns how many were not duplicates. Raises `HandlerError`."""
+        """Handle events; returns the number that were not duplicates. Raises `HandlerError`."""
         with self._transaction() as (connection, limit):
             fresh, number = self._fresh(connection, events)
             self._at("consumer.deduped")
@@ -123,13 +123,15 @@ class EventTransactions:
             self._move(connection, position, self.held.outbox_id, _number(connection))
 
     def retry(self, parked: Parked, wrong: AgentBusError | None) -> bool:
-        """Handle a parked event and delete it there, in several transactions; False if it is gone.
+        """Handle a parked event and delete it, in several transactions; False if it is gone.
 
-        If it is still `wrong`, or fails again, its error is recorded. Raises `HandlerError`.
+        If it is still invalid (`wrong`), or fails again, the error is recorded. Raises
+        `HandlerError`.
         """
         consumer, table = self._consumer, self._tables.parked
         this = table.c.id == parked.id
-        # Before the handler runs: an event that kills the process must not do so again unrequested.
+        # Clear the request before the handler runs: an event that kills the process must not be
+        # retried again unless requested.
         with self._ledger.transaction() as connection:
             leases.renew(connection, self._tables, self.held, self._lease)
             begun = connection.execute(
@@ -163,13 +165,13 @@ class EventTransactions:
     # -- failures --
 
     def count(self, event: StreamEvent, *, again: bool = False) -> tuple[int, str | None]:
-        """Count an attempt before it begins; returns its number, and the error of the one before.
+        """Count an attempt before it begins; returns its number, and the previous attempt's error.
 
-        With `again` the number stays: the database was lost during the attempt.
+        With `again` the number does not change: the database was lost during the attempt.
         """
         attempts, self._counted = self._tables.attempts, True
         with self._ledger.transaction() as connection:
-            # The lease is checked, and lasts for the attempt.
+            # Check the lease, and extend it for the attempt.
             leases.renew(connection, self._tables, self.held, self._lease)
             row = connection.execute(
                 databases.insert(self._ledger.dialect, attempts)
@@ -183,7 +185,7 @@ class EventTransactions:
         return row.attempts, row.last_error
 
     def begin(self, events: Sequence[StreamEvent]) -> bool:
-        """Mark that batches are being handled; False if these events are to be handled one by one.
+        """Mark that batches are being handled; return False to handle these events singly.
 
         That is so if another process left the mark, or the first of them was tried by itself.
         """
@@ -196,7 +198,7 @@ class EventTransactions:
         return not alone
 
     def rest(self) -> None:
-        """Remove the mark of `begin`: all events that there were are handled."""
+        """Remove the mark of `begin` when no events are left."""
         if self._mark.is_set:
             with self._ledger.transaction() as connection:
                 self._mark.remove(connection)
@@ -237,7 +239,7 @@ class EventTransactions:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[tuple[sa.Connection, TimeLimit]]:
-        """Run a block in the transaction of a handler, which may be cut off only at the next statement."""
+        """Run a block in a handler's transaction; a time limit shows only at the next statement."""
         limit = TimeLimit()
         try:
             with self._ledger.transaction() as connection:
@@ -286,7 +288,7 @@ class EventTransactions:
         entered = {row.event_uuid for row in rows}
         fresh = []
         for event in events:
-            # A batch may contain an event twice.
+            # A batch may contain the same event twice.
             if event.event_uuid in entered:
                 entered.remove(event.event_uuid)
                 fresh.append(event)
@@ -295,7 +297,7 @@ class EventTransactions:
     def _entered(
         self, connection: sa.Connection, events: Sequence[StreamEvent]
     ) -> Sequence[sa.Row[Any]]:
-        """Insert the rows of events that have none; return their UUIDs, with the transaction's id."""
+        """Insert the missing rows of events; return their UUIDs, with the transaction's id."""
         rows = [
             {
                 "consumer": self._consumer.name,
@@ -378,7 +380,7 @@ def _unless_known(insert: Any, tables: Tables) -> Any:
 def _of_arrays(tables: Tables) -> tuple[list[str], sa.Select[Any]]:
     """Return the columns and the SELECT FROM unnest of an INSERT: one array parameter per column.
 
-    A parameter for each value of 500 events costs more time than all that is done with them.
+    One parameter per value of 500 events would cost more time than the rest of the statement.
     """
     types = [tables.processed.c[name].type for name in _PER_EVENT]
     arrays = [

@@ -27,15 +27,15 @@ class EventValidator:
         self._horizon = 0
 
     def look(self, connection: sa.Connection) -> None:
-        """Read the outbox row up to which processed events may be forgotten."""
+        """Read the outbox row up to which processed events may have been deleted."""
         self._horizon = outbox.horizon(connection, self._ledger.tables, self._registration.stream)
 
     def known(self, event: StreamEvent) -> bool:
-        """Tell whether the stream may carry events of this type."""
+        """Tell whether the stream accepts events of this type."""
         return self._schemas.knows(self._registration.stream, event.event_type)
 
     def wrong(self, event: StreamEvent) -> AgentBusError | None:
-        """Return why an event must not be handled, or None."""
+        """Return the reason why an event must not be handled, or None."""
         if event.outbox_id <= self._horizon and not self._knows(event):
             return _too_old(
                 event,
@@ -44,9 +44,9 @@ class EventValidator:
         return self._unfit(event)
 
     def wrong_parked(self, parked: Parked) -> AgentBusError | None:
-        """Return why a parked event must still not be handled, or None.
+        """Return the reason why a parked event must still not be handled, or None.
 
-        Its age does not matter: it was not handled, unless it was too old already when it was parked.
+        Its age does not matter: it was not handled, unless it was already too old when parked.
         """
         if parked.error.startswith(f"{ReplayTooOld.__name__}:"):
             return _too_old(parked.event, "drop it; if it was never handled, send it again")
@@ -60,7 +60,7 @@ class EventValidator:
         return None
 
     def _knows(self, event: StreamEvent) -> bool:
-        """Tell whether the ledger still knows if an event was handled, as of one that is only late."""
+        """Tell whether the ledger still knows if an event was handled, even if it is late."""
         with self._ledger.engine.connect() as connection:
             return outbox.knows(
                 connection, self._ledger.tables, self._registration.name, event.event_uuid

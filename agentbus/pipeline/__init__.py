@@ -27,7 +27,7 @@ for _needed in ("pyspark", "pyarrow"):
             hint="pip install 'agentbus-toolkit[pipeline]'",
         )
 
-# Each name's module is loaded when first used: a look at an archive's status needs no Spark.
+# A name's module is loaded when the name is first used: reading an archive's status needs no Spark.
 _HOMES = {
     "session": "agentbus.pipeline.spark.session",
     "AgentBusSource": "agentbus.pipeline.source.data_source",

@@ -1,4 +1,4 @@
-"""The log of an archive, by the name that programs import."""
+"""The log of an archive, under the name that programs import."""
 
 from agentbus.pipeline.archives.versions import CommitConflict
 

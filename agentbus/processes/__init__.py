@@ -1,1 +1,1 @@
-"""Processes that a parent starts, listens to, replaces, and gives up if they crash in a loop."""
+"""Processes that a parent starts, monitors and replaces, until they crash in a loop."""

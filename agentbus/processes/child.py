@@ -1,4 +1,4 @@
-"""Prepares a process that a parent keeps: it ends when it is asked to, and dies with its parent."""
+"""Prepares a monitored process: it ends on request, and dies with its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def set_apart(descriptor: int) -> int:
-    """Move a descriptor to where programs started by a handler cannot read it; leave /dev/null there."""
+    """Hide a descriptor from programs that a handler starts; leave /dev/null in its place."""
     moved = os.dup(descriptor)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, descriptor)
@@ -24,7 +24,7 @@ def set_apart(descriptor: int) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Let the system kill this process when its parent dies, or has died already."""
+    """Let the kernel kill this process when its parent dies, or has already died."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -36,10 +36,11 @@ def watch(control: int, stop: Callable[[], None]) -> None:
     heard, wake = os.pipe()
     for end in (heard, wake):
         os.set_blocking(end, False)
-    # The interpreter writes there when a signal comes: the main thread may be in a handler for long.
+    # The interpreter writes to this descriptor at each signal, even while a handler keeps the main
+    # thread busy.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not SIG_IGN: the wakeup needs a handler.
+        # A handler is needed instead of SIG_IGN, or the wakeup descriptor would not be written.
         signal.signal(number, lambda *_: None)
 
     def listen() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agentbus.core.errors import ConfigError
 from agentbus.queues.retry import Backoff
 
-# A run of this many seconds ends a series of crashes.
+# Seconds of running after which earlier crashes no longer count.
 HEALTHY = 60.0
 BACKOFF = Backoff(first=0.5, longest=30.0)
 _FEW, _FEW_WITHIN = 5, 60.0
@@ -18,13 +18,13 @@ _MANY, _MANY_WITHIN = 10, 1800.0
 
 @dataclass(frozen=True, slots=True)
 class CrashWindow:
-    """The number of crashes within a time, in seconds, that makes a crash loop."""
+    """A crash loop is defined by a number of crashes within a time in seconds."""
 
     crashes: int
     seconds: float
 
 
-# The public name.
+# Public name of the class.
 Window = CrashWindow
 
 
@@ -33,16 +33,16 @@ def windows(
 ) -> list[CrashWindow]:
     """Return the two windows: 5 crashes within 60 s, and 10 within 30 min or longer.
 
-    The time between two crashes is at most a run just short of `healthy` seconds, `silence` until a process
-    without heartbeats is killed, and the `longest` pause. The second window has room for 10 of those, since
-    otherwise a process could crash forever.
+    The time between two crashes is at most a run just short of `healthy` seconds, plus `silence` until a
+    process without heartbeats is killed, plus the `longest` pause. The second window has room for 10 of
+    these, since otherwise a process could crash forever.
     """
     at_most = (healthy + silence + longest) * _MANY
     return [CrashWindow(_FEW, _FEW_WITHIN), CrashWindow(_MANY, max(_MANY_WITHIN, at_most))]
 
 
 class CrashHistory:
-    """The crashes of one process and those that replaced it, by the caller's monotonic clock."""
+    """The crashes of one process and its replacements, by the caller's monotonic clock."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class CrashHistory:
 
     @property
     def count(self) -> int:
-        """The crashes of this series, as many as the windows need."""
+        """The number of crashes in this series, up to the number that the windows need."""
         return len(self._at)
 
     def add(self, now: float, lived: float) -> CrashWindow | None:

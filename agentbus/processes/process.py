@@ -1,4 +1,4 @@
-"""A process that a parent keeps: started, listened to, stopped, killed, reaped."""
+"""A process that a parent starts, monitors, stops, kills and reaps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from agentbus.processes.child import STOP
 
-# A fresh interpreter, not a fork: it inherits no open files, no locks and no threads, and its arguments
-# hold no secret.
+# Start a fresh interpreter instead of a fork: it inherits no open files, locks or threads, and its
+# arguments hold no secrets.
 _PROGRAM = (
     "import sys, json\n"
     "job = json.loads(sys.stdin.buffer.raw.readline())\n"
@@ -28,12 +28,12 @@ _PIECE = 65536
 
 
 class WorkerProcess:
-    """A process that calls the function `run`, as `module:function`, with a job, which must be JSON.
+    """A process that calls the function `run`, given as `module:function`, with a job as JSON.
 
-    `label` is its name in the system's list of processes. `beat_at` is when it last wrote, by this
-    process's monotonic clock; `ready` whether it does its work; `error` why it ended, by its own report,
-    and `own` whether its configuration is wrong; `code` its exit code, as `ended` returns it; `warnings`
-    what it reported since they were last cleared; `said` its last report.
+    `label` is its name in the system's process list. `beat_at` is the time of its last write, by this
+    process's monotonic clock; `ready` is whether it has begun its work; `error` is the reason of its end,
+    by its own report, and `own` whether its configuration is wrong; `code` is its exit code, as `ended`
+    returns it; `warnings` are its reports since they were last cleared; `said` is its last report.
     """
 
     def __init__(self, label: str, run: str, job: Mapping[str, Any]) -> None:
@@ -52,7 +52,8 @@ class WorkerProcess:
                 [sys.executable, "-c", _PROGRAM, ascii(label)[1:-1]],
                 stdin=subprocess.PIPE,
                 pass_fds=(theirs,),
-                # The handler's processes are in its group, and end with it. Ctrl-C is for the supervisor.
+                # Processes that the handler starts are in this session's group and end with it.
+                # Ctrl-C reaches only the supervisor.
                 start_new_session=True,
                 bufsize=0,
             )
@@ -62,7 +63,7 @@ class WorkerProcess:
         finally:
             os.close(theirs)
         self.started = self.beat_at = time.monotonic()
-        # Modules are found in the current directory, and where this process finds them.
+        # Search for modules in the current directory, and on this process's path.
         path = list(dict.fromkeys([os.getcwd(), *(each for each in sys.path if each)]))
         job = {**job, "run": run, "report": theirs, "parent": os.getpid(), "path": path}
         self._send(json.dumps(job).encode() + b"\n")
@@ -73,11 +74,11 @@ class WorkerProcess:
 
     @property
     def lived(self) -> float:
-        """The seconds from its start to its last heartbeat."""
+        """The seconds between the process's start and its last heartbeat."""
         return self.beat_at - self.started
 
     def listen(self) -> bool:
-        """Read what it wrote; False at the end of the pipe."""
+        """Read the process's reports; return False at the end of the pipe."""
         heard, more = b"", False
         try:
             while piece := os.read(self._report, _PIECE):
@@ -85,7 +86,8 @@ class WorkerProcess:
         except BlockingIOError:
             more = True
         if heard:
-            # The clock is read now: our own pauses are not a missing heartbeat of the process.
+            # Read the clock now, so that a pause of this process does not look like a missing
+            # heartbeat.
             self.beat_at = time.monotonic()
             *lines, self._rest = (self._rest + heard).split(b"\n")
             for line in lines:
@@ -103,35 +105,35 @@ class WorkerProcess:
             self.said = said
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read when it has written or ended."""
+        """Return the descriptor that becomes readable when the process has written or ended."""
         return self._report
 
     def stop(self) -> None:
-        """Ask it to end after its current work."""
+        """Ask the process to end after its current work."""
         self._send(STOP)
 
     def signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
-        # It is not reaped yet: its id is not used again.
+        """Send the process a signal, unless it has ended."""
+        # The process has not been reaped, so its id cannot have been reused.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def _send(self, line: bytes) -> None:
         assert self._process.stdin is not None
-        # It may have ended.
+        # The process may have ended.
         with contextlib.suppress(OSError):
             self._process.stdin.write(line)
 
     def kill(self) -> None:
-        """Kill it with all processes that it started."""
-        # It is not reaped yet: its id is not used again.
+        """Kill the process with all processes that it started."""
+        # The process has not been reaped, so its id cannot have been reused.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def ended(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
+        """Return the process's exit code, negative for a signal; None while it is running."""
         if self._process.returncode is None:
             if not hasattr(os, "waitid"):
                 return self._process.poll()
@@ -140,14 +142,14 @@ class WorkerProcess:
                 if os.waitid(os.P_PID, self.pid, options) is None:
                     return None
             except ChildProcessError:
-                # Other code of this program waits for all children, and took the exit code.
+                # Other code in this program waits for all children, and has taken the exit code.
                 return self._process.poll()
             self.kill()
             self._process.wait()
         return self._process.returncode
 
     def end(self) -> None:
-        """Kill it, wait for its end, and close its pipes."""
+        """Kill the process, wait for its end, and close its pipes."""
         self.kill()
         self._process.wait()
         self.close()

@@ -1,4 +1,4 @@
-"""Keeps a number of equal processes: starts them, replaces those that crash, and gives up a crash loop."""
+"""Runs a number of equal processes: starts them, replaces those that crash, and stops at a crash loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.processes.crash_loop import CrashWindow
     from agentbus.queues.retry import Backoff
 
-# How often processes are looked at whose pipe is closed, and all of them, in seconds.
+# Seconds between two checks of processes whose pipe is closed, and of all processes.
 _SOON, _GLANCE = 0.02, 0.5
 _CRASHED = 1
 
@@ -27,7 +27,7 @@ _CRASHED = 1
 class ProcessCrash:
     """A process that crashed: its number from 1, how it ended, and the pause before it is replaced.
 
-    `error` is what it reported of its end; `crashes` counts those of this series.
+    `error` is its last report; `crashes` counts the crashes in this series.
     """
 
     number: int
@@ -49,13 +49,13 @@ class _Slot:
 
 
 class Processes:
-    """Keeps `count` processes that call the function `run`, as `module:function`, with a job each.
+    """Runs `count` processes that call the function `run`, given as `module:function`, each with a job.
 
-    The job is JSON; it gets `number`, from 1. A process reports by its `ReportPipe`: `ready` once it works,
-    and at its end its `totals`, which are summed up, and with `full` that it is to be replaced. The first
-    one starts alone: if it ends before it is ready, nothing else is started, and its exit code is that of
-    all. One that ends with exit 1 or by a signal has crashed, and is replaced after a pause, unless one of
-    the `within` windows is full; with any other exit code its work is done.
+    The job is JSON; it gets `number`, from 1. A process reports through its `ReportPipe`: `ready` once it
+    works, and at its end its `totals`, which are summed, and `full` if it is to be replaced. The first
+    process starts alone: if it ends before it is ready, no other is started, and its exit code is the
+    result. A process that ends with exit code 1 or by a signal has crashed, and is replaced after a pause,
+    unless one of the `within` windows is full; with any other exit code its work is done.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Processes:
         self._given_up: str | None = None
 
     def run(self) -> int:
-        """Keep the processes until all have ended, and return the exit code, the first that is not 0.
+        """Run the processes until all have ended, and return the first exit code that is not 0.
 
-        Raises `AgentBusError` if a process crashes in a loop; the others have stopped then. None is left
-        when it returns or raises.
+        Raises `AgentBusError` if a process crashes in a loop, after the others have stopped. No process is
+        left when it returns or raises.
         """
         try:
             while self._turn():
@@ -104,14 +104,14 @@ class Processes:
         return next(filter(None, self._codes), 0)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal to all processes, and start no others; also from a signal handler."""
+        """Send a signal to all processes, and start no others; a signal handler may call this."""
         self._stopping = True
         for slot in self._slots:
             if slot.process is not None:
                 slot.process.signal(number)
 
     def _turn(self) -> bool:
-        """Start, listen and reap; return whether there is a process, or will be one."""
+        """Start, monitor and reap processes; return whether any exists or will be started."""
         for slot in self._slots:
             if slot.process is not None:
                 self._look(slot, slot.process)
@@ -129,7 +129,7 @@ class Processes:
         slot.process = WorkerProcess(f"{self._label} {slot.number}", self._run, job)
         slot.heard = True
         if self._stopping:
-            # The signal came meanwhile.
+            # The stop signal arrived while the process was being started: pass it on.
             slot.process.signal(signal.SIGTERM)
 
     def _look(self, slot: _Slot, process: WorkerProcess) -> None:
@@ -143,7 +143,8 @@ class Processes:
         slot.process = None
         self.totals.update(process.said.get("totals", {}))
         if self._stopping:
-            # Before it listens to signals, they end it.
+            # A signal ends a process that has not installed its handlers yet; do not count that as
+            # a failure.
             told = code in (-signal.SIGTERM, -signal.SIGINT) and not process.ready
             self._codes.append(0 if told else 128 - code if code < 0 else code)
         elif code == 0 and process.said.get("full"):

@@ -1,4 +1,4 @@
-"""The pipe from a process to the parent that keeps it."""
+"""The pipe from a process to the parent that monitors it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 
 
 class ReportPipe:
-    """The pipe to the parent: a line of JSON for each report, an empty one for a heartbeat.
+    """The pipe to the parent: each report is a line of JSON, each heartbeat an empty line.
 
-    What a full pipe cannot take is dropped: its unread lines show already that this process is alive.
-    With each heartbeat `file` is touched, for programs that look after this process.
+    Data that does not fit into a full pipe is dropped: its unread lines already show that this process is
+    alive. Each heartbeat also touches `file`, for programs that monitor this process.
     """
 
     def __init__(self, descriptor: int, every: float, file: str | None = None) -> None:
@@ -34,7 +34,7 @@ class ReportPipe:
     def _touch(self) -> None:
         if self._file is None:
             return
-        # A full disk must not end the work; the pipe has the heartbeat.
+        # A full disk must not end the work; the pipe carries the heartbeat anyway.
         with contextlib.suppress(OSError):
             descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:

@@ -1,4 +1,4 @@
-"""Changes a task that no worker has taken yet: when it is due, and its priority."""
+"""Changes the due time or the priority of a task that no worker has taken yet."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def amend(
     group: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> Op[TaskState]:
-    """Change a task that is delayed, waits for others or for a retry, and return its state. Atomic.
+    """Change a task that is delayed, waits for others or for a retry, and return its state atomically.
 
-    The priority of a retry stays what it is. Raises `NotFound`, `Refused` for a task in another state, and
+    The priority of a retry cannot be changed. Raises `NotFound`, `Refused` for a task in another state, and
     `UsageError`.
     """
     if priority is None and at is None and not now:
@@ -61,7 +61,7 @@ def amend(
     )
     changed = yield step
     state = yield from task_state.task(scope, given, group, policies)
-    # If an answer was lost, a worker may have taken it since.
+    # A worker may have taken the task after a first attempt whose reply was lost: report success.
     if not changed and step.sendings < 2:
         what = "its priority" if priority is not None else "when it is due"
         raise Refused(
@@ -72,7 +72,7 @@ def amend(
 
 
 def _entries(scope: Scope, task: Address, group: str) -> Op[list[tuple[str, str]]]:
-    """Return the entries that a task may have while it waits for a retry, each with its priority."""
+    """Return the possible entries of a task that waits for a retry, each with its priority."""
     if task.number:
         where = yield from entry_of(scope, task.id, group)
         return [] if where is None else [where]

@@ -1,4 +1,4 @@
-"""Publishes a task and waits for its answer on a private stream of the caller."""
+"""Publishes a task, and waits for the reply on a private stream of the caller."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# A broken connection is noticed after this time.
+# Seconds after which a broken connection is noticed.
 _LONGEST_WAIT = 5.0
 _AT_ONCE = 1000
-# Trim answers without a waiting caller after this many answers.
+# Trim answers without a waiting caller after every 64 answers.
 _TIDY_EVERY = 64
-# Every answer wakes all waiting callers, so the work grows with the square of their number. So does the
-# pause of those woken in vain: 1 ms with 100 callers, 0.1 s with 1,000.
+# Every answer wakes all waiting callers, so the work grows with the square of their number. The
+# pause after a vain wakeup grows likewise: 1 ms with 100 callers, 0.1 s with 1,000.
 _TURN, _SHORTEST_TURN, _LONGEST_TURN = 1e-7, 0.0001, 1.0
 _inboxes: weakref.WeakKeyDictionary[Scope, _Inbox] = weakref.WeakKeyDictionary()
 
@@ -45,13 +45,13 @@ class Answer:
 
 
 class _Inbox:
-    """The stream for the answers to all callers on one bus, who share one blocked read."""
+    """The reply stream of all callers on one bus, which share one blocked read."""
 
     def __init__(self, scope: Scope) -> None:
         self.process = os.getpid()
         self.caller = os.urandom(12).hex()
         self.key = scope.keys.replies(self.caller)
-        # All answers up to this id have been read; those not yet taken are in `_filed`.
+        # Answers up to this id have been read; `_filed` keeps them until their callers take them.
         self.seen = "0-0"
         self._filed: dict[bytes, tuple[str, bytes]] = {}
         self._starts: dict[object, str] = {}
@@ -59,33 +59,34 @@ class _Inbox:
 
     def enter(self, asker: object) -> None:
         """Register a caller before it publishes its task."""
-        # The answer comes past everything read so far, so the stream's end need not be read.
+        # The answer will follow everything read so far, so there is no need to look up the end of
+        # the stream.
         self._starts[asker] = self.seen
 
     def leave(self, asker: object) -> None:
         self._starts.pop(asker, None)
 
     def take(self, task_id: bytes) -> bytes | None:
-        """Return the answer to a task, if it has been read."""
+        """Return the reply to a task, if it has been read."""
         return self._filed.pop(task_id, (None, None))[1]
 
     def file(self, entries: Sequence[Any]) -> None:
-        """Keep answers until their callers take them."""
+        """Keep replies until their callers take them."""
         seen = position(self.seen)
         for entry_id, flat in entries:
             at = text(entry_id)
             if position(at) > seen and flat and flat[::2][:2] == [b"task_id", b"payload"]:
                 self._filed[flat[1]] = at, flat[3]
-        # Set last: a caller that reads on from here finds the earlier answers filed.
+        # Set `seen` last, so that a caller that reads on from it finds all earlier answers filed.
         if entries and position(at) > position(self.seen):
             self.seen = at
 
     def turn(self) -> float:
-        """Return how many seconds a caller pauses that was woken in vain."""
+        """Return the seconds for which a caller that was woken in vain pauses."""
         return min(_TURN * len(self._starts) ** 2, _LONGEST_TURN)
 
     def tidy(self) -> Op[None]:
-        """After every `_TIDY_EVERY` answers, drop those without a waiting caller."""
+        """After every `_TIDY_EVERY` replies, drop those without a waiting caller."""
         self._answered += 1
         if self._answered % _TIDY_EVERY:
             return
@@ -161,10 +162,11 @@ def ask(
 
 
 def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> Op[bytes | None]:
-    """Wait for the answer to a task; None if it does not come in time."""
+    """Wait for the reply to a task; return None after the deadline."""
     wanted = task_id.encode()
     while True:
-        # In this order: an answer that another caller files after `take` is past `after`, and read again.
+        # Read `seen` before `take`: an answer that another caller files after `take` is then read
+        # again.
         after = inbox.seen
         body = inbox.take(wanted)
         left = _LONGEST_WAIT if until is None else until - scope.monotonic()
@@ -180,5 +182,5 @@ def _answer(scope: Scope, inbox: _Inbox, task_id: str, until: float | None) -> O
 
 
 def result_of(op: Op[Answer]) -> Op[Any]:
-    """Return the result without the task's id."""
+    """Run `ask`, and return its result without the task's id."""
     return (yield from op).result

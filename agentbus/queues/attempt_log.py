@@ -1,8 +1,8 @@
-"""The log of attempts: packs an entry for all attempts that one step settles, and reads entries.
+"""The attempt log: packs all attempts that one step settles into one entry, and reads entries.
 
-The scripts that settle tasks append the entry, so that an attempt is in the log exactly if it counts. The
-script that reclaims a task appends the attempt that its worker's death cut off. The form of an entry is in
-`docs/reference/keys.md`. Failures are also written to the operations log.
+The scripts that settle tasks append the entry, so that an attempt is logged exactly if it counts. The
+script that reclaims a task appends the attempt that was cut off when the worker died.
+`docs/reference/keys.md` describes the format of an entry. Failures are also written to the operations log.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ DONE, RETRIED, BURIED, SNOOZED = "done", "retried", "buried", "snoozed"
 CANCELLED, EXPIRED, CUT_OFF = "cancelled", "expired", "cut_off"
 _LONGEST_ERROR = 200
 _meta = attrgetter("meta")
-# Usual values of columns; the log leaves them out.
+# Default values of columns, which the log omits.
 _READY: dict[str, Any] = {"priority": "normal", "attempt": 1, "outcome": DONE}
 _IDS = re.compile(r"\d{1,15}-\d{1,20}( \d{1,15}-\d{1,20})*")
-# Below that, a score is an order, not a time.
+# Scores below this only give an order, not a time.
 _FIRST_DUE = 1000
 
 
@@ -62,13 +62,13 @@ class AttemptLog:
         self._ended: defaultdict[str, dict[bytes, Taken]] = defaultdict(dict)
 
     def remember(self, tasks: Iterable[Taken]) -> None:
-        """Remember tasks that are done until they are acknowledged by their ids; thread-safe."""
+        """Remember done tasks until they are acknowledged by their ids; thread-safe."""
         ended = self._ended
         for task in tasks:
             ended[task.priority][task.entry_id] = task
 
     def of_done(self, done: Mapping[str, Sequence[bytes]]) -> tuple[Arg, ...]:
-        """Return the words for tasks that are acknowledged by their ids, in the order of priorities."""
+        """Return the log words for tasks that are acknowledged by their ids, in order of priorities."""
         tasks: list[Taken] = []
         tiers: list[str] = []
         for priority in PRIORITIES:
@@ -87,7 +87,7 @@ class AttemptLog:
         return self._words(tasks, columns)
 
     def of(self, attempts: Sequence[EndedAttempt]) -> tuple[Arg, ...]:
-        """Return the words for attempts that are settled in one step; none if no handler ran."""
+        """Return the log words for attempts that are settled in one step; empty if no handler ran."""
         if not any(map(_counts, attempts)):
             return ()
         tasks = [attempt.task for attempt in attempts]
@@ -108,7 +108,7 @@ class AttemptLog:
         return self._words(tasks, columns)
 
     def aboard(self, others: Notifications, attempt: EndedAttempt) -> None:
-        """Have the script that appends these notifications append the attempt, too."""
+        """Let the script that appends these notifications also append the attempt."""
         if words := self.of([attempt]):
             others.log(self.key, words)
 
@@ -146,16 +146,16 @@ def _packed(seconds: Sequence[float]) -> bytes:
 
 
 def _span(task: Taken, now: float) -> tuple[float, float]:
-    """Return how many seconds ago an attempt began and how many it took; NaN if it did not begin."""
+    """Return how many seconds ago an attempt began, and its duration; NaN if it did not begin."""
     began = getattr(task, "began", None)
     if began is None:
         return nan, nan
-    # One that its handler has settled is still running.
+    # Without `took`, the handler has settled the task itself, and is still running.
     return now - began, getattr(task, "took", now - began)
 
 
 def _counts(attempt: EndedAttempt) -> bool:
-    """Return whether an attempt was made, or not made because its task had expired or is malformed."""
+    """Return whether an attempt is logged: it was made, or its task had expired or is malformed."""
     if isinstance(attempt.error, NotRun):
         return isinstance(attempt.error, Expired)
     return hasattr(attempt.task, "began") or attempt.task.error is not None
@@ -168,7 +168,7 @@ def _number(attempt: EndedAttempt) -> int:
 
 
 def _due(task: Taken) -> float | None:
-    """Return when an attempt was due in unix ms, 0 if unknown; None if when its entry was written."""
+    """Return an attempt's due time in unix ms, 0 if unknown; None for the time of its entry."""
     return getattr(task, "due", None if task.attempt <= 1 else 0)
 
 
@@ -186,17 +186,17 @@ def _usual(values: Sequence[Any], usual: Any) -> bool:
 
 
 def _interned(values: Sequence[Any]) -> Any:
-    """Return a value that all have, or the different values and the index of each."""
+    """Return the common value, or else the distinct values and an index for each."""
     index: dict[Any, int] = {}
     places = [index.setdefault(value, len(index)) for value in values]
     return values[0] if len(index) == 1 else [list(index), places]
 
 
 class LoggedAttempts(NamedTuple):
-    """The attempts of one entry: what all have, and a list for each column.
+    """The attempts of one entry: their common values, and a list for each column.
 
-    `began` is in unix seconds; `waited`, from when it was due until it began, and `took` are in seconds.
-    None is unknown. An attempt that was not made has no beginning, and one that was cut off may not have
+    `began` is in unix seconds; `waited`, the time between due time and start, and `took` are in seconds;
+    None means unknown. An attempt that was not made has no start, and one that was cut off may not have
     begun.
     """
 
@@ -216,7 +216,7 @@ class LoggedAttempts(NamedTuple):
 
 
 def unpacked(entry_id: str, named: Mapping[bytes, bytes]) -> LoggedAttempts:
-    """Return the attempts of an entry. Raises `ValueError` if another program has written it."""
+    """Return the attempts in an entry. Raises `ValueError` for a malformed entry."""
     try:
         return _unpacked(entry_id, named)
     except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
@@ -269,12 +269,12 @@ def _seconds(data: bytes, number: int) -> list[float | None]:
         values.byteswap()
     if len(values) != number:
         raise ValueError("there is not a time for each attempt")
-    # NaN, which differs from itself, is unknown.
+    # NaN marks an unknown value; unlike any number, it differs from itself.
     return [value if value == value else None for value in values.tolist()]  # noqa: PLR0124
 
 
 def _column(packed: Any, number: int, kind: type) -> list[Any]:
-    """Return a value for each attempt, from one for all, or from different ones and an index for each."""
+    """Return a value per attempt, from one common value, or from distinct values and their indexes."""
     if isinstance(packed, list):
         values, places = packed
         column = [values[place] for place in places]
@@ -289,28 +289,28 @@ def _column(packed: Any, number: int, kind: type) -> list[Any]:
 
 
 def _priority(stream: str, task: str) -> str:
-    """Return the priority of a task: one that was cut off names the stream of retries."""
+    """Return the priority of a task; an attempt that was cut off may name the retry stream instead."""
     return stream if stream in PRIORITIES else split(task)[2]
 
 
 def _waited(began: float | None, entry: str, due: float | None) -> float | None:
     if began is None or (due is not None and due < _FIRST_DUE):
         return None
-    # By two clocks.
+    # The two times come from different clocks, so the difference can be negative.
     return max(0.0, began - (id_time(entry) if due is None else due / 1000))
 
 
 def is_heard(level: str) -> bool:
-    """Report whether records of a level go anywhere."""
+    """Report whether any handler receives records of a level."""
     return loggers.heard(level)
 
 
 def emit(
     scope: Scope, of: tuple[str, str, str], level: str, task: Taken, error: BaseException | str
 ) -> None:
-    """Log that a run of a task failed, with the traceback, or that the task was buried.
+    """Log a failed run with the traceback, or that a task became dead.
 
-    `of` is its queue, its group and its id.
+    `of` is the task's queue, group and id.
     """
     why, raised = said(error), error if isinstance(error, BaseException) else None
     queue, group, name = of

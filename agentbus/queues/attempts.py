@@ -1,7 +1,8 @@
-"""The record of a task's attempts: who ran it, when, for how long, and with what outcome.
+"""The record of a task's attempts: worker, time, duration and outcome of each.
 
-The scripts that settle a task write it. A first attempt that succeeds is not recorded, since that would
-cost every task: the task's state shows it. Of a task that failed once, the newest 20 attempts are recorded.
+The scripts that settle a task write it. A first attempt that succeeds is not recorded, because that would
+cost every task: the task's state shows it. For a task that has failed once, the newest 20 attempts are
+recorded.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _CANCELLED = "it was cancelled"
 class Attempt:
     """One attempt at a task; times are unix times, `waited` and `took` in seconds.
 
-    `outcome` is `running`, `done`, `failed` (to be tried again), `retried` (as its handler asked),
-    `buried`, `cancelled`, or `lost` (its worker died, or lost it to another one). `waited` is the time from
-    when it was due until it began. None means unknown.
+    `outcome` is `running`, `done`, `failed` (will be retried), `retried` (at its handler's request),
+    `buried`, `cancelled`, or `lost` (its worker died, or another worker reclaimed the task). `waited` is
+    the time between due time and start. None means unknown.
     """
 
     attempt: int
@@ -40,7 +41,7 @@ class Attempt:
 
 
 def who(worker: str, agent: str) -> bytes:
-    """Return the part of a record that names the worker."""
+    """Return the part of a record that identifies the worker."""
     return orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
 
 
@@ -49,7 +50,7 @@ def record(
 ) -> bytes:
     """Return the record of an attempt, without its end, to which the script adds the times.
 
-    The next attempt is due `after` seconds.
+    The next attempt is due after `after` seconds.
     """
     fields: dict[str, Any] = {"attempt": attempt, "worker": worker, "agent_id": agent}
     fields["outcome"] = outcome
@@ -61,13 +62,13 @@ def record(
 
 
 def newest(flat: Sequence[bytes]) -> list[bytes]:
-    """Return the recorded runs in their order, from the fields of the record."""
+    """Return the recorded runs in order, from the fields of the record."""
     pairs = ((text(flat[i]), flat[i + 1]) for i in range(0, len(flat), 2))
     return [run for _, run in sorted((int(field), run) for field, run in pairs if is_number(field))]
 
 
 def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
-    """Return the attempts of a record; the first one recorded was due at `due`."""
+    """Return the attempts in a record; the first recorded attempt was due at `due`."""
     attempts: list[Attempt] = []
     for record in stored:
         try:
@@ -76,9 +77,9 @@ def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
             outcome = fields.get("outcome", "running")
             number = fields["attempt"]
         except (ValueError, KeyError, AttributeError):
-            # Another program's.
+            # Another program wrote this record.
             continue
-        # Without the attempts before it, its due time is unknown.
+        # The due time is unknown if the attempts before this one are no longer recorded.
         known = due is not None and (attempts or number == 1)
         attempts.append(
             Attempt(
@@ -98,20 +99,20 @@ def decoded(stored: Sequence[bytes], due: float | None) -> tuple[Attempt, ...]:
 
 
 def cancelled_by(mark: str) -> str:
-    """Return the error of a task that was cancelled, from the record of who did it and when."""
+    """Return the error of a cancelled task, from the record of the agent and the time."""
     agent = mark.rpartition(" @ ")[0]
     return f"{_CANCELLED} by {agent}" if agent else _CANCELLED
 
 
 def is_cancelled(verdict: str) -> bool:
-    """Return whether a recorded outcome is that of a cancelled task, by its sign before the error."""
+    """Return whether a recorded outcome is that of a cancelled task, by the sign before its error."""
     return verdict.startswith("-")
 
 
 def burial(kept: bytes) -> tuple[str, str] | None:
-    """Return the letter ('' if it was cancelled) and the error of a task from what is kept as its result.
+    """Return a task's dead letter ('' if it was cancelled) and error, from the value kept as its result.
 
-    None if it is a result.
+    Return None if the value is a result.
     """
     if not kept.startswith(b"!"):
         return None

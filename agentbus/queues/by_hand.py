@@ -1,4 +1,4 @@
-"""Tasks that agents hold by hand: taken for an agent, not for a process, until a visibility ends."""
+"""Tasks held by hand: by an agent rather than a process, until a visibility ends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds for which a task is held unless the agent says otherwise: agents think for minutes.
+# Default seconds for which an agent holds a task; agents think for minutes.
 VISIBILITY = 1800.0
 _LONGEST = 7 * 86_400.0
-# The digits of a token of 64 bits.
+# Maximum digits of a 64-bit token.
 _DIGITS = 19
-# The most tasks held by hand that are listed, and the most that are looked at in one request.
+# Maximum number of held tasks to list, and to examine per request.
 _MOST, _AT_ONCE = 10_000, 250
-# Reply of `take` for a task that was cancelled.
+# Reply that stands for a cancelled task.
 _CANCELLED = b""
 
 
@@ -50,11 +50,11 @@ class HeldTask:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Its stream, by priority, and its entry there."""
+        """Its stream, named by priority, and its entry there."""
         return self._priority, self._entry
 
     def held_until(self, until: float) -> HeldTask:
-        """Return the same task with another end."""
+        """Return the same task with a different end."""
         named = self.id, self.agent_id, self.queue, self.group
         return HeldTask(*named, until, self.token, *self.place)
 
@@ -63,8 +63,8 @@ class HeldTask:
 class SettledTask:
     """A task that was settled by hand.
 
-    `state` is `done`, `retrying` (until the unix time `due`), `buried`, or `cancelled`, if it had been
-    cancelled meanwhile. `repeated` is whether an earlier call with this token had settled it so.
+    `state` is `done`, `retrying` (until the unix time `due`), `buried`, or `cancelled` if the task had been
+    cancelled. `repeated` is true if an earlier call with this token had already settled it in the same way.
     """
 
     id: str
@@ -77,20 +77,20 @@ class SettledTask:
 
 
 class Holder(Protocol):
-    """The consumer of a task that is held by hand."""
+    """The consumer of a task held by hand."""
 
     token: str | None
     until: float
 
 
 class AnyTakenTask(AnyDelivery):
-    """The common part of blocking and asynchronous tasks that are held by hand."""
+    """The common part of blocking and asynchronous tasks held by hand."""
 
     __slots__ = ()
 
     @property
     def token(self) -> int:
-        """The token with which the task is settled, also by another process; it grows with each take."""
+        """The token by which any process can settle the task; it grows with each take."""
         holder: Any = self._consumer
         return int(holder.token)
 
@@ -103,9 +103,9 @@ class AnyTakenTask(AnyDelivery):
 
     @verb
     def renew(self, visibility: float = VISIBILITY) -> Op[float]:
-        """Hold the task for `visibility` seconds from now, and return the unix time of the end.
+        """Hold the task until `visibility` seconds from now, and return that unix time.
 
-        Raises `StaleToken` if another has it, `Refused` if it was cancelled.
+        Raises `StaleToken` if another consumer has the task, `Refused` if it was cancelled.
         """
         return extend(
             self._consumer, self.id, self._taken.priority, self._taken.entry_id, visibility
@@ -115,20 +115,21 @@ class AnyTakenTask(AnyDelivery):
 class TakenTask(AnyTakenTask, Delivery):
     """A task that an agent holds by hand: a `Delivery` with a `token`, held `until` a unix time.
 
-    It is not bound to this process: `bus.settle` and `bus.renew` do the same from any other, by the token.
+    The task is not bound to this process: with the token, any other process can call `bus.settle` and
+    `bus.renew`.
     """
 
     __slots__ = ()
 
 
 class AsyncTakenTask(AnyTakenTask, AsyncDelivery):
-    """A task that an agent holds by hand, in a coroutine: as `TakenTask`, but its methods are awaited."""
+    """A task that an agent holds by hand, in a coroutine: like `TakenTask`, but its methods are awaited."""
 
     __slots__ = ()
 
 
 def seconds(visibility: object) -> float:
-    """Check a visibility, in seconds."""
+    """Check a visibility in seconds, and return it."""
     sound = isinstance(visibility, (int, float)) and not isinstance(visibility, bool)
     if not sound or not 0 < visibility <= _LONGEST:  # type: ignore[operator]
         raise UsageError(
@@ -138,7 +139,7 @@ def seconds(visibility: object) -> float:
 
 
 def checked(token: object) -> str:
-    """Check a token, which is a number, also as text."""
+    """Check a token, given as a number or as text, and return it as text."""
     number = str(token)
     if isinstance(token, bool) or not _is_token(number):
         raise UsageError(
@@ -150,9 +151,9 @@ def checked(token: object) -> str:
 def extend(
     consumer: QueueConsumer, name: str, priority: str, entry: bytes, visibility: float
 ) -> Op[float]:
-    """Hold a task by hand for `visibility` seconds from now, and return the unix time of the end.
+    """Hold a task by hand until `visibility` seconds from now, and return that unix time.
 
-    A consumer without a token gets one. Raises `StaleToken`, and `Refused` if it was cancelled.
+    A consumer without a token gets one. Raises `StaleToken`, and `Refused` if the task was cancelled.
     """
     scope, holder = consumer.scope, consumer_token(consumer)
     keys = (
@@ -187,7 +188,7 @@ def consumer_token(consumer: Any) -> Holder:
 
 
 def held_task(scope: Scope, given: str, token: str, group: str) -> Op[HeldTask | None]:
-    """Return the record of a task that was taken by hand with this token, None if there is none."""
+    """Return the record of a task taken by hand with this token; None if there is none."""
     Address(given)
     field = f"{given}\n{names.name('group', group)}\n{token}"
     (record,) = yield Batch([("HGET", scope.keys.taken, field)])
@@ -209,7 +210,7 @@ def all_held(scope: Scope) -> Op[list[HeldTask]]:
 
 
 def still_held(scope: Scope, tasks: list[HeldTask]) -> Op[list[bool]]:
-    """Return of each task whether it is still held with its token."""
+    """Return for each task whether it is still held with its token."""
     keys = scope.keys
     commands: list[tuple[Any, ...]] = []
     for task in tasks:
@@ -228,7 +229,7 @@ def still_held(scope: Scope, tasks: list[HeldTask]) -> Op[list[bool]]:
 
 
 def token_of(record: Any) -> str | None:
-    """Return the token in the record of a task's attempts; None if it is not held by hand."""
+    """Return the token in the record of a task's attempts; None if the task is not held by hand."""
     if not isinstance(record, bytes):
         return None
     number, _, mark = text(record).partition(" ")
@@ -263,7 +264,7 @@ def tidy(scope: Scope) -> Op[None]:
 
 
 def _decoded(field: str, value: bytes) -> HeldTask | None:
-    """Return a record; None for what another program has written."""
+    """Return a decoded record; None if it is malformed."""
     named, parts = field.split("\n"), text(value).split("\n")
     if len(named) != 3 or len(parts) != 5 or parts[2] not in STREAMS:
         return None

@@ -1,4 +1,4 @@
-"""Cancels tasks: no attempt begins any more, and a worker that runs one is asked to stop it."""
+"""Cancels tasks: no further attempt begins, and a worker that is running the task is asked to stop."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ _HELD = "held "
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A cancelled task. `state` is `cancelled`, or `stopping` while the `workers` that hold it may run it.
+    """A cancelled task. `state` is `cancelled`, or `stopping` while `workers` may still run it.
 
-    A worker that holds it stops it within about a second, unless it ends before or cannot be interrupted.
+    A worker that holds the task stops it within about a second, unless it ends earlier or cannot be
+    interrupted.
     """
 
     id: str
@@ -68,7 +69,7 @@ def cancel(
         return Cancelled(task.id, task.queue, "cancelled", ())
     held = [(yield from _cancel_unfinished(scope, task, by, kept, flow))]
     if ROUTER in (yield from working(scope, task.queue)):
-        # Nothing says to which queue it was moved, where it has another entry.
+        # A router moved the task to a queue that is not recorded, where it has a different entry.
         for queue in (yield from members(scope.keys.queues)):
             if queue != task.queue:
                 there = Address(task.id)
@@ -90,7 +91,7 @@ def _kept(policies: Policies, queue: str) -> int:
 def _cancel_unfinished(
     scope: Scope, task: Address, by: str, kept: int, flow: str | None
 ) -> Op[set[str] | None]:
-    """Cancel a task in one queue; return the workers that hold it, None if it has ended there."""
+    """Cancel a task in one queue; return the workers that hold it, or None if it has ended there."""
     while True:
         outcome = yield from _cancel_everywhere(scope, task, by, kept, flow)
         if outcome is not None:
@@ -101,9 +102,9 @@ def _cancel_unfinished(
 def _cancel_everywhere(
     scope: Scope, task: Address, by: str, kept: int, flow: str | None
 ) -> Op[tuple[bool, set[str]] | None]:
-    """Cancel the entries of a task; return whether one was undone, and the workers that hold it.
+    """Cancel the entries of a task; return whether one was unfinished, and the workers that hold it.
 
-    None if a state changed meanwhile.
+    Return None if a state changed concurrently.
     """
     undone, workers = False, set[str]()
     for place in (yield from _places(scope, task)):
@@ -127,7 +128,7 @@ def _cancel_everywhere(
 
 
 class _Spot(NamedTuple):
-    """The entry of a task: its id, its priority, its stream, and its name among the cancelled ones."""
+    """The entry of a task: its id, priority, stream, and name among the cancelled tasks."""
 
     entry: str
     priority: str
@@ -136,7 +137,7 @@ class _Spot(NamedTuple):
 
 
 def _places(scope: Scope, task: Address) -> Op[list[_Spot]]:
-    """Return where a task is, or was, also where it was moved; nothing if it was delayed and has ended."""
+    """Return the present and former entries of a task; none if it was delayed and has ended."""
     queue = task.queue
     spots: dict[tuple[str, str], None] = {}
     if not task.entry:
@@ -156,7 +157,7 @@ def _places(scope: Scope, task: Address) -> Op[list[_Spot]]:
 
 
 def _states(scope: Scope, queue: str, place: _Spot) -> Op[dict[str, str]]:
-    """Return the state of an entry by group; under '', if there is no group yet."""
+    """Return the state of an entry for each group; under '' if there is no group yet."""
     groups = yield from task_state.groups_at(scope, queue, place.priority)
     if not groups:
         return {"": "waiting"}
@@ -184,7 +185,7 @@ def _script(
 ) -> Script:
     keys, queue, why = scope.keys, task.queue, attempts.cancelled_by(by)
     name = str(meta.get("id") or task.id)
-    # A router may have moved it here: its key and its dependents are those of the queue in its id.
+    # If a router moved the task, its dedup key and dependents still belong to the queue in its id.
     first = queue_of(name)
     groups: list[str] = []
     words: list[Arg] = []
@@ -209,7 +210,7 @@ def _script(
             told.argv += messages.argv
             told.counter = messages.counter or told.counter
     ordering, key = meta.get("ordering_key"), meta.get("key")
-    # The place in the order of a task that was moved is that of its entry before.
+    # A moved task keeps the position in the order of its former entry.
     in_order = ordering if isinstance(ordering, str) and MOVED_FROM not in meta else ""
     return Script(
         "cancel",
@@ -230,7 +231,7 @@ def _script(
 def _wake_ordered(
     scope: Scope, queue: str, place: _Spot, states: Mapping[str, str], meta: Mapping[str, Any]
 ) -> Op[None]:
-    """Let the next task with its ordering key start."""
+    """Let the next task with the same ordering key start."""
     keys = scope.keys
     first, _, tier = split(meta.get(MOVED_FROM, place.mark))
     if isinstance(meta.get("ordering_key"), str):
@@ -286,12 +287,12 @@ def _not_ready(scope: Scope, task: Address, why: str, kept: int, flow: str | Non
     )
     revoked = yield step
     yield from passed_on(scope)
-    # If an answer was lost, the first copy may have removed it.
+    # A first attempt whose reply was lost may have removed the task.
     return bool(revoked) or step.sendings > 1
 
 
 def _confirm_cancelled(scope: Scope, task: Address, policies: Policies) -> Op[Cancelled]:
-    """Return that a task was cancelled before. Raises `NotFound`, and `Refused` if it ended otherwise."""
+    """Return that a task was already cancelled. Raises `NotFound`, and `Refused` if it ended otherwise."""
     groups = yield from task_state.groups_at(scope, task.queue, task.priority)
     for group in sorted(groups) or ["default"]:
         state = yield from task_state.task(scope, task.id, group, policies)

@@ -1,4 +1,4 @@
-"""Decodes the entries of a queue's streams as claimed tasks, and bounds the text of their failures."""
+"""Decodes entries as claimed tasks, and truncates the error texts of their failures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from agentbus.queues import retry_stream
 from agentbus.queues.ids import MOVED_FROM, RETRY, split
 
 _TRACEBACK_KEPT = 8_000
-# The fields of an envelope for which the server must admit a task, and those for which it is settled alone.
+# Envelope fields for which the server must admit a task, or for which the task is settled
+# separately.
 _ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
 _TELLING = frozenset(("reply_to", "webhook", "notify", "unique"))
 _SETTLED = _TELLING | {"id"}
 ALONE = _ADMITTED | _SETTLED
-# All tasks without an envelope share it; never modify it.
+# All tasks without an envelope share this dict; never modify it.
 _NO_META: dict[str, Any] = {}
-# The length of an entry with an envelope: the payload, the rest of the envelope, and the agent.
+# Length of an entry with an envelope: three fields (payload, meta, agent) with their values.
 _ENVELOPED = 6
 
 
@@ -34,7 +35,7 @@ class NotRun(str):
 
 
 class Expired(NotRun):
-    """The error of a task that had expired when its next attempt was to begin."""
+    """The error of a task that expired before its next attempt could begin."""
 
     __slots__ = ()
 
@@ -45,8 +46,9 @@ class Taken:
     __slots__ = (
         *("attempt", "counted", "entry_id", "error", "meta", "payload", "priority"),
         "uncounted",
-        # Only for the log of attempts: when it began, by `time.monotonic`; its seconds; when it was due, in
-        # unix ms, if it was put aside; its number if it is put aside without counting it.
+        # These slots serve only the attempt log: the start by `time.monotonic`; the duration; the
+        # due time in unix ms if the task was put aside; the attempt's number if it is put aside
+        # uncounted.
         *("began", "took", "due", "snoozed"),
     )
     if TYPE_CHECKING:
@@ -72,17 +74,17 @@ class Taken:
         self.error = error
         # True if this attempt was counted before its start.
         self.counted = False
-        # The possible number of uncounted attempts; None for a first delivery.
+        # Number of attempts that may be uncounted; None for a first delivery.
         self.uncounted = None if attempt else 1
 
     @property
     def place(self) -> tuple[str, bytes]:
-        """Its stream and its entry there, which identify it within its queue."""
+        """Its stream and its entry there, which together identify it within its queue."""
         return self.priority, self.entry_id
 
     @property
     def moved_from(self) -> str | None:
-        """Its place before it was moved to the stream of retries; None if it was not."""
+        """Its former place, if it was moved to the retry stream; otherwise None."""
         return self.meta.get(MOVED_FROM) if self.priority == RETRY else None
 
     @property
@@ -104,46 +106,47 @@ class Taken:
 
     @property
     def alone(self) -> bool:
-        """True if it is settled by itself, because it needs more than an acknowledgement."""
-        # Most have none of the fields: that is one look.
+        """True if the task must be settled separately, because an acknowledgement alone is not enough."""
+        # Most tasks have no such field: one set comparison decides.
         return self.uncounted is not None or (
             not ALONE.isdisjoint(self.meta) and (self.asks or self.asked_first)
         )
 
     @property
     def tells(self) -> bool:
-        """True if its outcome is sent or spoken, or frees its key."""
+        """True if the outcome is sent, announced on the channel, or frees the dedup key."""
         return not _TELLING.isdisjoint(self.meta)
 
     @property
     def asks(self) -> bool:
-        """True if its outcome is sent, spoken or stored."""
-        # The id of a delayed task does not name its entry, so its outcome is stored under that id.
+        """True if the outcome is sent, announced or stored."""
+        # A delayed task's id does not name its entry, so its outcome is stored under that id.
         return not _SETTLED.isdisjoint(self.meta)
 
     @property
     def asked_first(self) -> bool:
-        """True if the server must admit it: it has an ordering key, a work item, or one attempt."""
+        """True if the server must admit the task: by ordering key or work item, or to run only once."""
         return not _ADMITTED.isdisjoint(self.meta) and (
             self.ordered or self.claims or self.only_once
         )
 
     @property
     def only_once(self) -> bool:
-        """True if it may run once: its attempt is counted before it starts, unlike other first ones.
+        """True if the task may run only once, so that even its first attempt is counted before it starts.
 
-        So one that a dead worker held and had not begun is not taken for one that killed it.
+        A task that a dead worker held but had not begun is thus not mistaken for one that killed the
+        worker.
         """
         return self.meta.get("attempts") == 1
 
     def limit(self, attempts: int) -> int:
-        """Return how often it may run: its own number, else the worker's."""
+        """Return the maximum number of runs: the task's own, or else the worker's."""
         own = self.meta.get("attempts")
         return own if type(own) is int and own > 0 else attempts
 
     @property
     def time_limit(self) -> float | None:
-        """The seconds that an attempt may take; None for any."""
+        """The maximum seconds of an attempt; None if unlimited."""
         seconds = self.meta.get("time_limit")
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             return None
@@ -157,7 +160,7 @@ class Taken:
             return None
         first, created = self.meta.get("id"), self.meta.get("created_at")
         if isinstance(first, str):
-            # It was delayed or routed: its entry was written later.
+            # The task was delayed or routed, so its entry was written later.
             if isinstance(created, (int, float)):
                 return float(created + seconds)
             milliseconds = first.partition("-")[0]
@@ -166,11 +169,11 @@ class Taken:
         return int(self.first_entry.partition(b"-")[0]) / 1000 + float(seconds)
 
     def expired(self, now: float) -> Expired | None:
-        """Return why it must not run at a unix time; None if it may."""
+        """Return the reason why the task must not run at a unix time; None if it may."""
         at = self.expires_at
         if at is None or now < at:
             return None
-        # As of an exception: what is before the colon is the cause by which reports count dead letters.
+        # Write it like an exception: reports group dead letters by the text before the colon.
         return Expired(
             f"Expired: the task expired at {rfc3339(at, milliseconds=True)},"
             f" before attempt {self.attempt}"
@@ -178,7 +181,7 @@ class Taken:
 
     @property
     def claims(self) -> bool:
-        """True if another program published it with the id of a work item, or of the entry."""
+        """True if another program published the task with a work item id or an entry id."""
         return WORK_ITEM in self.meta or INBOX in self.meta
 
     @property
@@ -188,9 +191,9 @@ class Taken:
 
 
 class UndecodedTask(Taken):
-    """A claimed task whose payload is decoded when it is first needed.
+    """A claimed task whose payload is decoded on first use.
 
-    For a large one that is while the server executes the worker's next request.
+    A large payload is thus decoded while the server executes the worker's next request.
     """
 
     __slots__ = ("_data", "_payload", "_why")
@@ -229,7 +232,7 @@ class UndecodedTask(Taken):
 
 
 def said(error: BaseException | str) -> str:
-    """Return the text of an error, of bounded length."""
+    """Return the text of an error, truncated to a maximum length."""
     if isinstance(error, str):
         return _sendable(error)[:2000]
     try:
@@ -240,7 +243,7 @@ def said(error: BaseException | str) -> str:
 
 
 def error_text(error: BaseException | str) -> tuple[str, str]:
-    """Return the text and the traceback of an error for a dead letter, both of bounded length."""
+    """Return the text and the traceback of an error for a dead letter, both truncated."""
     if isinstance(error, str):
         return said(error), ""
     trace = "".join(traceback.format_exception(error))
@@ -257,16 +260,16 @@ def decoded(
 ) -> tuple[list[Taken], bool]:
     """Return entries as tasks, and whether the server must admit one of them; empties `entries`.
 
-    A malformed one carries its error. Unless `claiming`, no task claims a piece of work. `large` payloads
-    are decoded when they are needed.
+    A malformed task carries its error. Unless `claiming`, tasks claim no work items. `large` payloads are
+    decoded on first use.
     """
     tasks: list[Taken] = []
     asks_first, usual = False, claiming and priority != RETRY
     append, agent = tasks.append, envelope.AGENT
     task_of: Any = UndecodedTask if large else Taken
-    # `bytes` returns bytes as they are.
+    # For large payloads, `bytes` keeps the payload undecoded.
     loads: Any = bytes if large else orjson.loads
-    # Each entry is freed when its task is made: the garbage collector then runs less often.
+    # Pop each entry to free it once its task exists, so that the garbage collector runs less often.
     entries.reverse()
     pop = entries.pop
     while entries:
@@ -284,7 +287,7 @@ def decoded(
                 and (flat[0] == b"payload" and flat[2] == b"meta")
                 and type(meta := orjson.loads(flat[3])) is dict
             ):
-                # As below, for an entry as `publish` writes it.
+                # Fast path for an entry as `publish` writes it.
                 task = task_of(entry_id, priority, loads(flat[1]), meta, attempt)
             else:
                 decode = retry_stream.decode if priority == RETRY else envelope.decode

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The kind of a task that a dead worker may have begun, in the reply of the script `take_retries`.
+# Code in the reply of `take_retries` for a task that a dead worker may have begun.
 _SUSPECT = 2
 
 
 class FinishedRun(NamedTuple):
-    """A done task, its encoded result (empty: none is kept), and the seconds that it took."""
+    """A done task, its encoded result (empty if none is kept), and its duration in seconds."""
 
     task: Taken
     data: bytes
@@ -38,7 +38,7 @@ class QueueConsumer(Turns):
     """One consumer of one group of one queue: the operations that claim tasks."""
 
     def prepare(self, *, tail: bool = False) -> Op[None]:
-        """Create the group where it is missing, at its last recorded position or at the oldest task.
+        """Create the group if it is missing, at its last recorded position or at the oldest task.
 
         With `tail`, a new group starts after the newest tasks. Also records this consumer's visibility, by
         which others judge whether it has lost its tasks.
@@ -53,7 +53,7 @@ class QueueConsumer(Turns):
         )
 
     def record_positions(self) -> Op[None]:
-        """Record the group's position, so that it can be created there again."""
+        """Record the group's position, so that it can be recreated there."""
         keys, fields = self._positions()
         yield Script("record_positions", keys, (self.group, *fields))
 
@@ -67,9 +67,9 @@ class QueueConsumer(Turns):
         return self.scope.keys.visibilities(self.queue, self.group)
 
     def finish_many(self, priority: str, done: Sequence[FinishedRun]) -> Op[int]:
-        """Acknowledge tasks of a priority with their results, entries ascending, all redelivered or none.
+        """Acknowledge tasks of one priority with their results, entries ascending, all or none redelivered.
 
-        All have the same queue in their ids. Returns how many this consumer had lost. Atomic.
+        All ids must name the same queue. Returns the number that this consumer had lost. Atomic.
         """
         keys, once, again = self.scope.keys, self.scope.once(), done[0].task.redelivered
         names_of = [self.id_of(run.task) for run in done]
@@ -100,10 +100,10 @@ class QueueConsumer(Turns):
         return len(stale)
 
     def listen(self, count: int, seconds: float) -> Op[tuple[list[Taken], list[bytes], int]]:
-        """Take new tasks as `take` does, and wait also for entries of the queue's bell.
+        """Take new tasks like `take`, and also wait for entries of the queue's bell.
 
         Returns the tasks, the ids of these entries, and how many of them announce an order to workers. An
-        entry wakes one waiting consumer of the group, which must exist in the bell.
+        entry wakes one waiting consumer of the group, which must exist on the bell's stream.
         """
         bell = self.scope.keys.bell(self.queue)
         streams = [*(self.streams[priority] for priority in PRIORITIES), bell]
@@ -121,7 +121,7 @@ class QueueConsumer(Turns):
     def read_lost_deliveries(
         self, priority: str, known: Sequence[bytes], count: int = 1000
     ) -> Op[list[Taken]]:
-        """Return the tasks of a stream that this consumer holds, without the `known` ones."""
+        """Return the tasks of a stream that this consumer holds, except the `known` ones."""
         step = Script(
             "read_lost_deliveries",
             (self.streams[priority],),
@@ -131,7 +131,7 @@ class QueueConsumer(Turns):
         return self.decoded(entries, priority, 0)
 
     def _where_it_is(self, priority: str, op: Op[T], otherwise: T) -> Op[T]:
-        """Run an operation; the stream of retries has only groups that have something there."""
+        """Run an operation; a group exists in the retry stream only if it has entries there."""
         try:
             return (yield from op)
         except GroupMissing:
@@ -142,16 +142,16 @@ class QueueConsumer(Turns):
     def take_retries(
         self, priority: str, count: int, *, firsts: int = 0, suspects: bool = True
     ) -> Op[tuple[list[Taken], float | None, int, bool]]:
-        """Take tasks that were put aside and are due.
+        """Take deferred tasks that are due.
 
-        Also returns in how many seconds the next one is due, by the server's clock, how many had been
-        trimmed, and whether the task is a suspect: a dead worker may have begun it, and it must run alone.
-        With `suspects`, these come first, those with the fewest attempts before the others.
+        Also returns the seconds until the next one is due, by the server's clock, the number of trimmed
+        tasks, and whether the task is a suspect: a dead worker may have begun it, and it must run alone.
+        With `suspects`, suspects come first, in order of fewest attempts.
 
-        With `firsts`, at most that many tasks without an attempt so far (rerun, or given back unstarted)
-        come as attempt 1, ids ascending: they run as first deliveries do, uncounted and in batches. Those
-        that failed before come with the number of the next attempt, all others as attempt 0: it must be
-        counted before it starts. One call returns one kind.
+        With `firsts`, at most that many tasks without a counted attempt (rerun, or given back unstarted)
+        are returned as attempt 1, ids ascending: they run like first deliveries, uncounted and in batches.
+        Tasks that failed before are returned with the number of the next attempt, all others as attempt 0,
+        which must be counted before the start. One call returns one kind.
         """
         keys = (
             *(self.streams[priority], self.retries(priority), self.letters),
@@ -207,14 +207,14 @@ class QueueConsumer(Turns):
         return text(reply[0]), int(reply[1]), int(reply[2])
 
     def heartbeat(self, priority: str, ids: Sequence[bytes]) -> Op[list[bytes]]:
-        """Send a heartbeat for tasks, ids ascending; returns those that this consumer has lost."""
+        """Send a heartbeat for tasks, ids ascending; return the ids that this consumer has lost."""
         gone: list[bytes] = yield self._script("heartbeat_tasks", (self.streams[priority],), *ids)
         return gone
 
     def promote(self, count: int = 1000) -> Op[tuple[int, float | None]]:
-        """Move delayed tasks that are due into their streams; returns how many.
+        """Move delayed tasks that are due into their streams; return their number.
 
-        Also returns in how many seconds the next one is due, by the server's clock.
+        Also returns the seconds until the next one is due, by the server's clock.
         """
         keys = self.scope.keys
         reply = yield Script(

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Letters read or purged at once: each may have a traceback and a large payload.
+# Maximum number of dead letters to read or purge per request; each may hold a large payload.
 _PAGE = 200
-# Letters among which the burial of an old task is searched for.
+# Maximum number of dead letters to search for that of an old task.
 _LOOKED_AT = 2_000
-# How much of a stream one step rewrites to remove letters from its middle.
+# Maximum entries and bytes of a stream to rewrite per step when dead letters are removed from its
+# middle.
 _REWRITTEN, _REWRITTEN_BYTES = 1000, 4 * 1024 * 1024
 
 
@@ -32,8 +33,8 @@ _REWRITTEN, _REWRITTEN_BYTES = 1000, 4 * 1024 * 1024
 class Letter:
     """A dead letter: the whole task, its error, and its origin.
 
-    `payload` is None if the task was trimmed or malformed; `replayed` is the id of the task that a replay
-    published.
+    `payload` is None if the task was trimmed or malformed; `replayed` is the id of the task published by a
+    replay.
     """
 
     id: str
@@ -50,7 +51,7 @@ class Letter:
     fields: Mapping[str, str] | None = None
 
 
-# The fields of a letter beside the task's own.
+# Fields of a dead letter in addition to those of its task.
 OWN = (
     *("queue", "group", "priority", "original_id", "task_id", "attempts"),
     *("error", "traceback", "failed_at", MOVED_FROM),
@@ -60,8 +61,8 @@ OWN = (
 class DeadLetters:
     """The dead letters of a group of a queue.
 
-    They are stored under the name `letters_of`, by default the queue's; several queues may share a name,
-    and each sees only its own.
+    They are stored under the name `letters_of`, by default the queue's. Several queues may share a name,
+    but each sees only its own dead letters.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class DeadLetters:
     def oldest(
         self, limit: int = 100, after: str | None = None, match: str | None = None
     ) -> Op[list[Letter]]:
-        """Return the oldest dead letters, past the one with the id `after`.
+        """Return the oldest dead letters after the one with id `after`.
 
         With `match`, only those whose error contains this text.
         """
@@ -93,7 +94,7 @@ class DeadLetters:
         return letters[:limit]
 
     def each(self, after: str | None = None, match: str | None = None) -> Op[None]:
-        """Emit the dead letters that exist now, oldest first, with one page in memory at a time."""
+        """Emit the existing dead letters, oldest first, keeping only one page in memory."""
         _check(match)
         at, last = yield from self._span(after)
         while at:
@@ -109,10 +110,10 @@ class DeadLetters:
         return letters[0]
 
     def replay(self, letter_id: str, *, to: str | None = None) -> Op[str]:
-        """Publish a letter's task again, with its key and envelope, and return the new id.
+        """Publish a dead letter's task again, with its key and envelope, and return the new id.
 
-        It goes into its original queue, or into `to`. A letter is replayed once; further calls return the
-        same id.
+        It goes to its original queue, or to `to`. A dead letter is replayed only once; further calls return
+        the same id.
         """
         letter = yield from self.letter(letter_id)
         if not holds_a_task(letter):
@@ -128,7 +129,7 @@ class DeadLetters:
         return text(reply)
 
     def replay_all(self, *, match: str | None = None, to: str | None = None) -> Op[list[str]]:
-        """Replay all existing letters that were not replayed, and return the new tasks' ids."""
+        """Replay all existing dead letters that have not been replayed, and return the new task ids."""
         _check(match)
         ids: list[str] = []
         at, last = yield from self._span(None)
@@ -136,12 +137,12 @@ class DeadLetters:
             page, at = yield from self._page(at, last, match)
             for letter in filter(is_to_be_replayed, page):
                 reply = yield self._replaying(letter, to)
-                # It may have been purged since the page was read.
+                # The dead letter may have been purged after the page was read.
                 ids += [text(reply)] if reply else []
         return ids
 
     def purge(self, ids: Sequence[str] = (), match: str | None = None) -> Op[int]:
-        """Remove dead letters, all or those with `ids`, and return how many.
+        """Remove all dead letters, or those with `ids`, and return their number.
 
         With `match`, only those whose error contains this text.
         """
@@ -150,7 +151,7 @@ class DeadLetters:
         if match is None and not self._shared:
             if not ids:
                 return (yield from self._purging("all", ()))
-            # Without a valid id there is no letter.
+            # An invalid id names no dead letter.
             named = [letter_id for letter_id in ids if _is_id(letter_id)]
             for start in range(0, len(named), _PAGE):
                 gone += yield from self._purging("named", named[start : start + _PAGE])
@@ -170,7 +171,7 @@ class DeadLetters:
         return gone
 
     def compact(self) -> Op[None]:
-        """Free the memory of purged letters that are the oldest by now."""
+        """Free the memory of purged dead letters that have become the oldest."""
         hidden = yield from or_empty(one_step(Command("SCARD", self._purged)), 0)
         while hidden:
             yield from self._purging("named", ())
@@ -179,12 +180,12 @@ class DeadLetters:
                 return
 
     def newest(self) -> Op[str]:
-        """Return the id of the newest dead letter, `0-0` if there is none."""
+        """Return the id of the newest dead letter; `0-0` if there is none."""
         entries = yield Command("XREVRANGE", self._letters, "+", "-", "COUNT", 1)
         return text(entries[0][0]) if entries else "0-0"
 
     def originals(self, start: str) -> Op[set[str]]:
-        """Return the entries of tasks that were buried from the id `start` on, by at most 2,000 letters."""
+        """Return the entries of dead tasks from the id `start` on, from at most 2,000 dead letters."""
         originals: set[str] = set()
         at, seen = start, 0
         while at and seen < _LOOKED_AT:
@@ -194,7 +195,7 @@ class DeadLetters:
         return originals
 
     def number_after(self, letter_id: str) -> Op[int]:
-        """Return how many dead letters came after the one with this id; purged ones do not count."""
+        """Return the number of dead letters after the one with this id, excluding purged ones."""
         number, at = 0, f"({letter_id}"
         while at:
             page, at = yield from self._page(at, "+")
@@ -209,7 +210,7 @@ class DeadLetters:
         )
 
     def _span(self, after: str | None) -> Op[tuple[str, str]]:
-        """Return the first position ('' if there is no letter) and the last: later letters are left out."""
+        """Return the first position ('' without dead letters) and the last, excluding later ones."""
         if after is not None and not _is_id(after):
             raise UsageError(
                 f"{after!a:.60} is not the id of a dead letter",
@@ -221,7 +222,7 @@ class DeadLetters:
         return "-" if after is None else f"({after}", text(newest[0][0])
 
     def _named(self, letter_id: str) -> Op[list[Letter]]:
-        """Return the letter with an id, if there is one."""
+        """Return the dead letter with an id, if it exists."""
         if not _is_id(letter_id):
             return []
         letters, _ = yield from self._page(letter_id, letter_id)
@@ -230,12 +231,13 @@ class DeadLetters:
     def _page(
         self, start: str, last: str, match: str | None = None
     ) -> Op[tuple[list[Letter], str]]:
-        """Return a page of letters, without purged ones, and the next position ('' at the end)."""
+        """Return a page of dead letters, without purged ones, and the next position ('' at the end)."""
         entries = yield Command("XRANGE", self._letters, start, last, "COUNT", _PAGE)
         if not entries:
             return [], ""
         ids = [text(entry[0]) for entry in entries]
-        # Where another program stored another type, none was replayed, and none is purged.
+        # If another program stored a different type at these keys, nothing counts as replayed or
+        # purged.
         replayed = one_step(Command("HMGET", self._replayed, *ids))
         marks = yield from or_empty(replayed, [None] * len(ids))
         purged = one_step(Command("SMISMEMBER", self._purged, *ids))
@@ -262,7 +264,7 @@ class DeadLetters:
         keys = self._scope.keys
         target = letter.queue if to is None else names.name("queue", to)
         if not target == letter.queue == self._queue:
-            # Only a queue's own letters may go back into one of the bus itself.
+            # Only a queue's own dead letters may be replayed into an internal queue of the bus.
             writable(target)
         priority = (letter.fields or {}).get("priority", "")
         if priority not in PRIORITIES:
@@ -292,17 +294,17 @@ class DeadLetters:
 
 
 def holds_a_task(letter: Letter) -> bool:
-    """Report whether a letter contains a task; a tombstone does not."""
+    """Report whether a dead letter contains a task; a tombstone does not."""
     return letter.payload is not None or bool((letter.fields or {}).get("payload"))
 
 
 def is_to_be_replayed(letter: Letter) -> bool:
-    """Report whether `replay_all` replays a letter."""
+    """Report whether `replay_all` replays a dead letter."""
     return letter.replayed is None and holds_a_task(letter)
 
 
 def _ordering_key(letter: Letter) -> str:
-    """Return the ordering key of a letter's task; '' without one."""
+    """Return the ordering key of a dead letter's task; '' if it has none."""
     named = letter.fields or {}
     try:
         meta = orjson.loads(named["meta"]) if {"payload", "meta"} <= named.keys() else {}
@@ -325,7 +327,8 @@ def _letter(entry: Any, queue: str, group: str, where: Mapping[str, str]) -> Let
     letter_id, flat = text(entry[0]), entry[1] or []
     named = fields(flat)
     own = {key: named[key] for key in OWN if key in named}
-    # The letter's own fields come last; another program's task may have fields of the same names.
+    # The dead letter's own fields come last; a task from another program may have fields of the
+    # same names.
     last, names_left = len(flat), set(OWN)
     while last and text(flat[last - 2]) in names_left:
         names_left.remove(text(flat[last - 2]))

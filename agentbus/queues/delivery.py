@@ -38,12 +38,12 @@ class AnyDelivery:
         "settled",
     )
     if TYPE_CHECKING:
-        # From the envelope, by `__getattr__`.
+        # `__getattr__` reads these from the envelope.
         correlation_id: str | None
         flow: str | None
         traceparent: str | None
         _steps: DurableSteps
-        # Only if it has failed.
+        # This is set only after a failure.
         failure: BaseException
 
     def __init__(
@@ -55,7 +55,7 @@ class AnyDelivery:
         self.payload = taken.payload
         self.settled = False
         self.acked = False
-        # When the time limit is over, by `time.monotonic`.
+        # When the time limit expires, by `time.monotonic`.
         self.over_at = inf
 
     @property
@@ -80,12 +80,12 @@ class AnyDelivery:
 
     @property
     def priority(self) -> str:
-        """critical, high, normal or low."""
+        """The priority: critical, high, normal or low."""
         return self._taken.tier
 
     @property
     def created_at(self) -> float:
-        """Unix time at which it was published, by the server's clock (the publisher's, if delayed)."""
+        """Unix time of its publication, by the server's clock (the publisher's, if delayed)."""
         created = self._taken.meta.get("created_at")
         if isinstance(created, (int, float)):
             return created
@@ -93,29 +93,29 @@ class AnyDelivery:
 
     @property
     def attempts(self) -> int | None:
-        """The task's own maximum number of runs; None where the worker's counts."""
+        """The task's own maximum number of runs; None if the worker's limit applies."""
         return self._taken.limit(0) or None
 
     @property
     def time_limit(self) -> float | None:
-        """The seconds that this attempt may take; None for any."""
+        """The maximum seconds of this attempt; None if unlimited."""
         return self._taken.time_limit
 
     @property
     def expires_at(self) -> float | None:
-        """The unix time from which the task is not run any more; None if it does not expire."""
+        """The unix time after which the task is no longer run; None if it does not expire."""
         return self._taken.expires_at
 
     @property
     def expired(self) -> str | None:
-        """Why the task must not run any more, if it has expired; else None."""
+        """The reason why the task must not run any more if it has expired; otherwise None."""
         return self._taken.expired(self._consumer.scope.now())
 
     @property
     def cancelled(self) -> bool:
-        """True if the handler should end: its task was cancelled, or the time limit is over.
+        """True if the handler should end: its task was cancelled, or its time limit has expired.
 
-        Always false for a program that fetches.
+        It is always false for a program that fetches.
         """
         if self._taken.place in self._consumer.stopping:
             return True
@@ -130,7 +130,7 @@ class AnyDelivery:
 
     @property
     def task_name(self) -> str | None:
-        """The name of the typed task that it is for, as in `Task.task`; None if it names none."""
+        """The name of the typed task, as in `Task.task`; None if the task names none."""
         name = self._taken.meta.get("task")
         return name if isinstance(name, str) else None
 
@@ -145,17 +145,17 @@ class AnyDelivery:
         raise AttributeError(f"a delivery has no {name!r}")
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Say how far the task is, from 0 to 1, and what it is doing, for `task show` and the dashboards.
+        """Report how far the task is, from 0 to 1, and a text, for `task show` and the dashboards.
 
-        It sends nothing: the worker's next heartbeat does, within a second. Of `text` 200 characters are
-        kept. Without effect for a program that fetches. Raises `UsageError`.
+        This call sends nothing; the worker's next heartbeat reports the progress, within a second. At most
+        200 characters of `text` are kept. It has no effect in a program that fetches. Raises `UsageError`.
         """
         said = progress_of(fraction, text, self._consumer.scope.now())
         self._consumer.progress.note(self._taken, said)
 
     @property
     def after(self) -> list[str]:
-        """The ids of the tasks that it waited for, in the order in which they were given."""
+        """The ids of the tasks that it waited for, in the given order."""
         ids = self._taken.meta.get("after")
         return [name for name in ids if isinstance(name, str)] if isinstance(ids, list) else []
 
@@ -163,7 +163,7 @@ class AnyDelivery:
     def results(self) -> Op[list[Any]]:
         """Return the results of the tasks that it waited for, in the order of `after`.
 
-        None for a task whose handler returned nothing, or whose result has expired.
+        A result is None if the handler returned nothing, or if the result has expired.
         """
         group = self._taken.meta.get("after_group")
         return of_tasks(
@@ -195,10 +195,10 @@ class AnyDelivery:
         return (yield from op)
 
     def fail(self, error: BaseException | str) -> None:
-        """Have this attempt count as failed, as if the handler had raised the error for this task alone.
+        """Let this attempt fail, as if the handler had raised the error for this task alone.
 
-        For a handler of a list, of which some tasks fail: its worker retries or buries them when it ends.
-        Without effect for a program that fetches.
+        This is for a handler of a list of tasks of which some fail: when it ends, its worker retries these
+        tasks or moves them to the dead letters. It has no effect in a program that fetches.
         """
         self.settled = True
         self.failure = error if isinstance(error, BaseException) else Retry(error)
@@ -224,23 +224,23 @@ class AnyDelivery:
 class Delivery(AnyDelivery, Blocking):
     """A task that a consumer holds: its payload, and the methods that settle it.
 
-    `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed.
-    The fields of the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in
-    `Task`; None if not set. `expires_at` is the unix time from which no attempt begins any more. Once
-    it is `cancelled`, a long handler should end: with an error its task counts as cancelled, or as failed
-    if the time limit was over, else as done.
+    `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed. The
+    fields of the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`;
+    None if not set. `expires_at` is the unix time after which no attempt begins. Once it is `cancelled`, a
+    long handler should end: if it ends with an error, its task counts as cancelled, or as failed if the
+    time limit had expired; otherwise as done.
     """
 
     __slots__ = ()
 
     def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function as a step of the task, once: a later attempt gets the result that was recorded.
+        """Call a function once, as a step of the task: later attempts get the recorded result.
 
-        `name` tells the steps of a task apart. The result is returned as JSON gives it back. It is recorded
-        in one atomic step, if this consumer still holds the task; if its worker dies before that, the
-        function is called again. Kept until the task ends, and for 30 days after the last attempt. Raises
-        what the function raises, `InvalidPayload` for a result that is not JSON, `StaleDelivery`, and
-        `UsageError` for two steps of one name.
+        `name` identifies the step within the task. The result is returned as decoded from JSON. It is
+        recorded in one atomic step, if this consumer still holds the task; if its worker dies before that,
+        the function is called again. Results are kept until the task ends, or 30 days after the last
+        attempt. Raises what the function raises, `InvalidPayload` for a result that is not JSON,
+        `StaleDelivery`, and `UsageError` for two steps with the same name.
         """
         done = self._perform(self._durable().begin(name))
         if done is None:
@@ -258,7 +258,7 @@ class Delivery(AnyDelivery, Blocking):
 
 
 class AsyncDelivery(AnyDelivery, Awaiting):
-    """A delivery in a coroutine: as `Delivery`, but the methods that settle it are awaited."""
+    """A delivery in a coroutine: like `Delivery`, but the methods that settle it are awaited."""
 
     __slots__ = ()
 
@@ -273,7 +273,7 @@ class AsyncDelivery(AnyDelivery, Awaiting):
     async def step(
         self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call a function, or await a coroutine function, as `Delivery.step` does."""
+        """Call a function, or await a coroutine function, like `Delivery.step`."""
         done = await self._perform(self._durable().begin(name))
         if done is None:
             with tracing.in_step(name):

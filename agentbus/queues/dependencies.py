@@ -1,4 +1,4 @@
-"""Publishes tasks with dependencies: ready when these are done, buried when one of them is."""
+"""Publishes tasks with dependencies: ready when all are done, dead when one is dead or cancelled."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op, Step
 
-# The script looks at each dependency, and must not block the server.
+# The script examines each dependency, and must not block the server for long.
 _MOST = 1000
 _PAGE = 200
 
 
 class _Dependency(Address):
-    """A task that another waits for; its entry is known, or found, unless it is still delayed."""
+    """A task that another waits for; its entry is known or must be found, unless it is still delayed."""
 
     __slots__ = ()
 
     def keys(self, scope: Scope, group: str) -> tuple[str, ...]:
-        """Return the keys from which the script reads its state."""
+        """Return the keys from which the script reads the task's state."""
         keys, queue = scope.keys, self.queue
         return (
             *(keys.queue(queue, self.priority), keys.result(self.id, group)),
             *(keys.delayed(queue), keys.ids(queue), keys.awaited(queue), keys.after(queue)),
             *(keys.cancelled(queue), keys.queue(queue, RETRY), keys.moved(queue)),
-            # A router buries a task that matches no rule.
+            # A router records the outcome of a task that matches no rule.
             keys.result(self.id, ROUTER),
         )
 
     def delays(self, scope: Scope) -> tuple[str, str]:
-        """Return the keys that contain it while it is delayed, or waits for others."""
+        """Return the keys that contain the task while it is delayed, or waits for others."""
         return scope.keys.delayed(self.queue), scope.keys.after(self.queue)
 
 
@@ -78,10 +78,10 @@ def publish(
     """Keep one payload or `Task` until the tasks with these ids are done, and return its id.
 
     A task is done when the group `after_group` (`default`) has acknowledged it. A delay counts from now:
-    the task is ready when both conditions are met. `letters` is the name of its dead letters, `kept` how
-    many seconds its burial is recorded; `kept_for` returns the same for the queues of its dependencies.
-    Check and write are one atomic step. Raises `NotFound` for an unknown task, `Refused` for a buried one,
-    `QueueFull`, and `UsageError` for an invalid id.
+    the task is ready when both conditions are met. `letters` is the name of its dead letters, `kept` the
+    seconds for which its outcome is recorded if it becomes dead; `kept_for` returns the same for the queues
+    of its dependencies. Check and write are one atomic step. Raises `NotFound` for an unknown task,
+    `Refused` for a dead one, `QueueFull`, and `UsageError` for an invalid id.
     """
     writable(queue)
     group = names.name("group", "default" if after_group is None else after_group)
@@ -138,9 +138,9 @@ def publish(
 
 
 def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
-    """Record the outcome of a queue's tasks that others wait for, if it was not recorded.
+    """Record missing outcomes of a queue's tasks that others wait for.
 
-    That happens where another program acknowledges tasks, or trims unfinished ones. `thorough` also
+    Outcomes are missing if another program acknowledges tasks, or trims unfinished ones. `thorough` also
     searches for delayed tasks, each among all unfinished ones.
     """
     index, start, ended = scope.keys.awaited(queue), "-", 0
@@ -177,12 +177,14 @@ def _ended(
     if state == "waiting" and thorough and not other.entry:
         waits = yield Batch([("ZSCORE", key, other.id) for key in other.delays(scope)])
         works = yield from groups(scope, other.queue)
-        # If the group does not work here, the task may have been moved to where it does.
+        # If the group does not consume this queue, the task may have been moved to a queue that it
+        # does.
         if group in works and waits == [None, None]:
             exists = yield from _find(scope, other, group)
             state = state if exists else "absent"
     if state == "done":
-        # A consumer of this queue records it in the same step: without a record, only the entry shows it.
+        # This queue's consumers record the outcome when they finish a task: without a record, only
+        # a remaining entry proves it.
         stream = scope.keys.queue(other.queue, other.priority)
         there = yield Command("XRANGE", stream, other.entry, other.entry)
         state = "done" if there else "absent"
@@ -219,7 +221,7 @@ def _conditions(
 
 
 def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, bool]:
-    """Find the entry that a delayed task got when it fell due, among the unfinished tasks.
+    """Find the entry that a delayed task got when it became due, among the unfinished tasks.
 
     Returns False if neither the entry nor a record of its outcome exists.
     """
@@ -227,7 +229,7 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
         stream = scope.keys.queue(other.queue, priority)
         start = yield from _oldest_open(stream, group)
         if priority == RETRY and start == "-":
-            # A group that has nothing there.
+            # The group has no pending entries in this stream.
             start = ""
         while start:
             entries = yield Command("XRANGE", stream, start, "+", "COUNT", _PAGE)
@@ -241,7 +243,7 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
                     other.entry, other.priority = text(entry_id), priority
                     return True
             start = f"({text(entries[-1][0])}" if len(entries) == _PAGE else ""
-    # If it ended meanwhile, its outcome is stored.
+    # If the task ended during the search, its outcome is stored.
     kept = yield Command("GET", scope.keys.result(other.id, group))
     return kept is not None
 
@@ -249,9 +251,9 @@ def _find(scope: Scope, other: _Dependency, group: str) -> Generator[Step, Any, 
 def entry_of(
     scope: Scope, task_id: str, group: str, queue: str | None = None
 ) -> Generator[Step, Any, tuple[str, str] | None]:
-    """Return the entry that a delayed task got when it fell due, and its priority, if it is unfinished.
+    """Return the entry and priority that a delayed task got when it became due, if it is unfinished.
 
-    With `queue`, it is the entry that a routed task got there.
+    With `queue`, return the entry that a routed task got in that queue.
     """
     other = _Dependency(task_id)
     if queue is not None:
@@ -261,9 +263,9 @@ def entry_of(
 
 
 def routed_to(scope: Scope, queue: str, others: Sequence[str]) -> Op[list[Arg]]:
-    """Return what the indexes of other queues have of the tasks that a router moved to this one.
+    """Return the members of other queues' indexes for tasks that a router moved to this queue.
 
-    Each is returned after the number of the task's stream here, and its entry.
+    Each follows the number of the task's stream in this queue, and its entry.
     """
     indexes = [("ZRANGE", scope.keys.awaited(other), 0, -1) for other in others if other != queue]
     pages = (yield Batch(indexes)) if indexes else []
@@ -285,7 +287,7 @@ def routed_to(scope: Scope, queue: str, others: Sequence[str]) -> Op[list[Arg]]:
 
 
 def _oldest_open(stream: str, group: str) -> Generator[Step, Any, str]:
-    """Return the first entry that the group may not have done; '' without a stream."""
+    """Return the first entry that the group may not have done; '' if the stream does not exist."""
     groups, pending = yield Batch([("XINFO", "GROUPS", stream), ("XPENDING", stream, group)])
     if isinstance(groups, ServerReply):
         return ""

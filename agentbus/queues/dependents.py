@@ -1,7 +1,7 @@
-"""Releases or buries dependents: tasks that wait for others which have ended, alone or in a flow.
+"""Releases or dead-letters dependents: tasks whose dependencies have ended, alone or in a flow.
 
-In the index of dependents each task of a flow has one member more, in the place of a dependent:
-`flow <number> <flow>`, or `undo <number> <flow>` for a task that undoes the one of this number.
+In the index of dependents, each task of a flow has one additional member in place of a dependent: `flow
+<number> <flow>`, or `undo <number> <flow>` for the compensation of the task with this number.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op, Step
 
 
-# Dependents that one script releases.
+# Maximum number of dependents that one script releases.
 _PAGE = 200
-# Seconds for dependents after a task is settled, and in the chore for those that a dead worker has left.
+# Seconds to spend on dependents: after a task is settled, and in the chore for dependents left by a
+# dead worker.
 _BESIDE, CHORE = 0.2, 0.5
 _LONGEST_REASON = 2000
-# The digits of more seconds than any outcome is kept.
+# More digits than any retention time in seconds has.
 _DIGITS = 12
 DONE = "+"
-# Seconds for which a flow is kept that failed or was cancelled, and may be replayed; and the results of the
-# tasks of all, for those that follow.
+# Seconds for which a failed or cancelled flow is kept for replay, with the results of its tasks.
 KEPT = 30 * 86_400
 _MEMBER = r"(?s)(flow|undo) ([1-9]\d{0,3}) (.+)"
 _FIELDS = {"flow": "end", "undo": "undo"}
@@ -50,19 +50,19 @@ def queue_of(task_id: str) -> str:
 
 
 def passed_on(scope: Scope) -> Op[None]:
-    """Release or bury the dependents of a task just settled; the chore does the rest later."""
+    """Release or dead-letter the dependents of a task just settled; the chore does the rest later."""
     try:
         yield from resolve(scope, _BESIDE)
     except AgentBusError:
-        # The task itself is settled, and its outcome stays recorded.
+        # The task itself is settled, and the chore handles its dependents later.
         return
 
 
 def resolve(scope: Scope, seconds: float | None = None) -> Op[None]:
-    """Release or bury all dependents of tasks that have ended, for about `seconds`.
+    """Release or dead-letter all dependents of ended tasks, for about `seconds`.
 
-    Each is handled in one atomic step, and once, even if several processes do this at the same time or die
-    meanwhile. The dependents of a buried dependent are buried in turn.
+    Each is handled exactly once, in one atomic step, even if several processes do this at the same time or
+    die during it. The dependents of a dead dependent follow in turn.
     """
     until = None if seconds is None else scope.monotonic() + seconds
     cursor: bytes | int = 0
@@ -80,7 +80,7 @@ def resolve(scope: Scope, seconds: float | None = None) -> Op[None]:
         if not int(cursor):
             if not any_note:
                 return
-            # Buried dependents may have added their own outcomes.
+            # Dead dependents may have added their own outcomes.
             any_note = False
 
 
@@ -121,13 +121,13 @@ def _release(scope: Scope, fields: Sequence[str]) -> Op[None]:
 
 
 def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
-    """Bury the dependents of a buried task, for a group or for all."""
+    """Dead-letter the dependents of a dead task, for one group or for all."""
     task_id = field.partition("\n")[0]
     what = f"was buried: {verdict[1:]}"
     if is_cancelled(verdict):
         what = verdict[1:].removeprefix("it ")
     why = f"it waited for {task_id}, which {what}"[:_LONGEST_REASON]
-    # In a chain, each task names the one before it and the first failure.
+    # In a chain, each task's reason names its predecessor and the first failure.
     onwards = verdict if verdict.startswith("~") else f"~{why}"
     span = _span(field)
     page = yield Command(*_looking(scope, *span))
@@ -153,12 +153,12 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
 
 
 def _waits(member: str) -> str:
-    """Return the dependent, which ends a member of the index after two digits."""
+    """Return the dependent, which follows two digits at the end of a member of the index."""
     return member.rpartition("\n")[2][2:]
 
 
 def _span(field: str) -> tuple[str, str]:
-    """Return a record's field, and the prefix of its members in the index."""
+    """Return the field of a record, and the prefix of its members in the index."""
     return field, f"{field}\n" if field.partition("\n")[2] else field
 
 
@@ -172,7 +172,7 @@ def _forget(scope: Scope, field: str, prefix: str) -> Op[None]:
     """Delete a record without dependents: another process has handled them."""
     task_id, newline, group = field.partition("\n")
     if not newline:
-        # Another program's record, which would be found again and again.
+        # Another program wrote this record: delete it, or it would be found again each time.
         yield Command("HDEL", scope.keys.settled, field)
         return
     keys = (scope.keys.settled, scope.keys.awaited(queue_of(task_id)))
@@ -188,7 +188,7 @@ def _bury_dependents(
     body: bytes | None,
 ) -> Script:
     keys, task_id, why = scope.keys, _waits(head[2]), head[4]
-    # A missing one was buried or released by another process: the script finds it missing, too.
+    # Another process handled a dependent without a body; the script finds it missing, too.
     priority, _, _, letters, kept, *flat = stored.read(body, stored.DEPENDENT)
     letters = letters if letters and is_writable(letters) else queue
     if not (kept.isascii() and kept.isdigit() and len(kept) < _DIGITS):
@@ -216,19 +216,19 @@ def _bury_dependents(
 
 
 def _group(scope: Scope, queue: str) -> Generator[Step, Any, str]:
-    """Return the group for the dead letter of an undelivered task: the only one, or `default`."""
+    """Return the group for the dead letter of an undelivered task: the only group, or `default`."""
     names = yield from groups(scope, queue)
     return names.pop() if len(names) == 1 else "default"
 
 
 def groups(scope: Scope, queue: str) -> Generator[Step, Any, set[str]]:
-    """Return the groups that work on a queue."""
+    """Return the groups that consume a queue."""
     infos = yield from groups_of(scope, queue)
     return group_names(infos)
 
 
 def watched(dependent: str) -> bool:
-    """Return whether a dependent in the index stands for the flow of the other task, and not for a task."""
+    """Return whether a dependent in the index stands for a flow instead of a task."""
     return _member(dependent) is not None
 
 
@@ -237,7 +237,7 @@ def _member(dependent: str) -> re.Match[str] | None:
 
 
 def record_flow_outcome(scope: Scope, mark: tuple[str, str, str], verdict: str) -> Op[None]:
-    """Record the outcome of a task for its flow. Atomic, and done once.
+    """Record the outcome of a task for its flow, once and atomically.
 
     `mark` is the recorded outcome's field, the prefix of its members, and the member.
     """
@@ -246,7 +246,7 @@ def record_flow_outcome(scope: Scope, mark: tuple[str, str, str], verdict: str) 
     assert parts is not None
     kind, number, flow = map(str, parts.groups())
     task_id, _, group = field.partition("\n")
-    # A dependent that was buried is recorded for all groups.
+    # A dead dependent is recorded for all groups.
     group = group or member.split("\n")[1]
     index = scope.keys.awaited(unescape(task_id.partition("@")[2].partition(":")[0]))
     outcome = (*mark, verdict, _FIELDS[kind], number)
@@ -291,7 +291,7 @@ def _conclude(
 
 
 def place_of(queue: str, priority: str) -> str:
-    """Return how a record names the stream to which a task goes."""
+    """Return the name of a task's stream in a flow's record."""
     return f"{priority} {queue}"
 
 
@@ -304,11 +304,11 @@ def _keys_of(scope: Scope, queue: str, priority: str) -> tuple[str, ...]:
 
 
 def _places(stored: bytes | None) -> list[tuple[str, str]]:
-    """Return the queues and priorities of the tasks that undo others."""
+    """Return the queues and priorities of compensations."""
     try:
         places = [(str(queue), priority) for queue, priority in orjson.loads(stored or b"[]")]
     except (ValueError, TypeError):
-        # Another program wrote it.
+        # Another program wrote a malformed record.
         return []
     # A user who may publish may write any place into the record.
     return [place for place in places if is_writable(place[0]) and place[1] in PRIORITIES]

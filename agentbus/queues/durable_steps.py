@@ -1,7 +1,7 @@
-"""Durable steps: the results of a task's finished steps, which its next attempt does not run again.
+"""Durable steps: results of a task's finished steps, which later attempts do not repeat.
 
-They are fields of the record of the task's attempts, written while its consumer holds it, and removed by
-the script that settles the task.
+They are fields in the record of the task's attempts, written while its consumer holds the task, and removed
+by the script that settles it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.steps import Op
 
-# Seconds for which the results are kept after the last step or attempt, and how many a task may have.
+# Seconds for which step results are kept after the last step or attempt, and maximum steps per
+# task.
 KEPT = 30 * 86_400
 _MOST = 1000
 # Seconds for which this consumer is known to hold the task without another look; a frozen one took longer.
@@ -34,8 +35,8 @@ class DurableSteps:
         self._consumer = consumer
         self._task = task
         self._key = consumer.scope.keys.runs(consumer.id_of(task), consumer.group)
-        # The results of earlier attempts, once they were read. Also a first attempt may have some: that of
-        # a task that was snoozed.
+        # Results of earlier attempts, once read. A first attempt can have some, too, if the task
+        # was snoozed.
         self._known: dict[str, bytes] | None = None
         self._begun: set[str] = set()
         # When the last request that showed who holds the task was sent, by the monotonic clock.
@@ -58,7 +59,8 @@ class DurableSteps:
                 hint="publish further tasks for the rest",
             )
         self._begun.add(name)
-        # Its end is then recorded as that of a redelivered task is, and its steps are removed.
+        # Settle the task like a redelivered one, so that its end is recorded and its steps are
+        # removed.
         self._task.uncounted = self._task.uncounted or 0
         if self._known is None or self._consumer.scope.monotonic() - self._looked > _TRUSTED:
             self._known = yield from self._look(name)
@@ -83,7 +85,7 @@ class DurableSteps:
         }
 
     def end(self, name: str, result: object) -> Op[bytes]:
-        """Record the result of a step, and return it as JSON. Atomic.
+        """Record the result of a step atomically, and return it as JSON.
 
         Raises `InvalidPayload` if it cannot be sent, and `StaleDelivery` if another consumer has the task.
         """

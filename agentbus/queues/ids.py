@@ -1,4 +1,4 @@
-"""Queues: priorities, defaults and the ids of tasks."""
+"""Queues: priorities, defaults and task ids."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ if TYPE_CHECKING:
 
 
 PRIORITIES = ("critical", "high", "normal", "low")
-# The stream of tasks that were put aside and moved out of the others: tasks of any priority.
+# Stream of the tasks, of any priority, that were moved out of the other streams to wait for a
+# retry.
 RETRY = "retry"
 STREAMS = (*PRIORITIES, RETRY)
-# The field of an entry in this stream, and the name in an envelope, of the place that the task had before.
+# Name of the entry field and the envelope field for the place that a moved task had before.
 MOVED_FROM = "agentbus_moved_from"
-# The consumer that holds tasks which wait for their next attempt; no worker has this name.
+# Name of the consumer that holds tasks between two attempts; no worker has this name.
 ASIDE = "~aside"
 BOUND = 10_000
 DEDUP_WINDOW = 300
 RESULT_KEPT = 86_400
-# Seconds for which the key of a unique task is kept, if nothing tells that it has ended.
+# Seconds for which a unique task's key is kept if the end of the task is never recorded.
 UNIQUE_KEPT = 30 * 86_400
-# The consumer that holds the tasks which an agent has taken by hand: this, and the agent's name.
+# Prefix of consumers for tasks taken by hand; the agent's name follows.
 BY_HAND = "hand:"
-# Among these, by when they were first used, the names nearest to an unknown one are searched.
+# Number of names, oldest first, among which to search for names similar to an unknown name.
 _NAMED = 9_999
-# The group of routers, which move tasks and process none.
+# Name of the consumer group of routers, which move tasks but process none.
 ROUTER = "router"
-# The first letter of the names of queues that the bus itself fills.
+# First character of the names of internal queues, which the bus itself fills.
 OF_THE_BUS = "~"
-# The prefix of a private stream in an envelope; the caller's name follows.
+# Prefix of a private reply stream in an envelope; the caller's name follows.
 PRIVATE = "~replies."
 
 
@@ -105,12 +106,12 @@ def groups_of(
 
 
 def group_names(streams: dict[str, list[dict[bytes, Any]]]) -> set[str]:
-    """Return the names of the groups in what `groups_of` returned."""
+    """Return the names of the groups in a result of `groups_of`."""
     return {text(group[b"name"]) for groups in streams.values() for group in groups}
 
 
 def missing(scope: Scope, queue: str) -> Op[NotFound]:
-    """Return the error for a queue that does not exist, with the nearest of those that do."""
+    """Return the error for a queue that does not exist, with the most similar existing name."""
     (listed,) = yield Batch([("ZRANGE", scope.keys.queues, 0, _NAMED)])
     near = closest(queue, map(text, listed)) if isinstance(listed, list) else ""
     advice = f"the nearest there: {near}; " if near else ""
@@ -131,7 +132,7 @@ def split(task_id: str) -> tuple[str, str, str]:
 
 
 def check_ids(given: str | Iterable[str]) -> list[str]:
-    """Return the ids of tasks, which may be a single one. Raises `UsageError`."""
+    """Return task ids, given as a collection or as a single id. Raises `UsageError`."""
     return [given] if isinstance(given, str) else names.items("task id", given)
 
 
@@ -142,6 +143,6 @@ def task_id(entry_id: str, queue: str, priority: str) -> str:
 
 @cached
 def suffix(queue: str, priority: str) -> str:
-    """Return the part of a task's id after the entry's id."""
+    """Return the suffix of task ids after the entry id."""
     tail = "" if priority == "normal" else f":{priority}"
     return f"@{names.escape(queue)}{tail}"

@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
     Number = Generator[Step, Any, int]
 
-# Workers ask for tasks every second, or hold some; a consumer that did neither for this long is dead.
+# Seconds after which an idle consumer is dead: live workers fetch every second, or hold tasks.
 DEAD_AFTER = 3600.0
 _EVERY, _LEFTOVERS_EVERY = 60.0, 3600.0
-# Limits of one script.
+# Work limits of one script.
 _TRIMMED, _LOOKED_AT, _SWEPT, _RECORDED = 10_000, 200, 100, 10_000
-# The limit of one call of the chore, so that it does not delay others.
+# Steps per call of the chore, so that other chores are not delayed.
 _STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """Numbers of what was removed from a queue, or would be: entries, dead consumers, stale records."""
+    """Numbers of removed (or removable) items of a queue: entries, dead consumers, stale records."""
 
     queue: str
     trimmed: int
@@ -64,9 +64,9 @@ def tidy(
     dry_run: bool = False,
     dead_after: float = DEAD_AFTER,
 ) -> Op[list[Tidied]]:
-    """Tidy a queue, or all of them, and return what was removed. Raises `NotFound`.
+    """Tidy one queue, or all queues, and return the removed numbers. Raises `NotFound`.
 
-    `dead_after` is how many seconds a consumer may be silent.
+    `dead_after` is the silence in seconds after which a consumer is dead.
     """
     if queue is not None:
         names.name("queue", queue)
@@ -79,7 +79,8 @@ def tidy(
     tidying = _Tidying(scope, policies, dead_after=dead_after, dry_run=dry_run)
     done = []
     for name in queue_names:
-        # A key to which another program gave another type must not stop the other queues.
+        # A key of the wrong type, written by another program, must not stop work on the other
+        # queues.
         tidied = yield from or_empty(tidying.queue(name), Tidied(name, 0, 0, 0))
         done.append(tidied)
     if not dry_run:
@@ -90,7 +91,7 @@ def tidy(
 
 
 class Janitor:
-    """Tidies a project's queues once a minute, in one of its workers; a chore of every worker."""
+    """Tidies a project's queues once a minute, in one of its workers; every worker runs this as a chore."""
 
     def __init__(self, scope: Scope, policies: Policies = DEFAULTS) -> None:
         self._scope = scope
@@ -100,7 +101,7 @@ class Janitor:
         self._reply: Any = None
 
     def op(self) -> Op[None]:
-        """Do a bounded part of the work; further calls do the rest."""
+        """Do a limited part of the work; further calls do the rest."""
         if self._work is None:
             now = self._scope.monotonic()
             if now < self._next:
@@ -114,10 +115,10 @@ class Janitor:
                 foreign = isinstance(reply, WrongType)
                 step = work.throw(reply) if foreign else work.send(reply)
                 try:
-                    # If a step fails, this round ends, and the next one starts from the beginning.
+                    # If a step fails, this round ends, and the next one starts over.
                     self._reply = yield step
                 except WrongType as error:
-                    # This ends the work on one queue alone.
+                    # A key of the wrong type ends the work on its queue only.
                     self._reply = error
         except StopIteration:
             return
@@ -137,9 +138,9 @@ class Janitor:
 
 
 def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | None) -> Op[None]:
-    """Record the lowest id of a queue's stream that a reader outside of groups still needs.
+    """Record the lowest id of a queue's stream that a reader outside the groups still needs.
 
-    No entry from it on is trimmed. None removes the reader.
+    Entries from this id on are not trimmed. None removes the reader.
     """
     names.name("reader", reader)
     key = scope.keys.readers(names.name("queue", queue), priority)
@@ -150,10 +151,10 @@ def keep(scope: Scope, reader: str, queue: str, priority: str, entry_id: str | N
 
 
 def keep_events(scope: Scope, reader: str, stream: str, entry_id: str | None) -> Op[None]:
-    """Record the lowest id of a stream of events that a reader other than a consumer still needs.
+    """Record the lowest id of an event stream that a reader other than a consumer still needs.
 
-    No event from it on is removed from the stream or the outbox. None lets the relay remove the reader. If
-    a server loses the record, the ledger still has it.
+    Events from this id on are not removed from the stream or the outbox. None lets the relay remove the
+    reader. If a server loses the record, the ledger still has it.
     """
     names.name("reader", reader)
     key = scope.keys.event_readers(names.name("stream", stream))
@@ -168,7 +169,8 @@ def _id(entry_id: str) -> str:
 
 
 def _lease(scope: Scope, duty: str, seconds: float) -> Command:
-    # Resent after a lost answer, it is refused: then this round is skipped.
+    # If this command is resent after a lost reply, the server refuses it, and this round is
+    # skipped.
     lasts = round(seconds * 1000)
     return Command("SET", scope.keys.tidied(duty), scope.agent, "NX", "PX", lasts)
 
@@ -179,7 +181,7 @@ def _registered(scope: Scope) -> Generator[Step, Any, list[str]]:
 
 
 class _Tidying:
-    """One round over queues; several of them may share dead letters, which are tidied once."""
+    """One round over all queues; dead letters shared by several queues are tidied once."""
 
     def __init__(
         self,
@@ -222,7 +224,7 @@ class _Tidying:
                     0,
                 )
                 if priority == PRIORITIES[0]:
-                    # Other workers have no use for what a dead one read of the bell.
+                    # Entries that a dead worker read from the bell are of no use to other workers.
                     bell = (scope.keys.bell(queue),)
                     yield self._script(
                         "delete_silent_consumers",
@@ -235,10 +237,11 @@ class _Tidying:
                         1,
                     )
                 group = raw.decode("utf-8", "replace")
-                # A group whose name is not text was created by another program, and has no keys of ours.
+                # Only another program names a group in invalid UTF-8; such a group has no keys of
+                # the bus.
                 if self._leftovers and group.encode() == raw:
                     boxes.add((self._policies.letters_of(queue), group))
-                    # Attempts and retries of tasks that are no longer pending.
+                    # Delete attempts and retries of tasks that are no longer pending.
                     records = {
                         "hash": scope.keys.attempts(queue, group, priority),
                         "zset": scope.keys.retries(queue, group, priority),
@@ -262,7 +265,7 @@ class _Tidying:
         return Tidied(queue, trimmed, consumers, forgotten)
 
     def _delete_cancel_marks(self, queue: str) -> Number:
-        """Delete the marks of cancelled tasks whose entries were trimmed."""
+        """Delete the marks of cancelled tasks whose entries have been trimmed."""
         keys, total = self._scope.keys, 0
         for priority in STREAMS:
             stream, records = keys.queue(queue, priority), {"hash": keys.cancelled(queue)}
@@ -292,7 +295,7 @@ class _Tidying:
         return len(gone)
 
     def _unpin(self, queue: str, group: str, priority: str) -> Op[None]:
-        """Move tasks put aside that keep many others, for those that publish without the right to do it."""
+        """Move deferred tasks that keep many entries, for publishers that lack the right to move them."""
         length = yield Command("XLEN", self._scope.keys.queue(queue, priority))
         if group != ROUTER and not self._dry_run and length > 5 * self._policies.bound_of(queue):
             yield from move_aside(self._scope, queue, group, priority)
@@ -310,7 +313,7 @@ class _Tidying:
         return total
 
     def _letters(self, queue: str, group: str) -> Number:
-        """Delete the records of replayed and purged letters that no longer exist."""
+        """Delete the records of replayed and purged dead letters that no longer exist."""
         keys = self._scope.keys
         records = {"hash": keys.replayed(queue, group), "set": keys.purged(queue, group)}
         total = yield from self._forget(keys.dead_letters(queue, group), records, "")

@@ -1,4 +1,4 @@
-"""Lets tasks of a limited queue start, or puts them aside until its limits allow it."""
+"""Starts tasks of a limited queue, or defers them until its limits allow it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def ask(consumer: Ordering, task: Taken) -> Op[int]:
-    """Let a task start (1), or put it aside until the limits allow it (0).
+    """Start a task (1), or defer it until the limits allow it (0).
 
-    -1 if this consumer no longer holds it. Atomic; resent, it changes nothing.
+    Returns -1 if this consumer no longer holds the task. Atomic and idempotent.
     """
     assert consumer.limit is not None
     words = (
@@ -34,23 +34,23 @@ def ask(consumer: Ordering, task: Taken) -> Op[int]:
 
 
 def grant(consumer: Ordering) -> Op[int]:
-    """Give free slots to tasks that wait for one, and return how many got one."""
+    """Give free slots to waiting tasks, and return the number of these tasks."""
     assert consumer.limit is not None
     given: int = yield _script(consumer, consumer.limit)
     return given
 
 
 def release(scope: Scope, queue: str, groups: Iterable[str]) -> Op[int]:
-    """Let the tasks of these groups start that wait for limits of a queue, if it has none any more.
+    """Start the tasks of these groups that wait for limits of a queue, if it no longer has limits.
 
-    Returns how many waited.
+    Returns the number of tasks that waited.
     """
     waited = 0
     for group in groups:
         try:
             consumer = Ordering(scope, queue, group, scope.agent)
         except InvalidName:
-            # Another program created this group, and it has no keys of ours.
+            # Another program created this group, which has no keys of the bus.
             continue
         while page := (yield _script(consumer, QueueLimit())):
             waited += page
@@ -58,7 +58,7 @@ def release(scope: Scope, queue: str, groups: Iterable[str]) -> Op[int]:
 
 
 def release_rest(scope: Scope, queue: str, groups: Iterable[str]) -> Op[None]:
-    """Do the rest of a removal of limits whose process was killed in the middle of it."""
+    """Complete a removal of limits whose process was killed before the end."""
     names, keys = [*groups], scope.keys
     asked = [("EXISTS", *keys.limits(queue, name)) for name in names]
     limited, *left = yield Batch([("HGET", keys.paused, pause_field("limit", queue)), *asked])

@@ -1,4 +1,4 @@
-"""The limits of a queue over all of its workers: tasks at once, and starts in a second."""
+"""The limits of a queue across all workers: concurrent tasks, and starts per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentbus.core.errors import UsageError
 if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
 
-# The fields of an envelope by which a limit can apply; headers and the payload are named by a path.
+# Envelope fields to which a limit can apply; headers and the payload are addressed by a path.
 _FIELDS = frozenset(
     ("tenant", "ordering_key", "key", "topic", "source", "correlation_id", "causation_id")
 )
@@ -27,10 +27,10 @@ _LONGEST_KEY = 256
 class QueueLimit:
     """The limits of a queue, which apply to each of its groups.
 
-    At most `at_once` tasks run at once, and at most `per_second` start in a second, after a `burst` of at
-    most that many. With `by` this holds for each value of that field: `tenant`, `ordering_key`, `key`,
-    `topic`, `source`, `correlation_id`, `causation_id`, `headers.NAME` or `payload.PATH`. Tasks without
-    the field share one limit.
+    At most `at_once` tasks run at once, and at most `per_second` start per second, after an initial `burst`
+    of at most that many. With `by`, this applies to each value of that field: `tenant`, `ordering_key`,
+    `key`, `topic`, `source`, `correlation_id`, `causation_id`, `headers.NAME` or `payload.PATH`. Tasks
+    without the field share one limit.
     """
 
     at_once: int | None = None
@@ -39,7 +39,7 @@ class QueueLimit:
     by: str | None = None
 
     def key_of(self, task: Taken) -> str:
-        """Return the value of a task's field, without a newline and of bounded length."""
+        """Return the value of the limit's field in a task, without newlines and truncated."""
         if self.by is None:
             return ""
         value: Any = task.meta
@@ -57,7 +57,7 @@ class QueueLimit:
         return names.escape(str(value)).replace("\n", "%0A")[:_LONGEST_KEY]
 
     def encoded(self) -> bytes:
-        """Return the limits as they are stored."""
+        """Return the limits in stored form."""
         given = {name: getattr(self, name) for name in ("at_once", "per_second", "burst", "by")}
         return orjson.dumps({name: value for name, value in given.items() if value is not None})
 
@@ -65,7 +65,7 @@ class QueueLimit:
 def checked(
     at_once: int | None, per_second: float | None, burst: int | None, by: str | None
 ) -> QueueLimit:
-    """Return limits. Raises `UsageError`."""
+    """Return validated limits. Raises `UsageError`."""
     if at_once is None and per_second is None:
         raise UsageError("no limit is given", hint="give at_once, per_second or both")
     if at_once is not None and not _whole(at_once, MOST_AT_ONCE):
@@ -105,7 +105,7 @@ def _field(by: object) -> bool:
 
 
 def limit_of(stored: bytes | None) -> QueueLimit | None:
-    """Return stored limits; None without any, or if another program has stored something else."""
+    """Return stored limits; None if there are none, or if the value is malformed."""
     if not stored:
         return None
     try:

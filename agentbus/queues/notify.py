@@ -18,21 +18,20 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg
 
-# The queue of webhooks, which a separate worker sends.
+# Queue of webhook calls, which a separate worker sends.
 WEBHOOKS = "~webhooks"
-# The topic of notices.
+# Topic of the bus's own notices.
 TOPIC = "tasks"
 _NEWLINE = "\n"
-# In the place of a queue, which has no such name: what follows is a task whose dedup key is freed, or
-# words for the log of attempts.
+# Markers in place of a queue's name: a task whose dedup key to free, or words for the attempt log.
 _KEY, _LOG = "\r", "\t"
-# The room for the envelope around a result of the largest size.
+# Bytes to allow for the envelope around a result of maximum size.
 _ROOM = 64 * 1024
 _PASSED_ON = ("correlation_id", "traceparent", "tenant")
 
 
 class Notifications:
-    """The entries that a script appends when it settles a task, and the counter that it raises."""
+    """The entries that a script appends when it settles a task, and the counter that it increments."""
 
     __slots__ = ("argv", "counter", "keys")
 
@@ -42,27 +41,27 @@ class Notifications:
         self.counter = ""
 
     def add(self, scope: Scope, queue: str, *words: Arg, caller: str = "") -> None:
-        """Append to a queue, or to the private stream of a caller."""
+        """Add an entry for a queue, or for a caller's private stream."""
         keys = scope.keys
         self.keys += (keys.replies(caller) if caller else keys.queue(queue), keys.queues)
         self.keys.append(keys.queues if caller else keys.stats(queue))
         self.argv += (queue, len(words), *words)
 
     def free(self, scope: Scope, task_id: str, key: str) -> None:
-        """Free the dedup key of a unique task, if it still stands for this one."""
+        """Free the dedup key of a unique task, if the key still belongs to this task."""
         queue = names.unescape(task_id.partition("@")[2].partition(":")[0])
         self.keys += [scope.keys.seen(queue, key)] * 3
         self.argv += (_KEY, 1, task_id)
 
     def log(self, key: str, words: Sequence[Arg]) -> None:
-        """Append words to the log of attempts."""
+        """Add words for the attempt log."""
         self.keys += [key] * 3
         self.argv += (_LOG, len(words), *words)
 
     def speak(
         self, scope: Scope, queue: str, group: str, task_id: str, outcome: str, error: str | None
     ) -> None:
-        """Append a notice to the channel."""
+        """Add a notice for the channel."""
         keys = scope.keys
         said = f"task {task_id} of {queue} {outcome}"
         fields: tuple[str, ...] = (
@@ -80,7 +79,8 @@ class Notifications:
             fields += ("error", error)
         words = (scope.agent, said, TOPIC, *fields)
         self.keys += (keys.channel, keys.agents, keys.topics)
-        # No queue's name has a newline: the bound of the channel follows it.
+        # A queue's name never contains a newline: it marks the channel, and the channel's bound
+        # follows.
         self.argv += (f"{_NEWLINE}{scope.channel_bound}", len(words), *words)
 
 
@@ -95,7 +95,7 @@ def notifications(
     error: str | None = None,
     cancelled: bool = False,
 ) -> Notifications:
-    """Return the entries to append for a task that is done with a result, or not done, with an error."""
+    """Return the entries to append for a task that is done with a result, or has ended with an error."""
     messages = Notifications()
     freed = meta.get("key") if meta.get("unique") == UNTIL_DONE else None
     freed = freed if isinstance(freed, str) else None
@@ -134,7 +134,7 @@ def notifications(
             ended = "done" if error is None else "cancelled" if cancelled else "buried"
             messages.speak(scope, queue, group, task_id, ended, error)
     except (UsageError, TypeError, ValueError):
-        # Another program's envelope: the task is settled without a notification.
+        # Another program wrote the envelope: settle the task without a notification.
         messages = Notifications()
         messages.counter = "unanswered"
         if freed:

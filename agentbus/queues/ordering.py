@@ -1,4 +1,4 @@
-"""One consumer of a group: its keys, and the order of the tasks with an ordering key."""
+"""One consumer of a group: its keys, and the order of tasks with ordering keys."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
-# Milliseconds after which an ordered task is tried again, unless it is woken before.
+# Milliseconds after which an ordered task is tried again if nothing wakes it earlier.
 _LOOK_AGAIN = 5_000
 
 
 class Ordering:
-    """One consumer of one group of one queue: its keys, and the order of tasks with an ordering key.
+    """One consumer of one group of one queue: its keys, and the order of tasks with ordering keys.
 
-    Results and burials are kept for `kept` seconds, 0 for never; dead letters are stored under the name
-    `letters_of`, by default the queue's. The log of attempts keeps about `recorded` entries, 0 for no log.
+    Results and outcomes of dead tasks are kept for `kept` seconds, 0 for never; dead letters are stored
+    under the name `letters_of`, by default the queue's. The attempt log keeps about `recorded` entries; 0
+    means no log.
     """
 
     def __init__(
@@ -48,29 +49,29 @@ class Ordering:
         self.consumer = consumer
         # After this many seconds without a heartbeat of this consumer, others may reclaim its tasks.
         self.visibility = visibility
-        # True if the group is missing, and must be created again.
+        # True if the group is missing and must be created again.
         self.missing = False
-        # True if an answer with tasks may have been lost, so that it holds some without knowing.
+        # True if a reply with tasks may have been lost, so that unknown tasks are pending.
         self.doubtful = False
-        # How many tasks it has taken whose agents held them by hand for longer than their visibility.
+        # Number of tasks reclaimed from agents that held them by hand beyond their visibility.
         self.overdue = 0
-        # True if a task has been seen that the server must admit before it starts.
+        # True if some task has required admission by the server before its start.
         self.asks_first = False
-        # The limits of the queue, as of the last heartbeat or fetch; None without any.
+        # Limits of the queue as of the last heartbeat or fetch; None if it has none.
         self.limit: QueueLimit | None = None
-        # How far its tasks are, for the heartbeats of its worker.
+        # Progress of the running tasks, for the worker's heartbeats.
         self.progress = RunningProgress(self.id_of)
-        # By priority, the unix time at which to look for tasks put aside. No key is ever added, since
-        # several threads read it.
+        # Unix time of the next check for deferred tasks, by priority. Several threads read this
+        # dict, so keys are never added.
         self.due = dict.fromkeys(STREAMS, 0.0)
         keys = scope.keys
         self.streams = {priority: keys.queue(queue, priority) for priority in STREAMS}
         self.stats = keys.stats(queue)
         self.awaited = keys.awaited(queue)
         self.cancelled = keys.cancelled(queue)
-        # The places of the tasks that this consumer must not start, or must stop.
+        # Places of the tasks that this consumer must not start, or must stop.
         self.stopping: set[tuple[str, bytes]] = set()
-        # The part of the tasks' ids after the entry's id, for each stream.
+        # The suffix of task ids, after the entry id, for each priority.
         self.suffixes = "\n".join(suffix(queue, priority) for priority in PRIORITIES)
         self.kept = math.ceil(kept)
         self.log = AttemptLog(scope, queue, group, consumer, recorded) if recorded else None
@@ -79,36 +80,37 @@ class Ordering:
         self.tombstone: tuple[Arg, ...] = ("queue", queue, "group", group, "error", why)
 
     def attempts(self, priority: str) -> str:
-        """Return the key of the attempts of one stream's tasks."""
+        """Return the key of the attempt records of one stream."""
         return self.scope.keys.attempts(self.queue, self.group, priority)
 
     def retries(self, priority: str) -> str:
-        """Return the key of the tasks that wait for their next attempt."""
+        """Return the key of tasks that wait for their next attempt."""
         return self.scope.keys.retries(self.queue, self.group, priority)
 
     def id_of(self, task: Taken) -> str:
-        """Return a task's id; one that was delayed, or moved, keeps its first id."""
+        """Return a task's id; a task that was delayed or moved keeps its first id."""
         return str(task.meta.get("id") or task_id(text(task.entry_id), self.queue, task.priority))
 
     @property
     def _log_key(self) -> tuple[str, ...]:
-        """The key of the log of attempts, if there is one."""
+        """The key of the attempt log, if there is one."""
         return () if self.log is None else (self.log.key,)
 
     @property
     def _log_bound(self) -> tuple[Arg, ...]:
-        """About how many entries the log of attempts keeps, if there is one."""
+        """The approximate maximum number of entries in the attempt log, if there is one."""
         return () if self.log is None else (self.log.bound,)
 
     def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
-        """Return a script that writes, with the group and the consumer as its first arguments."""
+        """Return a script that writes, with the group and the consumer as first arguments."""
         return Script(script, keys, (self.group, self.consumer, *argv), writes=True)
 
     def start_ordered(self, tasks: Sequence[Taken], *, chained: bool = False) -> Op[list[int]]:
-        """Let tasks of one priority start (1), or put them aside until those before them are done (0).
+        """Start tasks of one priority (1), or defer them until their predecessors are done (0).
 
-        Their entries ascend. If they are `chained`, this consumer runs one after the other, and each may
-        also start after those before it that start. -1 if this consumer no longer holds the task.
+        Their entries must ascend. If they are `chained`, this consumer runs them one after the other, and a
+        task may also start if its predecessors start. Returns -1 for a task that this consumer no longer
+        holds.
         """
         first, keys = tasks[0], self.scope.keys
         answer: list[int] = yield self._script(
@@ -133,7 +135,7 @@ class Ordering:
     def wake_ordered(self, tasks: Sequence[Taken]) -> Op[None]:
         """Remove settled tasks of one priority, entries ascending, from the order of their keys.
 
-        If the next one of a key waits, it is due at once.
+        If the next task of a key waits, it becomes due at once.
         """
         keys, tier = self.scope.keys, tasks[0].tier
         waiting = yield Script(

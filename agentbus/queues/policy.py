@@ -1,8 +1,8 @@
-"""The policy of a queue: the defaults of its settings, read from the config by the queue's name.
+"""The policy of a queue: the defaults for its settings, read from the config by queue name.
 
-The config file's `queues` maps prefixes to settings. A queue has the settings of the longest prefix
-of its name that ends at a dot or at its end; what that one leaves open comes from shorter ones, then
-from `"*"`, then from the defaults.
+The config file's `queues` maps prefixes to settings. A queue gets the settings of the longest prefix of its
+name that ends at a dot or at the end of the name. Settings that this prefix lacks come from shorter
+prefixes, then from `"*"`, then from the defaults.
 """
 
 # mypy: disable-error-code="func-returns-value"
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 EVERY = "*"
 VISIBILITY = 180.0
-# Tasks that are done stay this long for replays, unless their room is needed.
+# Default seconds for which done tasks are kept for replays, unless the queue needs the space.
 RETENTION = 86_400
 _PLACEHOLDER = "{queue}"
 _MANY = 10**9
-# The most entries of the log of attempts.
+# Maximum number of entries in the attempt log.
 LOGGED = 1_000_000
-# Each queue that is named once would be remembered for good.
+# Maximum number of resolved policies to cache, since queue names are unlimited.
 _REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings of one queue: for its publishers, its workers and its dead letters.
+    """The settings of one queue, for its publishers, workers and dead letters.
 
-    `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results`
-    and `retention` are in seconds; `dead_letters` is the name under which the dead letters lie. The log of
-    attempts keeps about `record_attempts` entries; 0: attempts are not recorded. `durable` and
-    `min_replicas` say what confirms a publish that does not say it.
+    `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results` and
+    `retention` are in seconds; `dead_letters` is the name under which dead letters are stored. The attempt
+    log keeps about `record_attempts` entries; with 0, attempts are not logged. `durable` and `min_replicas`
+    are the confirmation that a publish requires by default.
     """
 
     queue: str
@@ -61,7 +61,7 @@ class Policy:
     min_replicas: int = 1
 
     def key_of(self, payload: object) -> str | None:
-        """Return the dedup key that a payload holds at `key_field`: text, or a whole number."""
+        """Return the dedup key in a payload's field `key_field`: text, or a whole number."""
         if self.key_field is None:
             return None
         value = payload
@@ -74,14 +74,14 @@ class Policy:
         return str(value)
 
     def keyed(self, item: object) -> object:
-        """Return a payload, or a `Task`, with the dedup key that it holds, unless it was given one."""
+        """Return a payload or `Task` with the dedup key that it contains, unless it already has one."""
         if self.key_field is None:
             return item
         task = item if isinstance(item, Task) else Task(item)
         return task if task.key is not None else replace(task, key=self.key_of(task.payload))
 
     def each_keyed(self, items: Iterable[object]) -> Iterable[object]:
-        """Return payloads and `Task`s with their keys, each as it is asked for."""
+        """Yield payloads and `Task`s with their dedup keys, lazily."""
         return items if self.key_field is None else map(self.keyed, items)
 
 
@@ -119,31 +119,32 @@ class Policies:
         return policy
 
     def letters_of(self, queue: str) -> str:
-        """Return the name under which a queue's dead letters lie; its own, if its policy gives none."""
+        """Return the name under which a queue's dead letters are stored; by default, the queue's name."""
         letters = _letters_of(queue, self._merged(queue))
         try:
             return names.name("name of the dead letters", letters)
         except UsageError:
-            # Another program named it so that no worker of ours can take from it.
+            # Another program chose a queue name from which no valid name results; no worker
+            # consumes that queue.
             return queue
 
     def retention_of(self, queue: str) -> float:
-        """Return for how many seconds tasks that are done stay in a queue, whatever its name."""
+        """Return the seconds for which done tasks stay in a queue, even if its name is invalid."""
         kept: float = self._merged(queue).get("retention", RETENTION)
         return kept
 
     def bound_of(self, queue: str) -> int:
-        """Return how many unfinished tasks a queue holds at most, whatever its name."""
+        """Return the maximum number of unfinished tasks in a queue, even if its name is invalid."""
         bound: int = self._merged(queue).get("bound", bound_of(queue))
         return bound
 
     def results_of(self, queue: str) -> float:
-        """Return for how many seconds a queue's results are kept, whatever its name."""
+        """Return the seconds for which a queue's results are kept, even if its name is invalid."""
         kept: float = self._merged(queue).get("results", RESULT_KEPT)
         return kept
 
     def recorded_of(self, queue: str) -> int:
-        """Return about how many entries the log of attempts keeps for a queue, whatever its name."""
+        """Return the approximate size of the attempt log for a queue, even if its name is invalid."""
         recorded: int = self._merged(queue).get("record_attempts", 0)
         return recorded
 
@@ -173,7 +174,7 @@ class Policies:
         )
 
     def _check_backoff(self, prefix: str, line: int, problems: Problems) -> None:
-        # Either may be inherited, so that each alone looks sound.
+        # Each value may be inherited, so check the combination.
         backoff = _backoff(self._merged(prefix))
         if backoff.first > backoff.longest:
             problems.add(
@@ -188,12 +189,12 @@ DEFAULTS = Policies({}, "default")
 
 
 def read(settings: Settings) -> Policies:
-    """Return the policies that the settings hold. Raises `ConfigError`."""
+    """Return the policies in the settings. Raises `ConfigError`."""
     return Policies(settings.mapping("queues"), settings.sources.get("queues", "default"))
 
 
 def prefixes(queue: str) -> Iterator[str]:
-    """Yield the keys of a queue's policy in the config: its name, each prefix before a dot, then `*`."""
+    """Yield the config keys that apply to a queue: its name, each prefix before a dot, then `*`."""
     yield queue
     cut = queue.rfind(".")
     while cut >= 0:
@@ -215,7 +216,7 @@ def _letters_of(queue: str, merged: Mapping[str, Any]) -> str:
 
 
 def queue_prefix(given: Located) -> str | None:
-    """Return the prefix of queues that a key names; None if it does not fit, which adds a problem."""
+    """Return the queue prefix that a key names; if it is invalid, add a problem and return None."""
     prefix = given.name("queue")
     if prefix is None or prefix == EVERY or not prefix.endswith(("*", ".")):
         return prefix

@@ -1,4 +1,4 @@
-"""How far running tasks are, as their handlers say; a worker's heartbeats tell the server."""
+"""The progress of running tasks, as reported by their handlers and sent with worker heartbeats."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# The characters that are kept of a text, and the tasks of a worker that are shown at most.
+# Maximum characters of a text, and maximum tasks shown per worker.
 _LENGTH, _MOST = 200, 200
-# The field of a worker's record.
+# Field of the worker's registry record.
 _FIELD = "progress"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far a task is: `fraction` from 0 to 1, what it is doing, and when it said so (unix time)."""
+    """The progress of a task: `fraction` from 0 to 1, a text, and the unix time of the report."""
 
     fraction: float
     text: str
@@ -33,23 +33,23 @@ class TaskProgress:
 
 
 class RunningProgress:
-    """Progress of one worker's running tasks. Several threads write, and its heartbeat reads."""
+    """Progress of one worker's running tasks, written by several threads and read by the heartbeat."""
 
     def __init__(self, id_of: Callable[[Taken], str]) -> None:
         self._id_of = id_of
-        # Returns the tasks that the worker holds; None if no heartbeat tells of them.
+        # Returns the tasks that the worker holds; None if no heartbeat reports them.
         self.held: Callable[[], Iterable[Taken]] | None = None
-        # By attempt: what an earlier one has said does not count.
+        # Progress by attempt, so that progress of an earlier attempt does not count.
         self._said: dict[object, TaskProgress] = {}
         self._told = False
 
     def note(self, task: Taken, progress: TaskProgress) -> None:
-        """Keep what a task says until the next heartbeat."""
+        """Keep a task's progress until the next heartbeat."""
         if self.held is not None:
             self._said[task.place, task.attempt] = progress
 
     def fields(self) -> list[str]:
-        """Return the field of the worker's record, and its value; nothing if there is nothing to tell."""
+        """Return the field of the worker's record and its value; empty without progress to report."""
         if self.held is None or not (self._said or self._told):
             return []
         held = {(task.place, task.attempt): task for task in self.held()}
@@ -64,7 +64,7 @@ class RunningProgress:
 
 
 def progress_of(fraction: float, text: str, now: float) -> TaskProgress:
-    """Return what a handler says. Raises `UsageError`."""
+    """Return a validated progress report. Raises `UsageError`."""
     if type(fraction) not in (int, float) or not 0 <= fraction <= 1:
         raise UsageError(f"the progress is {fraction!r}", hint="give a fraction, from 0 to 1")
     if not isinstance(text, str):
@@ -73,7 +73,7 @@ def progress_of(fraction: float, text: str, now: float) -> TaskProgress:
 
 
 def said(scope: Scope, worker: str, task: str) -> Op[TaskProgress | None]:
-    """Return what a task has said that a worker holds."""
+    """Return the progress of a task that a worker holds."""
     asked = one_step(Command("HGET", scope.keys.beat(worker), _FIELD))
     record: Any = yield from or_empty(asked, None)
     if not record:
@@ -82,5 +82,5 @@ def said(scope: Scope, worker: str, task: str) -> Op[TaskProgress | None]:
         fraction, text, at = orjson.loads(record)[task]
         return progress_of(fraction, text, float(at))
     except (ValueError, TypeError, KeyError, UsageError):
-        # Another task of the worker, or another program's record.
+        # The record is of another of the worker's tasks, or another program wrote it.
         return None

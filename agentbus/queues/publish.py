@@ -1,4 +1,4 @@
-"""Publishes tasks: encodes them, appends them within a queue's bound, or stores them until they are due."""
+"""Publishes tasks: encodes them, and appends them within a queue's bound or stores them until due."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# When a queue is at its bound, so many publishes in a row ask for trimming at once.
+# Number of publishes that request trimming at once after the queue has reached its bound.
 _CROWDED = 20
 _payload_and_meta = attrgetter("payload", "meta")
-# Where the arguments of the scripts say that the caller makes room if it can.
+# Index of the script argument that says whether the caller will try to make room.
 ASKS = 0
 
 
@@ -60,8 +60,8 @@ class BatchOptions(TypedDict, total=False):
     common: Task | None
 
 
-# Tasks in one request, and the bytes of payloads at which it is complete: more gains nothing, and a script
-# must not block the server.
+# Maximum tasks per request, and bytes of payloads at which a request is full. Larger requests gain
+# nothing, and a script must not block the server for long.
 BATCH, BATCH_BYTES = 500, 1 << 20
 
 
@@ -77,7 +77,7 @@ def publish(
     window: float = DEDUP_WINDOW,
     trim: bool = False,
 ) -> Op[str]:
-    """Append one payload or `Task`, or keep it until it is due, and return its id. Raises `QueueFull`."""
+    """Append one payload or `Task`, or store it until it is due, and return its id. Raises `QueueFull`."""
     if isinstance(item, Task) and is_bare(item):
         priority, item = item.priority or priority, item.payload
     if (
@@ -87,7 +87,7 @@ def publish(
         or (tracing.API in modules and tracing.tracer() is not None)
     ):
         return (yield from _publish(scope, queue, item, bound, priority, delay, at, window, trim))
-    # As `_send`, for a payload alone, which is the usual case: it saves a fifth of a publish.
+    # Inline `_send` for a bare payload, the common case: this saves a fifth of a publish.
     if priority not in PRIORITIES:
         check_priority(priority)
     place = stream_keys(scope.keys.project, queue, priority)
@@ -97,7 +97,7 @@ def publish(
         push = Push(kind, scope.once, place.plain, head, data)
         reply = yield push
         if push.sendings:
-            # Not with the request of another one.
+            # Free the slot only if this push was sent itself, not joined to another request.
             scope.free_slot(push.once, push)
         if reply is not None:
             task_id: str = reply.decode() + place.suffix
@@ -136,7 +136,7 @@ def confirmed(
 ) -> Op[T]:
     """Return an operation whose writes are confirmed, if the caller or the policy demands it.
 
-    Raises `UsageError`, and `ConfigError` for a server that confirms nothing.
+    Raises `UsageError`, and `ConfigError` if the server cannot confirm writes.
     """
     kind = policy.durable if kind is None else kind
     if least is not None and kind in {None, "disk"}:
@@ -152,8 +152,8 @@ def confirmed(
 
 
 def check_payloads(payloads: Iterable[object]) -> Iterable[object]:
-    """Return the payloads of several tasks. Raises `UsageError` for a single one."""
-    # A loop over these would publish each character or key as its own task.
+    """Return the payloads of several tasks. Raises `UsageError` for a single payload."""
+    # A loop over one of these would publish each character or key as a separate task.
     if isinstance(payloads, (str, bytes, dict)) or not hasattr(payloads, "__iter__"):
         raise UsageError(
             f"the payloads are one {type(payloads).__name__}",
@@ -166,9 +166,9 @@ def check_payloads(payloads: Iterable[object]) -> Iterable[object]:
 def publish_many(
     scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[list[str]]:
-    """Append any number of payloads or `Task`s, a batch at a time, and return their ids.
+    """Append any number of payloads or `Task`s in batches, and return their ids.
 
-    `common` is the envelope of the payloads, and of the `Task`s what they leave empty.
+    `common` is the envelope of the payloads; it also fills the empty fields of the `Task`s.
     """
     ids: list[str] = []
     for step in _batches(scope, queue, items, **how):
@@ -180,7 +180,7 @@ def publish_many(
 def publish_stream(
     scope: Scope, queue: str, items: Iterable[object], **how: Unpack[BatchOptions]
 ) -> Op[None]:
-    """Append as `publish_many` does, and emit the ids of each batch when it is accepted."""
+    """Append like `publish_many`, and emit the ids of each batch when it is accepted."""
     for step in _batches(scope, queue, items, **how):
         for task_id in (yield from step):
             yield Emit(task_id)
@@ -223,7 +223,7 @@ def _batches(
 ) -> Iterator[Op[list[str]]]:
     writable(queue)
     check_priority(priority)
-    # With `trim`, a batch must not be longer than the bound.
+    # With `trim`, a batch must not exceed the bound.
     most = min(BATCH, max(bound, 1)) if trim else BATCH
     ahead = Ahead(_grouped(scope, items, priority, most, common))
     meta = b"" if common is None else meta_of(scope, common)
@@ -251,7 +251,8 @@ def _grouped(
                 priority = item.priority
                 check_priority(priority)
             data = encoded(scope, item)
-        # With an envelope apart, 2 if its key is kept for as long as it is not done.
+        # 0 for a plain payload, 1 for a task with its own envelope, 2 if its key is also unique
+        # until the task is done.
         rich = 1 + data.unique if isinstance(data, Encoded) else 0
         if batch and (rich != kind or priority != now):
             yield now, batch
@@ -262,7 +263,7 @@ def _grouped(
         left -= len(data.payload if isinstance(data, Encoded) else data)
         batch.append(data)
         if left <= 0 or len(batch) == most:
-            # Before the next item is read: it may take long, or be invalid.
+            # Yield before reading the next item, which may take long or be invalid.
             yield now, batch
             batch, left = [], BATCH_BYTES
     if batch:
@@ -298,7 +299,7 @@ def _send(
                 return [f"{milliseconds}-{number}{end}" for number in numbers]
             place.crowded = _CROWDED
         place.crowded -= 1
-        # There may be room after finished tasks, or the oldest, are trimmed.
+        # There may be room after finished tasks (with `trim`, the oldest tasks) are trimmed.
         if not rich:
             tasks = [Encoded(data, meta, None, None) for data in tasks]
         once = scope.once()
@@ -330,7 +331,7 @@ def _send(
 
 
 def trims(on_full: str) -> bool:
-    """Return whether the oldest tasks make room at the bound. Raises `UsageError`."""
+    """Return whether the oldest tasks are dropped at the bound. Raises `UsageError`."""
     if on_full not in ("refuse", "trim"):
         raise UsageError(f"on_full is {on_full!r}", hint="use 'refuse' or 'trim'")
     return on_full == "trim"
@@ -339,14 +340,14 @@ def trims(on_full: str) -> bool:
 def make_room_or_raise(
     scope: Scope, queue: str, priority: str, bound: int, argv: list[Any], reply: Sequence[Any]
 ) -> Op[None]:
-    """Make room after a refusal, and change the script's arguments for another try; raises `QueueFull`."""
+    """Make room after a refusal, and adapt the script's arguments for a retry; raises `QueueFull`."""
     if not argv[ASKS] or not reply[3]:
         raise full(queue, bound, reply)
     argv[ASKS] = int((yield from make_room(scope, queue, priority, reply)))
 
 
 def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
-    """Return the error of a script's reply: the number of tasks, the group that blocks, and the oldest."""
+    """Return the error for a script's reply: number of tasks, blocking group, and oldest task."""
     group, oldest, number = text(reply[2]), text(reply[3]), int(reply[1])
     tasks = "task" if number == 1 else "tasks"
     if oldest:
@@ -373,9 +374,9 @@ def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
 
 
 class Encoded:
-    """A task with an envelope: its payload and the rest of the envelope, both encoded, and its keys.
+    """A task with an envelope: its encoded payload, the rest of the envelope, also encoded, and its keys.
 
-    `meta` is empty if the keys and the payload are all there is.
+    `meta` is empty if the task has only keys and a payload.
     """
 
     __slots__ = ("key", "meta", "ordering_key", "payload", "unique")
@@ -395,15 +396,15 @@ class Encoded:
         self.unique = unique
 
     def words(self, agent: str) -> list[bytes | str]:
-        """Return the fields and values of its entry, published by an agent."""
+        """Return the fields and values of the entry, as published by an agent."""
         meta = (b"meta", self.meta) if self.meta else ()
         return [b"payload", self.payload, *meta, *envelope.by(agent)]
 
 
 def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -> bytes | Encoded:
-    """Return an encoded payload; for a task with more than that, and in a handler, with its envelope.
+    """Return an encoded payload; if it has an envelope, or is published by a handler, an `Encoded`.
 
-    `more` are fields of the envelope that no publisher sets.
+    `more` are envelope fields that no publisher sets.
     """
     origin = context.current.get()
     if not isinstance(item, Task):
@@ -424,7 +425,7 @@ def encoded(scope: Scope, item: object, more: Mapping[str, Any] | None = None) -
 
 
 def meta_of(scope: Scope, item: Task) -> bytes:
-    """Return the encoded envelope of a task without its payload; empty if there is nothing in it."""
+    """Return the encoded envelope of a task without its payload; empty if it has no fields."""
     data = encoded(scope, replace(item, payload=None, unique=None))
     return data.meta if isinstance(data, Encoded) else b""
 
@@ -440,12 +441,12 @@ def _link(meta: dict[str, Any], origin: context.Origin) -> None:
 
 
 def window_of(item: object, window: float) -> float:
-    """Return for how many seconds the key of a task stands for it; `window` unless it is unique."""
+    """Return the seconds for which a task's dedup key is kept: `window`, unless the task is unique."""
     return UNIQUE_KEPT if isinstance(item, (Task, Encoded)) and item.unique else window
 
 
 def check_priority(priority: object) -> None:
-    """Raise `UsageError` for another word than a priority."""
+    """Raise `UsageError` for a word that is not a priority."""
     if priority not in PRIORITIES:
         raise UsageError(
             f"{priority!r} is not a priority", hint=f"use one of {', '.join(PRIORITIES)}"
@@ -453,9 +454,9 @@ def check_priority(priority: object) -> None:
 
 
 class Schedule(Push):
-    """The script `schedule` with one task; a link may send several of them as one.
+    """The script `schedule` with one task; a link may join several of them.
 
-    `when` is its delay and the time at which it is due, in ms; one of them is empty.
+    `when` is the delay and the due time in ms; one of them is empty.
     """
 
     __slots__ = ("_when",)
@@ -479,7 +480,7 @@ class Schedule(Push):
         return (*self._head, self.once.token, *self._when, self.payload)
 
     def joined(self, steps: Sequence[Push]) -> Script:
-        """Return a script that keeps the tasks of all steps, which differ in nothing else."""
+        """Return a script that stores the tasks of all steps, which are otherwise identical."""
         argv: list[Arg] = [*self._head, self.once.token]
         for step in steps:
             assert isinstance(step, Schedule)
@@ -487,7 +488,7 @@ class Schedule(Push):
         return Script(self.script, self.keys, argv, writes=True)
 
     def shared(self, reply: Any, number: int) -> list[Any] | None:
-        """Return the reply for each of the joined steps; None if they must be sent one by one."""
+        """Return the reply for each joined step; None if they must be sent separately."""
         if reply[0] != b"accepted":
             return None
         name, at, tail = bytes(reply[1]).partition(b"@")
@@ -505,7 +506,7 @@ def schedule(
     at: float | None,
     window: float,
 ) -> Op[str]:
-    """Keep one payload or `Task` until it is due, and return its id. Raises `QueueFull`."""
+    """Store one payload or `Task` until it is due, and return its id. Raises `QueueFull`."""
     writable(queue)
     when = due(delay, at)
     priority, words, key, ordering = stored_fields(scope, item, priority, delay, at)
@@ -530,7 +531,7 @@ def schedule(
         push = Schedule(kind, scope.once, places, head, when, body)
         reply = yield push
         if push.sendings:
-            # Not with the request of another one.
+            # Free the slot only if this push was sent itself, not joined to another request.
             scope.free_slot(push.once, push)
         if reply[0] == b"accepted":
             return text(reply[1])
@@ -556,13 +557,13 @@ def stored_fields(
     at: float | None,
     more: Mapping[str, Any] | None = None,
 ) -> tuple[str, list[Any], str | None, str | None]:
-    """Return the priority of a task that is kept until it is ready, its fields and values, and its keys.
+    """Return the priority of a task to store until it is ready, its fields and values, and its keys.
 
-    `more` are fields of its envelope that no publisher sets.
+    `more` are envelope fields that no publisher sets.
     """
     now = round(scope.now(), 3)
     if not isinstance(item, Task) and not more and context.current.get() is None:
-        # As below, for a payload alone, which is the usual case.
+        # Inline the code below for a bare payload, the common case.
         check_priority(priority)
         data = envelope.encode(item, scope.max_body).decode()
         meta = f'{{"created_at":{now}}}'
@@ -571,7 +572,7 @@ def stored_fields(
     priority = task.priority or priority
     check_priority(priority)
     if task.created_at is None:
-        # The entry's id will show when it was ready, not when it was published.
+        # The entry's id shows when the task became due, not when it was published.
         task = replace(task, created_at=now)
     message = encoded(scope, task, more)
     assert isinstance(message, Encoded)
@@ -580,7 +581,7 @@ def stored_fields(
 
 
 def due(delay: float | None, at: float | None) -> tuple[str, str]:
-    """Check a delay or a time, in seconds, and return both in ms; the one that is not given is empty."""
+    """Check a delay or a time in seconds, and return both in ms; the missing one is empty."""
     if delay is not None and at is not None:
         raise UsageError("a task has a delay and a time", hint="give one of them")
     if delay is not None:
@@ -594,7 +595,7 @@ def due(delay: float | None, at: float | None) -> tuple[str, str]:
 
 
 class StreamKeys:
-    """The keys of a publish, and the suffix of its tasks' ids."""
+    """The keys for a publish, and the suffix of task ids."""
 
     __slots__ = (
         *("crowded", "metrics", "order", "queues", "readers", "retries", "stats", "stream"),
@@ -604,7 +605,7 @@ class StreamKeys:
     def __init__(self, project: str, queue: str, priority: str) -> None:
         writable(queue)
         keys = Keys(project)
-        # For how many more publishes to expect that nothing fits without trimming.
+        # Number of further publishes that are expected to need trimming.
         self.crowded = 0
         self.stream = keys.queue(queue, priority)
         self.retries = keys.queue(queue, RETRY)
@@ -616,7 +617,7 @@ class StreamKeys:
         self.suffix = suffix(queue, priority)
 
     def plain(self, once: str) -> tuple[str, ...]:
-        """Return the keys of a publish of payloads alone."""
+        """Return the keys for a publish of bare payloads."""
         return (self.stream, once, self.stats, self.queues, self.retries)
 
 
@@ -624,7 +625,7 @@ stream_keys = cached(StreamKeys)
 
 
 class Priority(StrEnum):
-    """The priority of a task; each is a separate stream, and they are read in this order."""
+    """The priority of a task; each has a separate stream, and they are read in this order."""
 
     CRITICAL = "critical"
     HIGH = "high"

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op, Step
 
-# Entries that one script examines; fewer if they are large.
+# Entries that one script examines, or fewer if they are large.
 _SLICE = 500
 _MAX = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The tasks that were delivered again, or would be: their number, the first and the last.
+    """The tasks that were (or would be) redelivered: their number, the first and the last.
 
-    `pending` counts tasks left out because they run now, or wait for their next attempt.
+    `pending` counts the excluded tasks that are running, or wait for their next attempt.
     """
 
     queue: str
@@ -49,9 +49,9 @@ def replay_from(
     dry_run: bool = False,
     limit: int | None = None,
 ) -> Op[Replayed]:
-    """Deliver the tasks from `start` to `until` that a group has acknowledged to it again.
+    """Redeliver the tasks from `start` to `until` that a group has acknowledged.
 
-    Raises `NotFound` if the queue has no such group.
+    Raises `NotFound` if the queue does not have this group.
     """
     first = point(start, queue, scope.now())
     end = (_MAX, _MAX) if until is None else position(point(until, queue, scope.now(), last=True))
@@ -61,7 +61,7 @@ def replay_from(
         number_of("the limit", limit, "tasks")
         if not limit:
             raise UsageError("the limit is 0", hint="give a positive number")
-    # Tasks that are published, or first acknowledged, from now on are left out.
+    # Exclude tasks that are published, or first acknowledged, after this point.
     reached = yield from _reached(scope, queue, group)
     left = _MAX if limit is None else limit
     span: list[tuple[tuple[int, int], str]] = []
@@ -97,9 +97,9 @@ def replay_from(
 
 
 def point(given: str | float, queue: str, now: float, *, last: bool = False) -> str:
-    """Turn a task's id, an entry's id, a time or a duration before `now` into an inclusive id.
+    """Convert a task id, an entry id, a time or a duration before `now` into an inclusive id.
 
-    With `last`, it is the end of a range. A number is a unix time.
+    With `last`, the result is the end of a range. A number is a unix time.
     """
     if isinstance(given, (int, float)):
         if not is_seconds(given) or math.isinf(given):
@@ -121,7 +121,7 @@ def point(given: str | float, queue: str, now: float, *, last: bool = False) -> 
 
 
 def _reached(scope: Scope, queue: str, group: str) -> Generator[Step, Any, dict[str, str]]:
-    """Return the last id delivered to the group, by priority."""
+    """Return the last id delivered to the group, for each priority."""
     groups_by_priority = yield from groups_of(scope, queue)
     reached = {
         priority: text(group_info[b"last-delivered-id"])

@@ -1,4 +1,4 @@
-"""Reads the results of tasks, and the stored bodies of those that are delayed or blocked."""
+"""Reads the results of tasks, and the stored bodies of delayed and dependent tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LONGEST_TIME = 15
 
 
 class Address:
-    """A parsed task id: the entry, or the number of a delayed task; the queue; the priority."""
+    """A parsed task id: the entry or the number of a delayed task, the queue, and the priority."""
 
     __slots__ = ("entry", "id", "number", "priority", "queue")
 
@@ -79,10 +79,10 @@ def result(
     group: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> Op[Any]:
-    """Return a task's result, None if its handler returned nothing; wait at most `wait` seconds.
+    """Return a task's result (None if its handler returned nothing), waiting at most `wait` seconds.
 
-    `group` is needed only if the queue has several groups, and none is `default`. Raises `TaskBuried`,
-    `TaskCancelled`, `NotFound`, `TimedOut`, and `UsageError` for an invalid id or a `wait` that is NaN.
+    `group` is needed only if the queue has several groups and none is named `default`. Raises `TaskBuried`,
+    `TaskCancelled`, `NotFound`, `TimedOut`, and `UsageError` for an invalid id or a `wait` of NaN.
     """
     task = Address(task_id)
     if group is not None:
@@ -91,7 +91,7 @@ def result(
         validate.wait("wait", wait)
     until = scope.monotonic() + (wait or 0.0)
     pause, running = _FIRST_LOOK, False
-    # This is the only request if the result exists.
+    # If the result exists, this is the only request.
     kept = yield Command("GET", scope.keys.result(task_id, group or "default"))
     while True:
         state = "kept"
@@ -104,9 +104,10 @@ def result(
             return (yield from _read(scope, task, kept, group or "default", lie_at))
         if state == "done":
             seconds = policies.results_of(task.queue)
-            # In whole milliseconds, as the server counts them: a result is gone once its time has passed.
+            # Compare whole milliseconds, as the server does when it expires a result.
             age = round((scope.now() - id_time(task.entry)) * 1000) if task.entry else 0
-            # A task that was unfinished at the last look has left its result, however old it is.
+            # A task seen unfinished in an earlier iteration has stored its result since, however
+            # old the task is.
             if not seconds or (age >= seconds * 1000 and not running):
                 raise NotFound(
                     f"the task {task_id!r} is done or gone, and its result is no longer kept",
@@ -117,7 +118,8 @@ def result(
         if not wait:
             hint = "wait for it"
             if task.number:
-                # The entry of a delayed task is not recorded, so it may be done and its result gone.
+                # A delayed task's id does not show its age, so the task may be done and its result
+                # expired.
                 kept_for = _kept(policies.results_of(task.queue))
                 hint += f", unless it is done: results of {task.queue!r} are {kept_for}"
             raise NotFound(f"there is no result of the task {task_id!r}", hint=hint)
@@ -128,7 +130,7 @@ def result(
 
 
 def of_tasks(scope: Scope, ids: Sequence[str], group: str) -> Op[list[Any]]:
-    """Return the kept results of tasks that a group has done, in order; None for each without one."""
+    """Return the stored results of tasks that a group has done, in order; None for a task without one."""
     if not ids:
         return []
     keys = [scope.keys.result(name, group) for name in ids]
@@ -163,7 +165,7 @@ def _read_state(scope: Scope, task: Address, group: str | None) -> Op[tuple[str,
                 hint=f"no task in {task.queue!r} has this id",
             )
         if state == "waiting" and group is None:
-            # A router buries a task that matches no rule.
+            # A router records the outcome of a task that matches no rule.
             kept = yield Command("GET", keys.result(task.id, ROUTER))
             if kept is not None:
                 return "kept", kept, ROUTER
@@ -180,7 +182,7 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
     letter, _, elsewhere = letter.partition("@")
     queue = names.unescape(elsewhere.replace("%20", " ")) or task.queue
     if elsewhere and letters_of == task.queue:
-        # It was routed, and buried in another queue.
+        # The task was routed, and its dead letter belongs to another queue.
         letters_of = queue
     whose = "" if group == "default" else f" --group {names.shell_word(group)}"
     asked = one_step(Command("HGET", scope.keys.replayed(letters_of, group), letter))
@@ -196,7 +198,7 @@ def _read(scope: Scope, task: Address, kept: bytes, group: str, letters_of: str)
 
 
 def cancelled(task_id: str, why: str) -> TaskCancelled:
-    """Return the error about a cancelled task."""
+    """Return the error for a cancelled task."""
     return TaskCancelled(f"the task {task_id!r} has no result: {why}", hint="publish it again")
 
 
@@ -210,18 +212,18 @@ def _kept(seconds: float) -> str:
 def _is_number(digits: str) -> bool:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
         return False
-    # As the server writes it: another spelling would be another key.
+    # Accept only the server's spelling of the number: another spelling would be another key.
     return str(int(digits)) == digits and int(digits) < _LARGEST
 
 
-# How many words of a body come before the fields and values of its entry.
+# Number of words of a body that precede the fields and values of its entry.
 DELAYED, DEPENDENT = 2, 5
 
 
 def read(body: bytes | None, fixed: int) -> list[str]:
-    """Return the words of a body: the priority and more about the task, `fixed` in all, then its entry's.
+    """Return the words of a body: `fixed` words, beginning with the priority, and the entry's words.
 
-    If another program wrote it in another form, they are those of an entry that workers bury as malformed.
+    For a malformed body, return the words of an entry that workers dead-letter as malformed.
     """
     try:
         words: Any = orjson.loads(body or b"")

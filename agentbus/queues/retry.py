@@ -1,4 +1,4 @@
-"""Retries: the backoff, and the exceptions by which a handler asks for a retry or a burial."""
+"""Retries: the backoff, and the exceptions by which a handler retries or dead-letters its task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FAR = 400 * 86_400.0
 
 
 def pause(seconds: float) -> float:
-    """Check a pause before the next attempt, in seconds."""
+    """Check a pause before the next attempt, in seconds, and return it."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise UsageError(f"the pause is a {type(seconds).__name__}", hint="give seconds")
     if not 0 <= seconds <= _FAR:
@@ -26,7 +26,7 @@ def pause(seconds: float) -> float:
 
 
 class Retry(Exception):
-    """A handler raises it to retry its task, after `after` seconds or the backoff."""
+    """A handler raises this to retry its task, after `after` seconds or the backoff."""
 
     def __init__(self, message: str = "", *, after: float | None = None) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """A handler raises it to run its task again after `after` seconds, without counting this attempt."""
+    """A handler raises this to run its task again after `after` seconds, without counting this attempt."""
 
     def __init__(self, after: float) -> None:
         self.after = pause(after)
@@ -42,7 +42,7 @@ class Snooze(Exception):
 
 
 class Bury(Exception):
-    """A handler raises it to move its task to the dead letters at once."""
+    """A handler raises this to move its task to the dead letters at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Backoff:
     longest: float = _LONGEST
 
     def after(self, attempt: int) -> float:
-        """Return the seconds to wait after an attempt; half of it is random."""
+        """Return the seconds to wait after an attempt; half of them are random."""
         span = min(self.longest, self.first * 2.0 ** min(attempt - 1, 60), _FAR)
         return span * (0.5 + random() / 2)  # noqa: S311 (no secret)
 
@@ -61,7 +61,7 @@ class Backoff:
 def backoffs(
     given: Backoff | Mapping[str, Backoff] | None, policy: Backoff
 ) -> tuple[Backoff, Mapping[str, Backoff]]:
-    """Return a worker's backoff, and those of typed tasks by their names. Raises `UsageError`."""
+    """Return a worker's backoff, and the backoffs of typed tasks by name. Raises `UsageError`."""
     named = hasattr(given, "items")
     by_task: Any = given if named else {}
     common: Any = given if given is not None and not named else policy
@@ -75,7 +75,7 @@ def backoffs(
 
 
 def _check(what: str, seconds: object) -> None:
-    # Without a longest one there is still an end.
+    # An infinite `longest` is allowed: the backoff has an upper limit anyway.
     most = _FAR if what == "first" else math.inf
     if not is_seconds(seconds) or not 0 <= seconds <= most:
         raise UsageError(f"'{what}' of the backoff is {seconds!r:.60}", hint="give seconds")

@@ -1,7 +1,7 @@
-"""The stream of retries: tasks put aside that kept done ones from being trimmed are moved there.
+"""The retry stream: holds deferred tasks that would keep done tasks from being trimmed.
 
-An entry has the fields of the one before it, and the place of that one, which names the task. Nobody reads
-this stream: the script that writes an entry gives it to its group.
+An entry has the fields of the original entry, and its place, which identifies the task. Nobody reads this
+stream: the script that writes an entry claims it for its group.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def decode(flat: Sequence[bytes]) -> tuple[Any, dict[str, Any]]:
 
 
 def make_room(scope: Scope, queue: str, priority: str, full: Sequence[Any]) -> Op[bool]:
-    """Move the tasks put aside for which a full stream keeps done ones; return whether there were any.
+    """Move the deferred tasks that fill a stream with done ones; return whether there were any.
 
-    `full` is the reply of the script that was refused. A user who may only publish moves nothing.
+    `full` is the reply of the refused script. For a user who may only publish, nothing is moved.
     """
     group = text(full[2])
     if not full[3] or not group or group == ROUTER:
@@ -46,12 +46,12 @@ def make_room(scope: Scope, queue: str, priority: str, full: Sequence[Any]) -> O
     try:
         return bool((yield from move_aside(scope, queue, group, priority)))
     except ConfigError:
-        # By this user's rules; the caller is refused, as it was before.
+        # The server's ACL forbids this user to move tasks: the publish is refused as before.
         return False
 
 
 def move_aside(scope: Scope, queue: str, group: str, priority: str) -> Op[int]:
-    """Move the tasks put aside at the old end of a group's stream; return how many."""
+    """Move the deferred tasks at the old end of a group's stream; return their number."""
     moved, number, crowded = 0, _AT_ONCE, 0
     while number == _AT_ONCE:
         number, crowded = yield _move(scope, queue, group, priority)
@@ -82,7 +82,7 @@ def _move(scope: Scope, queue: str, group: str, source: str) -> Script:
 
 
 def entry_of(scope: Scope, queue: str, place: str, group: str) -> Op[str | None]:
-    """Return the entry of a task that was moved from a place; None if the group has done it."""
+    """Return the entry of a task that was moved from a place; None if the group has done the task."""
     moved = yield Command("HGET", scope.keys.moved(queue), f"{place}\n{group}")
     if moved is None:
         return None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
     class BlockingBus(Protocol):
-        """The part of a `Bus` that packages below it use."""
+        """The part of a `Bus` that lower packages use."""
 
         runner: Runner
 
@@ -43,12 +43,12 @@ _LOGGED_AS = {
     "letter": "dlq",
     "replay_all": "replay",
 }
-# Seconds for what is written before a connection is closed.
+# Maximum seconds for the operations that run before a connection is closed.
 _LAST_WORDS = 1.0
 
 
 class _AnyRunner:
-    """Settings with their backend and scope, and the retries of every operation."""
+    """Settings with their backend and scope, and retries for every operation."""
 
     def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
         self.settings = settings
@@ -56,7 +56,7 @@ class _AnyRunner:
             self.backend, self.scope = enter(settings)
         else:
             self.backend, self.scope = shared.backend, shared.scope
-        # Each returns an operation to run before the connection is closed.
+        # Functions that return an operation to run before the connection is closed.
         self.at_close: list[Callable[[], Op[object]]] = []
         self._policies: Policies | None = None if shared is None else shared._policies
 
@@ -93,12 +93,12 @@ class _AnyRunner:
         )
 
     def where(self) -> tuple[str, str, Backend]:
-        """Return what identifies the server within this process, the project, and the backend."""
+        """Return a name of the server unique within this process, the project, and the backend."""
         server = socket_path() if self.settings.url is None else self.settings.url
         return server, self.scope.keys.project, self.backend
 
     def recorded(self, op: Op[T], now: float) -> Op[T]:
-        """Have an operation record this session, if that is due."""
+        """Wrap an operation so that it records this session, if that is due."""
         return op if now - self.scope.attended < ATTENDED else attending(self.scope, op)
 
     def _shortly(self) -> float:
@@ -142,9 +142,9 @@ class _AnyRunner:
 
 
 class Runner(_AnyRunner):
-    """Runs operations in the caller's thread; threads may share it.
+    """Runs operations in the caller's thread; several threads may share it.
 
-    With `shared`, it uses that runner's backend and scope, and a separate connection.
+    With `shared`, it uses that runner's backend and scope, but a separate connection.
     """
 
     def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
@@ -159,10 +159,10 @@ class Runner(_AnyRunner):
         patience: float | None = None,
         deadline: float | None = None,
     ) -> T:
-        """Run an operation to its end and return its result; logged as `verb`.
+        """Run an operation to its end and return its result; `verb` is its name in the log.
 
-        Once the server has answered, an outage may last `patience` seconds instead of the deadline.
-        Raises `BackendUnavailable`, `OutcomeUnknown`.
+        Once the server has answered, an outage may last `patience` seconds instead of the deadline. Raises
+        `BackendUnavailable` or `OutcomeUnknown`.
         """
         began = time.monotonic()
         op = self.recorded(op, began)
@@ -198,9 +198,9 @@ class Runner(_AnyRunner):
             try:
                 self.run(last(), deadline=self._shortly())
             except AgentBusError:
-                # Nobody waits for a server that is gone.
+                # Do not wait for an unavailable server.
                 continue
-        # Operations that other threads have begun end on the old one.
+        # Operations in progress in other threads finish on the old link.
         link, self.link = self.link, self.backend.link()
         link.close()
 
@@ -208,16 +208,16 @@ class Runner(_AnyRunner):
 class LastingRunner:
     """Runs a worker's operations; retries without limit once the server has answered.
 
-    It shares another runner's connection. After `hurry`, an outage may last no longer than the deadline.
+    It shares another runner's connection. After `hurry`, an outage may last only until the deadline.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.scope = runner.scope
-        # Runs an operation that must not wait for an unavailable server.
+        # Runs an operation that must not wait for an unavailable server to return.
         self.briefly = runner.run
         self.close = runner.close
         self._runner = runner
-        # True if the server has answered, so that an outage is waited out.
+        # True if the server has ever answered; if so, outages are waited out.
         self.answered = False
         self._until = math.inf
 
@@ -234,8 +234,8 @@ class LastingRunner:
         return await asyncio.to_thread(self.run, op)
 
     def trim(self) -> None:
-        """Close the connections that are not in use, except one."""
-        # A link of another package need not have several.
+        """Close all unused connections except one."""
+        # A link from another package may not have this method.
         trim = getattr(self._runner.link, "trim", None)
         if trim is not None:
             trim()
@@ -257,9 +257,9 @@ class AsyncRunner(_AnyRunner):
         self.link = async_link(self.backend)
         self.deadline = settings.deadline
         self.coalescer = Coalescer(self.link, self._retrying)
-        # For workers, which call the server from their own threads.
+        # For workers, whose own threads call the server.
         self.blocking = Runner(settings, self)
-        # The iterations that were left, and are not over.
+        # Events of abandoned iterations that have not ended yet.
         self._left: set[asyncio.Event] = set()
 
     def run(
@@ -270,7 +270,7 @@ class AsyncRunner(_AnyRunner):
         patience: float | None = None,
         deadline: float | None = None,
     ) -> Coroutine[Any, Any, T]:
-        """Run an operation as `Runner.run` does."""
+        """Run an operation like `Runner.run`."""
         if patience is None and deadline is None:
             return self._drive.at_once(self, op, verb)
         return self._run(op, verb, patience, deadline)
@@ -307,7 +307,7 @@ class AsyncRunner(_AnyRunner):
                     yield value
 
     async def _watched(self, values: AsyncGenerator[Any]) -> AsyncIterator[Any]:
-        """Yield the values of an iteration; `aclose` waits for its end once it was left."""
+        """Yield the values of an iteration; `aclose` waits for its end if it was abandoned."""
         ended = asyncio.Event()
         try:
             async for value in values:
@@ -324,8 +324,9 @@ class AsyncRunner(_AnyRunner):
                 ended.set()
 
     async def _leave(self) -> None:
-        """Wait for the iterations that were left by `break`: they record how far they came."""
-        # The event loop closes such a generator in a task, which begins within two turns.
+        """Wait for iterations that were left by `break`, so that they can record their positions."""
+        # The event loop closes an abandoned generator in a task that starts within two iterations
+        # of the loop.
         for _ in range(2):
             await asyncio.sleep(0)
         if self._left:

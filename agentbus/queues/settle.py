@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The reply of a script that has settled a task with dependents.
+# Reply of a settling script for a task with dependents.
 _AWAITED = 2
-# That of `retry` about a task that was cancelled.
+# Reply of the script `retry` for a cancelled task.
 _CANCELLED = 2
 
 
 class FailedRun(NamedTuple):
-    """A task to be put aside for `after` seconds; if it `ran`, for `took` seconds, with its error.
+    """A task to defer for `after` seconds; if it `ran`, it took `took` seconds and failed with `error`.
 
-    The next attempt of an `exact` one is counted before it starts.
+    The next attempt of an `exact` task is counted before it starts.
     """
 
     task: Taken
@@ -54,7 +54,7 @@ class FailedRun(NamedTuple):
 
 
 def _without_attempt(task: Taken) -> Taken:
-    """Return a task as it was before its attempt was counted."""
+    """Return a task as before its attempt was counted."""
     again = copy(task)
     again.snoozed = task.attempt
     again.attempt = max(0, task.attempt - 1) if task.redelivered else 0
@@ -67,7 +67,7 @@ def _put_aside(run: FailedRun) -> EndedAttempt:
 
 
 class _Logged(NamedTuple):
-    """The key of the log of attempts, if there is one, and the words to append."""
+    """The key of the attempt log, if there is one, and the words to append."""
 
     keys: tuple[str, ...]
     words: tuple[Arg, ...]
@@ -80,9 +80,9 @@ class Ending(Ordering):
     """One consumer of one group of one queue: the operations on tasks that it holds."""
 
     def claim(self, task: Taken, *, keep: bool = True) -> Op[int]:
-        """Claim the ids that a raw task brings; 0 if another task claimed one within the dedup window.
+        """Claim the work item ids of a raw task; 0 if another task claimed one within the dedup window.
 
-        A redelivered task keeps its claims. With `keep` False, they are removed.
+        A redelivered task keeps its claims. If `keep` is False, they are removed.
         """
         keys, meta, claims = self.scope.keys, task.meta, []
         if envelope.WORK_ITEM in meta:
@@ -98,10 +98,10 @@ class Ending(Ordering):
         return claimed
 
     def begin(self, task: Taken, uncounted: int = 1) -> Op[int]:
-        """Count an attempt before it starts; 0 if this consumer no longer holds the task.
+        """Count an attempt before it starts; return 0 if this consumer no longer holds the task.
 
         `uncounted` is the number of earlier uncounted attempts, used if none was counted yet. A cancelled
-        task is settled as that, and the number is 0, too.
+        task is settled as cancelled, and the number is also 0.
         """
         keys = (
             *(self.streams[task.priority], self.attempts(task.priority)),
@@ -123,15 +123,15 @@ class Ending(Ordering):
         return max(0, number)
 
     def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
-        """Acknowledge a task, with its result if any; return whether this consumer still held it.
+        """Acknowledge a task, with its result if any; return whether this consumer still held the task.
 
-        Its reply and its webhook are appended in the same atomic step.
+        The task's reply and webhook are appended in the same atomic step.
         """
         data: bytes = b""
         if result is not None:
             data = envelope.encode(result, self.scope.max_body)
         elif "id" in task.meta:
-            # The id of a delayed task does not name its entry: its outcome must be stored.
+            # A delayed task's id does not name its entry, so its outcome must be stored.
             data = b"null"
         name = self.id_of(task)
         others = notifications(self.scope, self.queue, self.group, name, task.meta, result=data)
@@ -144,7 +144,7 @@ class Ending(Ordering):
             *(once.key, self.scope.keys.runs(name, self.group)),
             *(self.retries(task.priority), *others.keys),
         )
-        # A first run that succeeds is not recorded: that would cost every task a request.
+        # Do not record a first run that succeeds: that would cost a request per task.
         record = self._run(task, "done") if task.redelivered else b""
         step = self._script(
             *("finish", keys, task.entry_id, round(took * 1000), data if self.kept else b""),
@@ -161,27 +161,27 @@ class Ending(Ordering):
         took: float = 0.0,
         ran: bool = True,
     ) -> Op[bool]:
-        """Put a task aside for `after` seconds; return whether this consumer still held it.
+        """Defer a task for `after` seconds; return whether this consumer still held it.
 
-        If it `ran`, for `took` seconds, that is recorded with the error. A task that was cancelled
-        meanwhile is settled as that.
+        If the task `ran`, for `took` seconds, that is recorded with the error. A task that has been
+        cancelled is settled as cancelled.
         """
         (ours,) = yield from self.retry_many([FailedRun(task, after, error, took, ran)])
         return ours
 
     def snooze(self, task: Taken, after: float) -> Op[bool]:
-        """Put a task aside as `retry` does, without counting the attempt that has begun."""
+        """Defer a task like `retry`, without counting the attempt that has begun."""
         return self.retry(_without_attempt(task), after, ran=False)
 
     def release(self, task: Taken) -> Op[bool]:
-        """Put a task that has not started aside, due at once, without counting its attempt."""
+        """Defer an unstarted task, due at once, without counting its attempt."""
         (ours,) = yield from self.retry_many([FailedRun(_without_attempt(task), 0.0, ran=False)])
         return ours
 
     def retry_many(self, failures: Sequence[FailedRun]) -> Op[list[bool]]:
-        """Put tasks of one priority aside, entries ascending; return of each whether it was still held.
+        """Defer tasks of one priority, entries ascending; return for each whether it was still held.
 
-        Atomic, but for those that were cancelled meanwhile, each of which is settled as that.
+        Atomic, except for cancelled tasks, each of which is settled separately.
         """
         once, priority = self.scope.once(), failures[0].task.priority
         names_of = (self.id_of(run.task) for run in failures)
@@ -212,7 +212,7 @@ class Ending(Ordering):
 
     def _aside(self, run: FailedRun) -> tuple[Arg, ...]:
         task = run.task
-        # `begin` takes a number without a token for an attempt that may not have begun.
+        # The script `begin` reads a number without a token as an attempt that may not have begun.
         begun = f"{task.attempt} -" if task.attempt and run.exact else task.attempt
         outcome = "retried" if run.error is None else "failed"
         record = b""
@@ -224,11 +224,11 @@ class Ending(Ordering):
         )
 
     def aside_until(self, priority: str, due: float) -> None:
-        """Look for tasks put aside at this unix time at the latest."""
+        """Check for deferred tasks by this unix time at the latest."""
         self.due[priority] = min(self.due[priority], due)
 
     def unless_missing(self, op: Op[T], otherwise: T) -> Op[T]:
-        """Run an operation; return `otherwise` if the group was removed."""
+        """Run an operation; return `otherwise` if the group does not exist."""
         try:
             return (yield from op)
         except GroupMissing:
@@ -245,7 +245,7 @@ class Ending(Ordering):
     ) -> Op[bool]:
         """Settle a cancelled task; return whether this consumer still held it.
 
-        Its reply and its webhook are appended in the same atomic step.
+        The task's reply and webhook are appended in the same atomic step.
         """
         by = yield Command("HGET", self.cancelled, self._mark(task))
         why = attempts.cancelled_by(text(by or b""))
@@ -281,7 +281,7 @@ class Ending(Ordering):
     def bury(self, task: Taken, error: BaseException | str, *, took: float = 0.0) -> Op[bool]:
         """Move a task to the dead letters; return whether this consumer still held it.
 
-        Its reply and its webhook are appended in the same atomic step.
+        The task's reply and webhook are appended in the same atomic step.
         """
         why, trace = error_text(error)
         name = self.id_of(task)
@@ -310,12 +310,12 @@ class Ending(Ordering):
         if buried:
             attempt_log.emit(self.scope, (self.queue, self.group, name), "error", task, why)
         if buried and task.claims:
-            # The work is not done: a replay or another task may claim it.
+            # The work is not done, so release the claim: a replay or another task may take it.
             yield from self.claim(task, keep=False)
         return buried
 
     def _settle(self, task: Taken, step: Script, once: Once) -> Op[bool]:
-        """Run the script that settles a task, and release its dependents and the next of its key."""
+        """Run the script that settles a task, then release its dependents and the next task of its key."""
         ended = yield step
         self.scope.free_slot(once, step)
         if ended == _AWAITED:
@@ -329,7 +329,7 @@ class Ending(Ordering):
         return bool(ended)
 
     def _mark(self, task: Taken) -> str:
-        """Return the task's field among the cancelled ones of its queue."""
+        """Return the task's field among the cancelled tasks of its queue."""
         return task_id(text(task.entry_id), self.queue, task.priority)
 
     def _run(
@@ -347,18 +347,18 @@ class Ending(Ordering):
         )
 
     def _log(self, attempts: Sequence[EndedAttempt]) -> _Logged:
-        """Return what a script is given to log attempts; nothing without a log."""
+        """Return the key and words by which a script logs attempts; empty without a log."""
         words = () if self.log is None else self.log.of(attempts)
         return _Logged((self.log.key,), words) if self.log is not None and words else _NOTHING
 
     def _kept(self, name: str) -> str:
-        """Return how many seconds a burial is recorded, and for a routed task the queue of its letter."""
+        """Return the seconds for which a dead task is recorded; if routed, also the queue of its letter."""
         if queue_of(name) == self.queue:
             return str(self.kept)
         return f"{self.kept}@{names.escape(self.queue).replace(' ', '%20')}"
 
     def _noting(self, name: str) -> tuple[str, str]:
         """Return the keys of a task's dependents and of its recorded outcome."""
-        # By the queue in its id: a router may have moved it here.
+        # Use the queue in the task's id: a router may have moved the task here.
         keys = self.scope.keys
         return keys.awaited(queue_of(name)), keys.settled

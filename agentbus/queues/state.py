@@ -1,4 +1,4 @@
-"""The state of tasks in a group, from what the server has of them."""
+"""The state of tasks in a group, derived from the server's records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 
-# The scores of tasks put aside that are due at once, in `retries`, are not above this.
+# In `retries`, scores up to this mark deferred tasks that are due at once.
 _AT_ONCE = 1000
 
 
@@ -29,8 +29,8 @@ class Entry:
 
     `state` is `delayed` (until `due`), `dependent` (waits for others), `waiting` (not delivered), `pending`
     (held by `holder`, without a heartbeat for `idle` seconds, or by hand until `due`), `retrying` (until
-    `due`), `done`, `buried` or `cancelled`. `deliveries` counts the deliveries of a pending task,
-    `attempts` the counted runs. `error` says why a malformed entry cannot be decoded.
+    `due`), `done`, `buried` or `cancelled`. `deliveries` is the number of deliveries of a pending task,
+    `attempts` the number of counted runs. `error` is the reason why a malformed entry cannot be decoded.
     """
 
     id: str
@@ -77,7 +77,7 @@ def entries(
             *(("HGET", keys.runs(name, group), "outcome") for name in names_of),
         ]
     )
-    # Without the group, every entry is waiting.
+    # If the group does not exist, every entry is waiting.
     pending = {text(row[0]): row for row in as_list(held)}
     delivered = "0-0"
     for flat in as_list(about):
@@ -88,7 +88,7 @@ def entries(
     counted, due, marks = (as_list(reply) or [None] * 2 * number for reply in (counted, due, marks))
     states = []
     for i in at:
-        # A worker that was asked to stop it may have finished it.
+        # A worker that was asked to stop the task may have finished it.
         cancelled = marks[i] is not None and marks[number + i] is None
         if ids[i] in pending:
             state = "retrying" if text(pending[ids[i]][1]) == ASIDE else "pending"
@@ -105,7 +105,7 @@ def entries(
         payload, meta, error = decoded[i]
         place, tier, published = places[i], priority, id_time(ids[i])
         if priority == RETRY and MOVED_FROM in meta:
-            # It is the task that it was before it was moved.
+            # A moved task keeps its original id, priority and publication time.
             place = meta.pop(MOVED_FROM)
             entry, _, tier = split(place)
             published = id_time(entry)
@@ -119,7 +119,7 @@ def entries(
                 row[3],
                 int(begun) if is_number(begun) else None,
                 *(payload, meta, error),
-                # A task held by hand is due when its visibility ends.
+                # For a task held by hand, this is the end of its visibility.
                 due_at(due[i]) if states[i] in ("retrying", "pending") else None,
             )
         )
@@ -127,7 +127,7 @@ def entries(
 
 
 def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
-    """Return the tasks of a queue that are delayed or wait for others, by their publication."""
+    """Return the tasks of a queue that are delayed or wait for others, in order of publication."""
     keys = scope.keys
     delayed, dependent = yield Batch(
         [
@@ -151,7 +151,7 @@ def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
 
 
 def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -> Entry:
-    """Return the entry of a task that is delayed until `due`, or else waits for others."""
+    """Return the entry of a task that is delayed until `due`, or that waits for others."""
     state, fixed = ("dependent", stored.DEPENDENT) if due is None else ("delayed", stored.DELAYED)
     words = stored.read(body, fixed)
     if due is None and words[2]:
@@ -166,7 +166,7 @@ def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -
 
 
 def settled(kept: bytes, run: Any) -> str | None:
-    """Return `buried` or `cancelled` of an acknowledged task, by its result or its last run; else None."""
+    """Return `buried` or `cancelled` for an acknowledged task, by its result or its last run; else None."""
     ended = attempts.burial(kept)
     if ended is not None:
         return "buried" if ended[0] else "cancelled"
@@ -176,7 +176,7 @@ def settled(kept: bytes, run: Any) -> str | None:
 def _old_burials(
     scope: Scope, letters: DeadLetters, ids: Sequence[str], states: list[str]
 ) -> Op[None]:
-    """Find the burials that are no longer recorded but by their dead letters."""
+    """Find dead tasks of which only the dead letters are left as a record."""
     horizon = scope.now() - RUNS_KEPT
     old = {
         entry_id: i
@@ -199,10 +199,10 @@ def _decoded(flat: Any, decode: Callable[[Any], Any]) -> tuple[Any, dict[str, An
 
 
 def due_at(score: Any) -> float | None:
-    """Return when a task that was put aside is due; None for at once, which has a score below any time."""
+    """Return when a deferred task is due; None if it is due at once, with a score below any time."""
     return None if score is None or float(score) <= _AT_ONCE else float(score) / 1000
 
 
 def as_list(reply: Any) -> list[Any]:
-    """Return a reply that is a list; none where the stream, or its group, is missing."""
+    """Return a reply that is a list; [] if the stream or its group is missing."""
     return reply if isinstance(reply, list) else []

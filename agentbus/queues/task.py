@@ -1,4 +1,4 @@
-"""A task to be published: a payload in its envelope."""
+"""A task to publish: a payload in its envelope."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agentbus.queues.ids import PRIVATE, writable
 
 MOST_ATTEMPTS = 1000
 UNTIL_DONE = "until_done"
-# How far ahead a task may be due, or expire, in seconds.
+# Maximum seconds ahead at which a task may be due, or expire.
 LONGEST = 400 * 86_400.0
-# The maximum size of all headers of a task, and of each other text, in bytes: programs get them in their
-# environment, where the system limits each variable.
+# Maximum bytes of a task's headers together, and of each other text. Programs get them as
+# environment variables, whose size the system limits.
 MOST_TEXT = 8 * 1024
 
 
@@ -27,13 +27,13 @@ class Task:
     """A payload in its envelope. Empty fields are not stored.
 
     `key` is for dedup; tasks with the same `ordering_key` run in order; `reply_to` is the queue, and
-    `webhook` the URL, that gets the outcome. `traceparent` is W3C Trace Context's; `headers` are the user's
-    own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it passed, as recorded
-    by routers. `attempts` is the maximum number of its runs, in place of the worker's. `expires` seconds
-    after its publication it is not run any more, but buried. With `notify` the channel gets a message when
-    it has ended, on the topic `tasks`. `task` is the name of a typed task. An attempt that takes
-    longer than `time_limit` seconds is stopped, and has failed. With `unique` "until_done" its key stands
-    for it until it has ended, instead of for the policy's window.
+    `webhook` the URL, that receives the outcome. `traceparent` is from W3C Trace Context; `headers` are the
+    user's own, text to text; `created_at` is in unix seconds. `trail` lists the agents that it has passed,
+    as recorded by routers. `attempts` is the maximum number of runs, instead of the worker's. `expires`
+    seconds after its publication, it is no longer run, but becomes a dead letter. With `notify`, a message
+    announces its end on the channel, on the topic `tasks`. `task` is the name of a typed task. An attempt
+    that takes longer than `time_limit` seconds is stopped, and fails. With `unique` set to "until_done",
+    its key is kept until the task has ended, instead of for the policy's window.
     """
 
     payload: Any
@@ -59,7 +59,7 @@ class Task:
     unique: str | None = None
 
     def filling(self, item: object) -> Task:
-        """Return a payload in this envelope, or a `Task` with what it leaves empty from this one."""
+        """Return a payload in this envelope, or a `Task` with its empty fields filled from this one."""
         if not isinstance(item, Task):
             return replace(self, payload=item)
         own = {name: getattr(item, name) for name in Task.__match_args__}
@@ -67,7 +67,7 @@ class Task:
         return replace(self, **{**own, "payload": item.payload})
 
 
-# The fields of the envelope, and a function that returns their values.
+# The envelope fields that a Task has, and a function that returns their values.
 _FIELDS = tuple(name for name in META if name in Task.__match_args__)
 _values = attrgetter(*_FIELDS)
 _EMPTY = (None,) * len(_FIELDS)
@@ -75,14 +75,14 @@ _SHOWN: dict[str, str] = {name: name.replace("_", " ") for name in _FIELDS}
 
 
 def is_bare(task: Task) -> bool:
-    """Return whether a task has a payload and perhaps a priority, and nothing else."""
+    """Return whether a task has only a payload and perhaps a priority."""
     return _values(task) == _EMPTY
 
 
 def envelope_of(task: Task) -> dict[str, Any] | None:
-    """Return the fields that a task has beside its payload and its priority; None for a bare task.
+    """Return the fields of a task other than its payload and its priority; None for a bare task.
 
-    Raises `InvalidPayload` or `UsageError` for one that is not as it must be.
+    Raises `InvalidPayload` or `UsageError` for an invalid task.
     """
     values = _values(task)
     left = len(values) - values.count(None)
@@ -112,7 +112,7 @@ def _reply_to(what: str, value: Any) -> None:
 
 def _text(what: str, value: Any) -> None:
     if type(value) is str and len(value) * 4 <= MOST_TEXT:
-        # Most are short: without a check of each character.
+        # Fast path: a short text needs no byte count.
         return
     if not isinstance(value, str):
         raise InvalidPayload(f"the {what} is a {type(value).__name__}", hint="give it as text")
@@ -183,7 +183,7 @@ def _unique(_what: str, given: Any) -> None:
 
 
 def _anything(_what: str, _value: Any) -> None:
-    """Accept a value: it is checked when it is encoded."""
+    """Accept any value, which is checked when it is encoded."""
 
 
 _CHECKED: dict[str, Callable[[str, Any], None]] = {
@@ -213,7 +213,7 @@ def _check_size(what: str, *texts: str) -> None:
 
 
 def check_due(task: Task, seconds: float) -> None:
-    """Raise `UsageError` for a task that expires before it is due, in `seconds`."""
+    """Raise `UsageError` if a task expires before it is due, in `seconds`."""
     if task.expires is not None and task.expires <= seconds:
         raise UsageError(
             f"the task expires before it is due, in {seconds:g} s", hint="give it more time"

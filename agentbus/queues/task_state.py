@@ -1,4 +1,4 @@
-"""The state of one task: its attempts, and the tasks that it depends on."""
+"""The state of one task: its attempts, and its dependencies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Dependents that are shown.
+# Maximum number of dependents to show.
 _SHOWN = 1000
 
 
@@ -39,13 +39,12 @@ class TaskState:
     """A task's state in a group; times are unix times.
 
     `state` is as in `Entry`, or `routed` (a router moved it to another queue). `attempts` is the number of
-    runs that have begun, `runs` has those of a task that failed once, oldest first, at most 20. `worker`
-    holds the task, without a heartbeat for `idle` seconds, or by hand until `due`; `progress` is what its
-    handler has said of it. `error` is why it was
-    buried or cancelled, or its last failure; `letter` is its dead letter, `replayed` the task that a replay
-    of it published.
-    `priority` is None for a task that was delayed, has ended, and has left its stream.
-    `waits_for` are the unfinished tasks that it waits for, `awaited_by` those that wait for it.
+    runs that have begun; `runs` has those of a task that has failed once, oldest first, at most 20.
+    `worker` holds the task, without a heartbeat for `idle` seconds, or by hand until `due`; `progress` is
+    its handler's last report. `error` is the reason why it is dead or cancelled, or its last failure;
+    `letter` is its dead letter, `replayed` the task that a replay published. `priority` is None for a task
+    that was delayed, has ended, and is no longer in its stream. `waits_for` are its unfinished
+    dependencies, `awaited_by` its dependents.
     """
 
     id: str
@@ -74,8 +73,8 @@ def task(
 ) -> Op[TaskState]:
     """Return the state of a task.
 
-    `group` is needed only if the queue has several groups, and none is `default`. Raises `NotFound`, and
-    `UsageError` for an invalid id.
+    `group` is needed only if the queue has several groups and none is named `default`. Raises `NotFound`,
+    and `UsageError` for an invalid id.
     """
     address = Address(given)
     queue, keys = address.queue, scope.keys
@@ -93,7 +92,8 @@ def task(
     )
     stored = attempts.newest(as_list(record))
     if group == ROUTER and not outcome and (entry is None or entry.state == "done"):
-        # A router only moves tasks. The queue that it chose records their outcome under their ids.
+        # A router only moves tasks. The queue that it chose records the outcome under the task's
+        # original id.
         (outcome,) = yield Script("read_outcomes", (keys.result(address.id, "default"),))
         if entry is None and not outcome:
             entry = yield from _moved(scope, address, policies)
@@ -103,7 +103,7 @@ def task(
     if entry is None:
         entry = _ended(address, group, outcome, stored)
     letter, error = attempts.burial(outcome) or ("", None)
-    # The letter of a routed task lies in another queue.
+    # The dead letter of a routed task is in another queue.
     letter, _, elsewhere = letter.partition("@")
     replayed = None
     if letter and not elsewhere and group != ROUTER:
@@ -116,7 +116,7 @@ def task(
     published = float(created) if isinstance(created, (int, float)) else entry.published
     runs = attempts.decoded(stored, entry.published)
     if entry.state == "pending" and runs and runs[-1].outcome != "running":
-        # An attempt that follows a failure is recorded when it ends.
+        # After a failed attempt, the next attempt is recorded only when it ends: add it here.
         now = Attempt(
             (entry.attempts or 0) + 1, entry.holder, None, None, None, None, "running", None
         )
@@ -124,7 +124,7 @@ def task(
     progress = None
     if entry.state == "pending" and entry.holder is not None and taker(entry.holder) is None:
         progress = yield from said(scope, entry.holder, address.id)
-    # A first attempt is not counted.
+    # A first attempt is never counted.
     began = 1 if entry.state in ("done", "pending") else 0
     waiting = [
         text(member).rpartition("\n")[2][2:]
@@ -158,13 +158,13 @@ def task(
 def _entry(
     scope: Scope, address: Address, group: str, policies: Policies
 ) -> Op[tuple[Entry | None, tuple[str, ...]]]:
-    """Return a task from where it is, None if it is gone; and what it waits for."""
+    """Return a task from its current place, or None if it is gone; and its unfinished dependencies."""
     queue, where = address.queue, (address.entry, address.priority)
     if address.number:
         entry, waits_for = yield from _not_ready(scope, address, group)
         if entry is not None:
             return entry, waits_for
-        # It got an entry when it fell due.
+        # The delayed task got an entry when it became due.
         where = (yield from entry_of(scope, address.id, group)) or ("", "")
     elif moved := (yield from retry_stream.entry_of(scope, queue, address.id, group)):
         where = moved, RETRY
@@ -179,7 +179,7 @@ def _entry(
 
 
 def _moved(scope: Scope, address: Address, policies: Policies) -> Op[Entry | None]:
-    """Return an unfinished task from the queue to which a router moved it."""
+    """Return an unfinished task from the queue to which a router has moved it."""
     for queue in (yield from members(scope.keys.queues)):
         where = yield from entry_of(scope, address.id, "default", queue)
         if where is not None:
@@ -193,7 +193,7 @@ def _moved(scope: Scope, address: Address, policies: Policies) -> Op[Entry | Non
 
 
 def _ended(address: Address, group: str, outcome: bytes, stored: list[bytes]) -> Entry:
-    """Return a task that is gone, from its outcome. Raises `NotFound` if that is no longer recorded."""
+    """Return a task that is gone, from its outcome. Raises `NotFound` without a recorded outcome."""
     ended = attempts.decoded(stored[-1:], None)
     state = settled(outcome, ended[-1].outcome.encode() if ended else None)
     if not (state or outcome):
@@ -202,7 +202,7 @@ def _ended(address: Address, group: str, outcome: bytes, stored: list[bytes]) ->
             hint=f"no task in {address.queue!r} has this id",
         )
     published = id_time(address.entry or "0-0")
-    # The id of a task that was delayed does not say which.
+    # A delayed task's id does not show its priority.
     priority = "" if address.number else address.priority
     return Entry(
         *(address.id, address.queue, group, priority, published, state or "done"),
@@ -214,12 +214,12 @@ def _ended(address: Address, group: str, outcome: bytes, stored: list[bytes]) ->
 
 
 def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[Entry]:
-    """Return a task that is no longer in a stream with the payload that its dead letter keeps."""
+    """Return a task that is no longer in a stream, with the payload from its dead letter."""
     box = DeadLetters(scope, entry.queue, entry.group, letters_of=letters_of)
     try:
         dead_letter = yield from box.letter(letter)
     except NotFound:
-        # It was purged.
+        # The dead letter was purged.
         return entry
     fields = dead_letter.fields or {}
     try:
@@ -235,7 +235,7 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
 
 
 def groups_at(scope: Scope, queue: str, priority: str) -> Op[dict[str, str]]:
-    """Return the groups of a stream, without routers, and the last id delivered to each."""
+    """Return the groups of a stream, except routers, and the last id delivered to each."""
     infos = yield from groups_of(scope, queue, STREAMS)
     return {
         text(info[b"name"]): text(info[b"last-delivered-id"]) for info in infos.get(priority, ())
@@ -248,7 +248,7 @@ def _group(scope: Scope, address: Address, group: str | None) -> Op[str]:
     groups = yield from groups_at(scope, address.queue, address.priority)
     several = sorted(groups.keys() - {ROUTER})
     if "default" in several or not several:
-        # A router buries a task that matches no rule.
+        # A router records tasks that match no rule under its own group.
         return "default" if several or ROUTER not in groups else ROUTER
     if len(several) > 1:
         raise UsageError(
@@ -261,7 +261,7 @@ def _group(scope: Scope, address: Address, group: str | None) -> Op[str]:
 def _not_ready(
     scope: Scope, address: Address, group: str
 ) -> Op[tuple[Entry | None, tuple[str, ...]]]:
-    """Return a task that is delayed or waits for others, and what it waits for."""
+    """Return a task that is delayed or waits for others, and its unfinished dependencies."""
     keys, queue, name = scope.keys, address.queue, address.id
     due, delayed, dependent, waits = yield Batch(
         [

@@ -1,7 +1,7 @@
-"""Spans for publishing and handling tasks, if the program has set up OpenTelemetry.
+"""Spans for publishing and handling tasks, if the program uses OpenTelemetry.
 
-The extra `otel` installs its API, which is not loaded here: unless the program has loaded it and set a
-provider, each publish and each run of a handler costs one lookup in a dict. Names and attributes follow
+The extra `otel` installs its API, which is not imported here: unless the program has imported it and set a
+provider, each publish and each run of a handler costs only one dict lookup. Names and attributes follow
 OpenTelemetry's semantic conventions for messaging. Spans never contain payloads.
 """
 
@@ -31,19 +31,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 API = "opentelemetry.trace"
-# The provider of the last call, and its tracer.
+# The last known tracer provider, and its tracer.
 _known: tuple[object, Any] = (None, None)
 
 
 def tracer() -> Any:
-    """Return the `Tracer`; None unless the program has set up one that records spans."""
+    """Return the `Tracer`; None unless the program has configured one that records spans."""
     global _known  # noqa: PLW0603 (a provider makes a new tracer on each call)
     api = modules.get(API)
-    # Another thread may be importing it.
+    # Another thread may still be importing the module.
     if api is None or not hasattr(api, "get_tracer_provider"):
         return None
     known, known_tracer = _known
-    # get_tracer_provider reads the environment each time. Without this name, it is called all the same.
+    # get_tracer_provider reads the environment on each call, so skip it if no provider is set.
+    # Without `_TRACER_PROVIDER`, always call it.
     if known is not None and known_tracer is None and getattr(api, "_TRACER_PROVIDER", api) is None:
         return None
     provider = api.get_tracer_provider()
@@ -57,7 +58,7 @@ def tracer() -> Any:
 def in_span(
     stamp: Callable[[Any, str | None], object], *, each: bool = False
 ) -> Callable[[Callable[P, Op[T]]], Callable[P, Op[T]]]:
-    """Decorate an operation that publishes, so that it runs in a span if there is a tracer.
+    """Decorate a publishing operation, so that it runs in a span if there is a tracer.
 
     `stamp` returns an item with the span as its `traceparent`. The operation's third argument is the item,
     or with `each` an iterable of items.
@@ -88,14 +89,14 @@ def _publishing(
         return (yield from publish(*args, **options))
     from opentelemetry.trace import SpanKind  # needs the extra `otel`
 
-    # Its parent is the task's `traceparent`, or else the current span.
+    # The parent is the span in the task's `traceparent`, or else the current span.
     span = own_tracer.start_span(
         f"publish {queue}",
         _parent(getattr(items, "traceparent", None)),
         kind=SpanKind.PRODUCER,
         attributes=_about(queue, "publish", "send"),
     )
-    # It is not made current: an operation may end in another thread or coroutine than it started in.
+    # Do not make the span current: an operation may end in another thread or coroutine.
     try:
         stamped = stamp(items, _written(span))
         ids = yield from publish(scope, queue, stamped, *rest, **options)
@@ -112,9 +113,9 @@ def _publishing(
 
 
 def begin(what: str, destination: str, **attributes: str | int) -> Span | None:
-    """Begin the span of a publication that is not one call of `publish`; None without a tracer.
+    """Begin a span for publishing other than by a call of `publish`; None without a tracer.
 
-    Until `end` ends it, nobody sees it. `stamped` writes it into the tasks.
+    The span is not visible until `end` ends it. `stamped` writes it into the tasks.
     """
     own_tracer = tracer()
     if own_tracer is None:
@@ -127,7 +128,7 @@ def begin(what: str, destination: str, **attributes: str | int) -> Span | None:
 
 
 def end(span: Span | None, error: BaseException | None = None) -> None:
-    """End a span that `begin` has begun."""
+    """End a span begun by `begin`."""
     if span is not None:
         if error is not None:
             _failed(span, error)
@@ -135,7 +136,7 @@ def end(span: Span | None, error: BaseException | None = None) -> None:
 
 
 def stamped(item: object, span: Span | str | None) -> Any:
-    """Return an item with a span, or its `traceparent`; a task that has one keeps its own."""
+    """Return an item with a span, or its `traceparent`; a task with a `traceparent` keeps it."""
     traceparent = span if span is None or isinstance(span, str) else _written(span)
     if traceparent is None:
         return item
@@ -154,7 +155,7 @@ def in_step(name: str) -> AbstractContextManager[object]:
 
 
 def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
-    """Run a handler for a delivery, in a span whose parent published the task."""
+    """Run a handler for a delivery, in a span whose parent is the publisher's span."""
     if tracer() is None:
         return run(delivery)
     with _handling(delivery):
@@ -162,7 +163,7 @@ def handle(run: Callable[[Any], Any], delivery: Any) -> Any:
 
 
 async def ahandle(run: Callable[[Any], Awaitable[Any]], delivery: Any) -> Any:
-    """Run an asynchronous handler as `handle` does."""
+    """Run an asynchronous handler like `handle`."""
     if tracer() is None:
         return await run(delivery)
     with _handling(delivery):
@@ -170,7 +171,7 @@ async def ahandle(run: Callable[[Any], Awaitable[Any]], delivery: Any) -> Any:
 
 
 def handle_all(run: Callable[[Any], Any], deliveries: Sequence[Any]) -> Any:
-    """Run a handler for a batch of deliveries, in a span linked to those that published them."""
+    """Run a handler for a batch of deliveries, in a span linked to their publishers' spans."""
     if tracer() is None or not deliveries:
         return run(deliveries)
     attributes = {"messaging.batch.message_count": len(deliveries)}
@@ -221,7 +222,7 @@ def _spanning(delivery: Any, attributes: dict[str, Any], place: dict[str, Any]) 
 
 
 def _failed(span: Span, error: BaseException) -> None:
-    """Mark a span as failed; closing a generator early, or an exit, is not a failure."""
+    """Mark a span as failed, except for an exit or a generator that is closed early."""
     if not isinstance(error, Exception):
         return
     from opentelemetry.trace import StatusCode  # needs the extra `otel`
@@ -249,7 +250,7 @@ def _links(deliveries: Sequence[Origin]) -> list[Link]:
 
 
 def _parent(traceparent: object) -> Context | None:
-    """Return the context of a `traceparent`; None, which means the current one, if it is malformed."""
+    """Return the context of a `traceparent`; None (the current context) if it is malformed."""
     if not is_traceparent(traceparent):
         return None
     from opentelemetry.context import get_current  # needs the extra `otel`

@@ -1,4 +1,4 @@
-"""One consumer of a group: takes tasks, and acknowledges many in the same exchange."""
+"""One consumer of a group: takes tasks, and acknowledges batches in the same exchange."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ if TYPE_CHECKING:
     from agentbus.queues.claimed import Taken
     from agentbus.store.steps import Arg, Once, Op
 
-    # Ids of tasks by priority.
+    # Task ids by priority.
     Done = Mapping[str, Sequence[bytes]]
 
-# The bytes of a payload, on average, from which it is decoded late.
+# Average payload size in bytes above which payloads are decoded late.
 _LARGE = 16_384
-# How many acknowledgements in turn must find no other consumer's tasks, until there is none.
+# Successive acknowledgements without other consumers' tasks after which this consumer counts as
+# alone.
 _ACCOMPANIED = 16
 
 
 class Turns(Ending):
     """One consumer of one group of one queue: the operations that take tasks and acknowledge batches."""
 
-    # If true, a work item that another program names in several tasks is done only once.
+    # If true, a work item that occurs in several tasks of another program is done only once.
     claiming = True
-    # The bytes of a payload, on average; a large one counts at once.
+    # Average of payload sizes in bytes, which a large payload raises at once.
     mean_bytes = 0.0
-    # For how many more acknowledgements it is assumed that other consumers of the group work at the queue;
-    # negative: for how many `turn_all_done` would probably be in vain.
+    # If positive, the number of acknowledgements for which other consumers of the group count as
+    # active; if negative, the number for which `turn_all_done` would probably fail.
     accompanied = 0
 
     def ack_and_take(
@@ -46,7 +47,7 @@ class Turns(Ending):
         """Acknowledge tasks by priority, ids ascending, and take at most `count` new ones, without waiting.
 
         The highest priority comes first, except for `low` tasks of the lowest non-empty one. `took` is the
-        handlers' time in seconds, `logged` their attempts, if they are packed. Returns the ids that this
+        handlers' time in seconds; `logged` are their attempts, if already packed. Returns the ids that this
         consumer had lost, and the new tasks. Sets `missing` if the group does not exist.
         """
         once = self.scope.once() if any(done.values()) else None
@@ -72,9 +73,9 @@ class Turns(Ending):
         holds: Mapping[str, int] | None,
         meanwhile: Callable[[], None],
     ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Acknowledge and take tasks of all priorities alike, and call `meanwhile` in between.
+        """Acknowledge and take tasks of all priorities alike, and call `meanwhile` before the reply.
 
-        `holds` is the number of tasks of each priority that this consumer holds, if it is certain.
+        `holds` is the number of tasks of each priority that this consumer holds, if known for certain.
         """
         once = self.scope.once()
         first = self._ack_and_take(once, done, took, 0, 0, holds)
@@ -92,10 +93,10 @@ class Turns(Ending):
     def turn_all_done(
         self, done: Done, took: float, count: int
     ) -> Op[tuple[list[bytes], list[Taken]]]:
-        """Acknowledge and take as `turn_ahead` does, where `done` is all that this consumer holds.
+        """Acknowledge and take like `turn_ahead`, if `done` is everything that this consumer holds.
 
-        The server then needs the number of tasks instead of their ids. If it holds others, or lacks some,
-        they are acknowledged by `turn`.
+        The server then needs only the number of tasks instead of their ids. If it finds that the consumer
+        holds others, or lacks some, `turn` acknowledges them.
         """
         once = self.scope.once()
         kinds = [priority for priority in PRIORITIES if done.get(priority)]
@@ -126,7 +127,7 @@ class Turns(Ending):
             self.accompanied = _ACCOMPANIED if holders > 1 else max(0, self.accompanied - 1)
 
     def _read(self, step: Take, reply: Any, marked: int) -> Op[list[Taken]]:
-        """Return the tasks of a read that came with an acknowledgement."""
+        """Return the tasks of a read that was sent together with an acknowledgement."""
         if isinstance(reply, ServerReply):
             self.missing = True
             reply = None
@@ -165,7 +166,7 @@ class Turns(Ending):
         return Script("ack_and_take", keys, argv, writes=True)
 
     def _attempts_of(self, done: Done) -> tuple[Arg, ...]:
-        """Return the attempts at tasks to acknowledge, packed; nothing without a log."""
+        """Return the packed attempts at tasks to acknowledge; empty without a log."""
         return self.log.of_done(done) if self.log is not None and any(done.values()) else ()
 
     def _take(self, count: int, seconds: float, first: Script | None = None) -> Take:
@@ -173,7 +174,7 @@ class Turns(Ending):
         return Take(streams, self.group, self.consumer, count, seconds, self.cancelled, first)
 
     def _without_cancelled(self, taken: list[Taken]) -> Op[list[Taken]]:
-        """Settle the tasks that were cancelled, and return the others."""
+        """Settle the cancelled tasks, and return the others."""
         skipped: set[tuple[str, bytes]] = set()
         for priority, stream in self.streams.items():
             some = [task for task in taken if task.priority == priority]
@@ -205,9 +206,9 @@ class Turns(Ending):
         return (yield from self._without_cancelled(taken)) if marked else taken
 
     def decoded(self, entries: list[Any], priority: str, attempt: int = 1) -> list[Taken]:
-        """Decode entries as tasks, and empty their list; a malformed one carries its error."""
+        """Decode entries as tasks, and empty their list; a malformed task carries its error."""
         if entries and (sample := entries[len(entries) // 2][1]):
-            # One of them stands for all.
+            # Judge all payloads by one of them.
             size = len(sample[1])
             self.mean_bytes = max(size, (self.mean_bytes + size) / 2)
         large = self.mean_bytes > _LARGE

@@ -1,4 +1,4 @@
-"""Checks the URLs of webhooks, before anything is sent or resolved."""
+"""Checks webhook URLs before a name is resolved or a request sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WebhookTarget:
 
 
 def target(url: object) -> WebhookTarget:
-    """Return the destination of a webhook. Raises `UsageError`; no message shows a query or a user."""
+    """Return the destination of a webhook. Raises `UsageError`, whose message shows no query or user."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable():
         raise UsageError("the webhook is not a URL of printable ASCII characters", hint=_HINT)
     if len(url) > _LONGEST or set(url) & set(' "<>\\^`{|}'):

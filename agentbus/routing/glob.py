@@ -6,15 +6,16 @@ import re
 from collections.abc import Callable
 
 _ANY = "."
-# If the text is itself a pattern, its `*` stands for more than one character.
+# If the text itself is a pattern, `?` must not match its `*`, which stands for any number of
+# characters.
 _ANY_BUT_MANY = "[^*]"
 
 
 class Glob:
     """A pattern for a whole text, ignoring letter case: `*` is any text, `?` any character.
 
-    There is no escape character. `matches` takes a text that was folded by `fold`, so that a text is folded
-    once for many patterns.
+    There is no escape character. `matches` takes a text folded by `fold`, so that a text is folded once for
+    many patterns.
     """
 
     __slots__ = ("_covers", "folded", "matches", "pattern")
@@ -26,9 +27,9 @@ class Glob:
         self._covers: Callable[[str], bool] | None = None if "?" in pattern else self.matches
 
     def covers(self, other: Glob) -> bool:
-        """Return whether this pattern certainly matches all texts that `other` matches.
+        """Return whether this pattern certainly matches every text that `other` matches.
 
-        It matches the other pattern as a text in which `*` and `?` are characters. Only True is certain.
+        The other pattern is matched as a text, with `*` and `?` as characters. Only True is certain.
         """
         if self._covers is None:
             self._covers = _compiled(self.folded, _ANY_BUT_MANY)
@@ -52,7 +53,7 @@ def fold(text: str) -> str:
 def _compiled(folded: str, any_: str) -> Callable[[str], bool]:
     pieces = folded.split("*")
     if "?" not in folded:
-        # The common patterns, which need a single call.
+        # Fast path: common patterns need a single string method.
         match pieces:
             case [whole]:
                 return whole.__eq__
@@ -64,7 +65,8 @@ def _compiled(folded: str, any_: str) -> Callable[[str], bool]:
                 return lambda text: part in text
     first, *rest = ("".join(any_ if c == "?" else re.escape(c) for c in one) for one in pieces)
     if rest:
-        # The leftmost place of a piece leaves most text for the rest, so no other place is tried.
+        # The leftmost match of a piece leaves the most text for the rest, so backtracking is
+        # unnecessary.
         first += "".join(f"(?>.*?{piece})" for piece in rest[:-1]) + f".*{rest[-1]}"
     search = re.compile(first, re.DOTALL).fullmatch
     return lambda text: search(text) is not None

@@ -1,4 +1,4 @@
-"""The loop guard: stops tasks with which agents trigger each other, by the trail of a task."""
+"""The loop guard: uses a task's trail to stop agents from triggering each other in circles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import envelope
 
 if TYPE_CHECKING:
-    # The agents in order, each with the unix time in ms at which it was triggered.
+    # Agents in order, each with the unix time in ms at which it was triggered.
     Trail = list[tuple[str, int]]
 
 _LONGEST = 1_000
@@ -31,10 +31,10 @@ def _passed(each: object) -> tuple[str, int]:
 
 
 def circle(trail: Trail, agent: str, *, depth: int, window: float, now: int) -> str | None:
-    """Return why a task with this trail must not trigger an agent, None if it may.
+    """Return why a task with this trail must not trigger an agent; None if it may.
 
-    It must not if the agent was triggered within the last `window` seconds, or if the trail would have more
-    than `depth` agents. `now` is in ms.
+    A task must not trigger an agent that was triggered within the last `window` seconds, or extend the
+    trail beyond `depth` agents. `now` is in ms.
     """
     names = [name for name, _ in trail]
     way = " → ".join((*names[-depth - 1 :], agent))

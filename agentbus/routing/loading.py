@@ -1,4 +1,4 @@
-"""Loads a team's rules from YAML, and reports everything that is wrong with them at once."""
+"""Loads a team's rules from YAML, and reports all their mistakes at once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str]) -> Rules:
 
 
 def parse(text: str | bytes, name: str = "rules") -> Rules:
-    """Return the rules in a text, UTF-8 if it is bytes; errors name the file as `name`.
+    """Return the rules in a text (UTF-8 if it is bytes); errors call the file `name`.
 
     Raises `ConfigError`, which lists every problem with its line.
     """
@@ -47,7 +47,7 @@ def parse(text: str | bytes, name: str = "rules") -> Rules:
 
 
 def check(text: str | bytes, name: str = "rules") -> tuple[Problem, ...]:
-    """Return what is wrong with the rules in a text, by line; nothing if they can be loaded."""
+    """Return the problems of the rules in a text, by line; none if they can be loaded."""
     problems = Problems(name)
     _read(text, name, problems)
     return problems.all()
@@ -72,7 +72,7 @@ def _read(text: str | bytes, name: str, problems: Problems) -> Rules | None:
 
 
 def _rules_of(given: dict[str, Located], root: Located, path: str, digest: str) -> Rules:
-    """Return the rules; a part with a mistake, which is among the problems, is left out."""
+    """Return the rules, leaving out parts with mistakes, which are reported as problems."""
     problems, nothing = root.problems, Located(None, root.problems)
     team = given["team"].name("team") if "team" in given else None
     incoming = _incoming(given["incoming"]) if "incoming" in given else "incoming"

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.batch import TaskBatch
 
-# Milliseconds after which a task is tried again if its agents' queues are full.
+# Milliseconds after which a task is retried if the queues of its agents are full.
 _PAUSE = 1_000
-# The group whose backlog counts.
+# Consumer group whose backlog counts.
 _GROUP = "default"
-# The script's result codes; with -2 a task waits.
+# Result codes of the script; with the code -2, the task waits.
 _MOVED, _STALE, _DUPLICATE = 1, 0, -1
 _CIRCLE, _HUGE, _FOREIGN_KEY = -4, -5, -6
 _WHY = {
@@ -40,7 +40,7 @@ _WHY = {
     _FOREIGN_KEY: "the key of its agent's queue is used by another program",
 }
 _TOPIC = "coordination"
-# The fields of a payload that affect more than its target.
+# Payload fields that affect more than the choice of the target.
 _ROUTED_FIELDS = frozenset({"work_item_id", "priority", "source", envelope.TRAIL})
 
 
@@ -95,10 +95,10 @@ def _words(
 
 
 class TaskMover:
-    """An executor that moves tasks; those that cannot be moved wait, or are buried.
+    """An executor that moves tasks; tasks that cannot be moved wait, or become dead letters.
 
-    `counts` counts tasks: `moved`, `duplicates`, `waiting` (each time that one was delayed), `stopped` (by
-    the loop guard), `buried` (for another reason).
+    `counts` counts tasks: `moved`, `duplicates`, `waiting` (each delay counts), `stopped` (by the loop
+    guard), `buried` (dead letters for another reason).
     """
 
     def __init__(
@@ -110,9 +110,10 @@ class TaskMover:
         refused: Callable[[str, str, str], None],
     ) -> None:
         self.counts: Counter[str] = Counter()
-        # Part of the executor protocol; without a handler there is no interrupt.
+        # The executor protocol requires this attribute; without a handler there is never an
+        # interrupt.
         self.interrupted: BaseException | None = None
-        # A task of an ordering key is moved after the one before it.
+        # A task with an ordering key must be moved after its predecessor.
         self.chains = False
         self._scope = task.scope
         self._ask = ask
@@ -200,7 +201,7 @@ class TaskMover:
     def _write(
         self, call: _ScriptCall, task: Taken, choice: Choice, backlogs: dict[str, float]
     ) -> Bury | None:
-        """Add the arguments for a task, or return why it must not be moved."""
+        """Add the arguments for a task, or return the reason not to move it."""
         payload, rules, agents = task.payload, call.rules, choice.agents
         inbox = task.meta.pop(envelope.ROUTED_INBOX, None) if task.meta else None
         if not agents:
@@ -252,7 +253,7 @@ class TaskMover:
         return None
 
     def _plain(self, named: dict[str, Any], rules: Rules) -> bool:
-        """Return whether a task needs nothing but its target, as most do."""
+        """Return whether a task needs only its target, as most do."""
         return not (self._limiting(rules) or not _ROUTED_FIELDS.isdisjoint(named))
 
     def _limiting(self, rules: Rules) -> bool:
@@ -275,7 +276,7 @@ class TaskMover:
         return found
 
     def _ordered(self, choice: Choice, backlogs: dict[str, float]) -> tuple[str, ...]:
-        """Return the agents in the order in which the script tries them."""
+        """Return the agents in the order in which the script will try them."""
         agents = choice.agents
         if choice.by == "backlog":
             found = tuple(sorted(agents, key=lambda agent: backlogs[agent]))
@@ -310,7 +311,7 @@ class TaskMover:
         task_id = self._task.id_of(task)
         self._refused("stopped", task_id, why)
         with contextlib.suppress(AgentBusError):
-            # It is stopped even if the notice cannot be sent.
+            # The task is stopped even if the notice cannot be sent.
             self._ask(
                 speak.append(
                     self._scope,
@@ -323,9 +324,9 @@ class TaskMover:
 
 
 def _waiting(scope: Scope, queues: dict[str, str]) -> Op[dict[str, float]]:
-    """Return by agent the number of its queue's tasks that are pending or not delivered.
+    """Return for each agent the number of tasks in its queue that are pending or undelivered.
 
-    Requested for each batch; `stats.lags` is more exact, and takes the server five times as long.
+    This is requested for each batch; `stats.lags` is more exact, but costs the server five times as much.
     """
     keys = scope.keys
     asked: list[tuple[str, ...]] = [

@@ -1,4 +1,4 @@
-"""Finds unreachable rules, which earlier ones shadow, and agents without a rule."""
+"""Finds unreachable rules, shadowed by earlier rules, and agents without a rule."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from agentbus.routing.glob import Glob
     from agentbus.routing.rules import RouteTarget, Rule
 
-    # The line, and the text.
+    # The line number, and the text.
     LineWarning = tuple[int, str]
 
-# The maximum number of patterns to compare: a file with 10,000 would take minutes to load.
+# Maximum number of patterns to compare: a file with 10,000 would take minutes to load.
 _HELD = 1_000
 
 
@@ -29,7 +29,7 @@ def check_rules(rules: Sequence[Rule], problems: Problems) -> list[LineWarning]:
 def check_agents(
     agents: Mapping[str, int], rules: Sequence[Rule], default: RouteTarget | None
 ) -> list[LineWarning]:
-    """Return a warning for each agent that neither a rule nor the default names; `agents` has lines."""
+    """Return a warning for each agent that no rule and no default names; `agents` maps names to lines."""
     if not rules and default is None:
         return [
             (1, "there are neither rules nor a default: only tasks with an agent_id are routed")
@@ -87,7 +87,7 @@ def _check_patterns(rules: Iterable[Rule], problems: Problems) -> None:
 
 
 def _covered(globs: Mapping[str, Glob], wide: Mapping[str, Glob]) -> bool:
-    """Return whether conditions certainly hold wherever the narrower ones do."""
+    """Return whether conditions certainly hold wherever the narrower conditions hold."""
     for field, glob in wide.items():
         narrow = globs.get(field)
         if narrow is None or not glob.covers(narrow):

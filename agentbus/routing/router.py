@@ -31,10 +31,9 @@ class Router(Worker):
     """Moves the tasks of a queue to the agents that its rules name, each task atomically.
 
     Several routers of a project share the work. A changed rules file is read again; if it is invalid, the
-    rules in force stay. Tasks without a matching rule, and those that the loop guard stops, are buried
-    among the dead letters of the group `router`. Tasks whose agents' queues are full or limited are tried
-    again later, without a delay for others. `on_refused` is called with `stopped` or `buried`, the task's
-    id and the reason.
+    rules in force remain. Tasks without a matching rule, and tasks that the loop guard stops, become dead
+    letters of the group `router`. Tasks whose agents' queues are full or limited are retried later, without
+    delaying others. `on_refused` is called with `stopped` or `buried`, the task's id and the reason.
     """
 
     def __init__(
@@ -53,15 +52,15 @@ class Router(Worker):
             rules.incoming,
             lambda _delivery: None,
             group=ROUTER,
-            # No user code runs here, so a task is not the cause of a router's death.
+            # A router runs no user code, so a task never causes its death.
             attempts=_ATTEMPTS,
             drain=drain,
             count=count,
             visibility=visibility,
         )
-        # The script detects duplicates.
+        # The script itself detects duplicates.
         self._consumer.claiming = False
-        # It moves tasks, and makes no attempt at any.
+        # A router only moves tasks, and makes no attempts to log.
         self._consumer.log = None
         self._moving = TaskMover(
             self._runner.run,
@@ -82,13 +81,13 @@ class Router(Worker):
     def counts(self) -> Counter[str]:
         """The numbers of tasks `moved`, `duplicates`, `stopped` by the loop guard, and `buried`.
 
-        `waiting` counts each time that a task was delayed.
+        `waiting` counts each delay of a task.
         """
         return self._moving.counts
 
 
 class _RulesFile:
-    """The rules of a file, read again when it has changed; part of a router's maintenance."""
+    """The rules of a file, reloaded when it changes; checked during a router's maintenance."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -97,7 +96,7 @@ class _RulesFile:
         self._trouble: str | None = None
 
     def rules(self) -> Rules:
-        """Return the rules in force; looks at the file once a second."""
+        """Return the rules in force; checks the file once a second."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _LOOK_EVERY
@@ -108,7 +107,7 @@ class _RulesFile:
         return self._rules
 
     def op(self) -> Op[None]:
-        """Look at the file, without a server request."""
+        """Check the file, without a request to the server."""
         self.rules()
         yield from ()
 

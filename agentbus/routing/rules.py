@@ -1,4 +1,4 @@
-"""The rules of a router: they choose the agents of a task, and explain the choice."""
+"""The rules of a router, which choose the agents of a task and explain the choice."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from agentbus.routing.glob import fold
 if TYPE_CHECKING:
     from agentbus.routing.glob import Glob
 
-    # Fields with the tests of their folded texts, and the choice if all pass.
+    # Pairs of a field and a test of its case-folded text, and the choice if all tests pass.
     Pattern = tuple[tuple[tuple[str, Callable[[str], bool]], ...], "Choice"]
 
 BACKLOG = "backlog"
 ROUND_ROBIN = "round_robin"
-# The fields of seed 004.
+# Names of the task fields that routing reads.
 TEXT_FIELD = "task"
 AGENT_FIELD = "agent_id"
 TYPE_FIELDS = ("type", "work_type")
@@ -44,7 +44,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class RouteTarget:
-    """Agents of which one gets the task: `backlog` selects the shortest, `round_robin` the next."""
+    """Agents of which one gets the task: `backlog` selects the shortest queue, `round_robin` the next."""
 
     agents: tuple[str, ...]
     by: str = BACKLOG
@@ -77,10 +77,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The target of one task: one of `agents`, selected `by`; without agents the task is buried.
+    """The target of one task: one of `agents`, selected `by`; without agents the task becomes dead.
 
-    `how` is agent_id, work_type, match, default or none; `rule` is the rule that matched, `work_type` the
-    task's, `asked` the agent that the task names, `reason` the explanation for people.
+    `how` is agent_id, work_type, match, default or none; `rule` is the matching rule, `work_type` the
+    task's work type, `asked` the agent that the task names, `reason` the explanation for people.
     """
 
     agents: tuple[str, ...]
@@ -92,7 +92,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """The explanation, composed on access, since most tasks need none."""
+        """The explanation, composed on access because most tasks need none."""
         if self.asked is not None:
             whose = "is an agent of the rules" if self.agents else "names no agent of the rules"
             return f"agent_id {shown(self.asked)} {whose}"
@@ -112,7 +112,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ExplanationStep:
-    """One step of an explanation: `how` as in `Choice`, whether it matched, and why."""
+    """One step of an explanation: `how` as in `Choice`, whether the step matched, and why."""
 
     how: str
     rule: Rule | None
@@ -132,7 +132,7 @@ class Rules:
     """The rules of one file, immutable: `route` chooses the target of a task, `explain` also says why.
 
     `agents` maps names to agents, `limits` work types to limits; `window` and `dedup` are in seconds;
-    `digest` is that of the file's text, which detects changes.
+    `digest` is the digest of the file's text, used to detect changes.
     """
 
     __slots__ = (
@@ -160,7 +160,7 @@ class Rules:
         self.agents, self.rules, self.default = dict(agents), tuple(rules), default
         self.limits, self.depth, self.window = dict(limits or {}), depth, window
         self.dedup, self.warnings, self.digest = dedup, tuple(warnings), digest
-        # All choices are created now, so that a task costs a dict lookup.
+        # Create all choices in advance, so that each task costs only a dict lookup.
         self._asked = {name: Choice((name,), how="agent_id", asked=name) for name in self.agents}
         self._by_type: dict[str | None, Choice] = {}
         for rule in self.rules:
@@ -180,8 +180,8 @@ class Rules:
     def route(self, task: object) -> Choice:
         """Return the choice for a task, given its payload.
 
-        An `agent_id` decides alone, even if it names no agent. Next is the work type (the field `type`, or
-        else `work_type`), then the first pattern that matches, then the default.
+        An `agent_id` alone decides, even if it names no known agent. Next comes the work type (the field
+        `type`, or else `work_type`), then the first matching pattern, then the default.
         """
         kind: str | None = None
         if isinstance(task, dict):
@@ -199,7 +199,7 @@ class Rules:
         return self._rest._of(kind)
 
     def explain(self, task: object) -> Explanation:
-        """Return the choice for a task, and why each rule before it matched or not."""
+        """Return the choice for a task, and why each earlier rule matched or not."""
         choice = self.route(task)
         steps: list[ExplanationStep] = []
         for step in self._steps(task, choice):
@@ -212,12 +212,12 @@ class Rules:
         name = text_of(asked)
         choice = self._asked.get(name) if name is not None else None
         if choice is None:
-            # Another agent would be a guess: the task was meant for this one.
+            # Do not guess another agent: the task was meant for this one.
             choice = Choice((), asked=repr(asked)[:60] if name is None else name)
         return choice._of(work_type(task))
 
     def _steps(self, task: object, choice: Choice) -> Iterator[ExplanationStep]:
-        """Yield the steps of `route`, in its order."""
+        """Yield the steps of `route` in order."""
         if choice.asked is not None:
             yield ExplanationStep("agent_id", None, True, choice.reason)
             return
@@ -250,7 +250,7 @@ def work_type(task: dict[str, Any]) -> str | None:
 
 
 def text_of(value: object) -> str | None:
-    """Return a scalar as text, numbers and booleans as in JSON; None for other values."""
+    """Return a scalar as text, with numbers and booleans as in JSON; None for other values."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -259,7 +259,7 @@ def text_of(value: object) -> str | None:
         try:
             return repr(value)
         except ValueError:
-            # An integer with thousands of digits, which Python does not convert.
+            # Python refuses to convert an integer with thousands of digits.
             return None
     return None
 
@@ -290,7 +290,7 @@ class _TaskFields:
         return None
 
     def text(self, field: str) -> str | None:
-        """Return a field's text, None if it has none."""
+        """Return a field's text; None if it has none."""
         task = self._task
         if not isinstance(task, dict):
             return task if field == TEXT_FIELD and isinstance(task, str) else None
@@ -333,6 +333,6 @@ def _about_type(rule: Rule, kind: str | None, matched: bool) -> str:
     return f"{rule} is for {some}{more}; the task {said}"
 
 
-# The names that `agentbus.routing` exports.
+# Names that `agentbus.routing` exports.
 Step = ExplanationStep
 Target = RouteTarget

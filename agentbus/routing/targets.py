@@ -1,4 +1,4 @@
-"""Reads the agents of a team, and the agents that a rule sends to."""
+"""Parses the agents of a team, and the targets of rules."""
 
 # mypy: disable-error-code="func-returns-value"
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agentbus.routing.rules import BACKLOG, ROUND_ROBIN, Limit, RouteTarget
 if TYPE_CHECKING:
     from agentbus.core.validate import Located
 
-# Seed 004 gives an agent ten tasks a minute.
+# Default limit of an agent: ten tasks a minute.
 _USUAL = Limit(10, 60.0)
 _LIMIT = re.compile(r"([1-9][0-9]{0,8})/(s|min|h)", re.ASCII)
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -22,11 +22,12 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The agents by name, with the line of each, and the limits of those that have their own."""
+    """The agents by name, the line of each, and the limits of agents that have their own."""
 
     lines: dict[str, int] = field(default_factory=dict)
     limits: dict[str, Limit | None] = field(default_factory=dict)
-    # Some could not be read, so that a name that is missing here need not be wrong.
+    # Non-empty if some agents could not be read, so that a name that is missing here may still be
+    # valid.
     partly: list[bool] = field(default_factory=list)
 
 
@@ -49,7 +50,7 @@ def team(given: Located | None, root: Located) -> Team:
 
 
 def target(given: Mapping[str, Located], whole: Located, roster: Team) -> RouteTarget:
-    """Return the agents that a rule or a default sends to, from its `to` and `by`."""
+    """Return the agents that receive the tasks of a rule or of the default, from its `to` and `by`."""
     to = given.get("to")
     chosen: list[str] = []
     if to is None:
@@ -62,7 +63,7 @@ def target(given: Mapping[str, Located], whole: Located, roster: Team) -> RouteT
 
 
 def default(given: Located, roster: Team) -> RouteTarget:
-    """Return the agents that the default sends to: a name, a list of them, or a map of `to` and `by`."""
+    """Return the agents of the default target: a name, a list of names, or a map of `to` and `by`."""
     if given.is_nothing:
         given.add(
             "'default' is empty",
@@ -74,7 +75,7 @@ def default(given: Located, roster: Team) -> RouteTarget:
 
 
 def limit(given: Located, *, may_be_on: bool = True) -> Limit | None:
-    """Return a limit; None where it is `off`, and where it does not fit, which adds a problem."""
+    """Return a limit; None if it is `off`, or if it is invalid, which adds a problem."""
     text = given.value if isinstance(given.value, str) else ""
     if text == "off":
         return None
@@ -88,7 +89,7 @@ def limit(given: Located, *, may_be_on: bool = True) -> Limit | None:
 
 
 def several(given: Located, kind: str, whole: Located) -> dict[str, Located]:
-    """Return the distinct names that are given as one name or as a list, each with its place."""
+    """Return distinct names, given as one name or as a list, each with its place."""
     found: dict[str, Located] = {}
     if isinstance(given.value, dict) or given.value == []:
         given.wrong("one name, or a list of names")

@@ -1,4 +1,4 @@
-"""Asynchronous connections: one write for the commands of many callers, one blocked read for all."""
+"""Asynchronous connections: one write for the commands of many callers, one shared blocked read."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AsyncPlainLink:
         return settle(step, replies)
 
     def is_open(self) -> bool:
-        """Report whether the coroutines of the running loop have a connection."""
+        """Report whether the running event loop has an open connection."""
         connection = self._connection
         if connection is None or connection.closed or self._closed:
             return False
@@ -128,7 +128,7 @@ class AsyncPlainLink:
         if wanted:
             self._connection = task.result()
         else:
-            # It was opened for a bus that was closed meanwhile, which would never close it.
+            # The bus was closed during the attempt, and would never close this connection.
             task.result().close("the bus was closed")
 
     def _enter_loop(self) -> None:
@@ -156,14 +156,14 @@ class AsyncPlainLink:
 
 
 class _AsyncConnection(asyncio.BufferedProtocol):
-    """A pipelined connection: it writes all requests of a loop's iteration at once."""
+    """A pipelined connection: it writes all requests of one event loop iteration at once."""
 
     def __init__(self, target: Target, client: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reader = reader()
         self._place = buffer()
-        # Over TLS, asyncio reads into slices of the buffer, and a slice of a bytearray is a copy.
+        # Over TLS, asyncio reads into slices of the buffer; slicing a bytearray would copy it.
         self._view = memoryview(self._place)
         self._waiting: deque[_Request] = deque()
         self._outgoing: list[bytes] = []
@@ -179,7 +179,8 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         return bool(self._lost)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked: uvloop's transports have the methods of these classes, and do not inherit from them.
+        # Do not check the type: uvloop's transports have the same methods, but do not inherit from
+        # these classes.
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -200,7 +201,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
                     if request.greets:
                         self._greeted(request.replies)
         except (ConnectionError, MemoryError) as error:
-            # A server may announce a list of billions of replies.
+            # For example, the server announced a list of billions of replies.
             self.close(str(error) or NO_REDIS)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -245,7 +246,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(outgoing))
 
     def _watch(self) -> None:
-        """Close the connection if its oldest request is overdue: all later ones are stuck behind it."""
+        """Close the connection if its oldest request is overdue, since all later ones wait behind it."""
         self._watchdog = None
         if not self._waiting:
             return
@@ -285,7 +286,7 @@ class _AsyncConnection(asyncio.BufferedProtocol):
         if self._waiting and self._waiting[0].replies:
             return turned_away(self._waiting[0].replies[0])
         try:
-            # It may have come before the first request.
+            # The refusal may have arrived before the first request.
             return turned_away(self._reader.gets())
         except (ConnectionError, MemoryError):
             return None
@@ -309,7 +310,7 @@ class _Request:
             self.future.set_result(self.replies)
 
     def fail(self, error: Exception) -> None:
-        """Raise a failure in the caller, if it still waits; nobody waits for a greeting."""
+        """Raise a failure in the caller, if it still waits; for a greeting, nobody waits."""
         if not self.greets and not self.future.done():
             self.future.set_exception(error)
 
@@ -355,7 +356,7 @@ async def _to_host(
         sock = socket.socket(family)
         try:
             sock.setblocking(False)
-            # As in `tcp.connect`: one that does not answer leaves time for the others.
+            # As in `tcp.connect`, divide the time among the addresses: the first may never answer.
             async with asyncio.timeout((until - loop.time()) / left):
                 await loop.sock_connect(sock, address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

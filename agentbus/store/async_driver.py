@@ -44,15 +44,15 @@ async def run(link: AsyncLink, op: Op[T]) -> T:
 
 
 class Calls(Protocol):
-    """The owner of operations, with what it does before and after each."""
+    """The owner of operations, with hooks before and after each."""
 
     link: AsyncLink
     coalescer: Coalescer
-    # Seconds that an operation may take.
+    # Maximum seconds for an operation.
     deadline: float
 
     def recorded(self, op: Op[T], now: float) -> Op[T]:
-        """Have an operation record this session, if that is due."""
+        """Wrap an operation so that it records this session, if that is due."""
 
     def again(self, op: Op[T], elapsed: float) -> Op[T]:
         """Wrap an operation in retries, `elapsed` seconds after its start."""
@@ -70,7 +70,7 @@ class Calls(Protocol):
 async def at_once(calls: Calls, op: Op[T], verb: str | None) -> T:
     """Run an operation; after its first failure, wrap it in `again`, as the blocking driver does.
 
-    Single payloads are sent together with those of other callers. One coroutine does it all: a second one
+    Single payloads are joined with those of other callers. A single coroutine does all this: a second one
     around it would cost a tenth of a publish.
     """
     link, coalescer, now = calls.link, calls.coalescer, time.monotonic
@@ -102,7 +102,7 @@ async def at_once(calls: Calls, op: Op[T], verb: str | None) -> T:
                     reply = await link.execute(step)
                 except FAILURES as failure:
                     if not (isinstance(failure, LinkDown) and failure.sent):
-                        # It did not arrive, or was not executed.
+                        # The request was not sent, or the server refused to execute it.
                         step.sendings = 0
                     elapsed = now() - began
                     break
@@ -125,7 +125,7 @@ async def at_once(calls: Calls, op: Op[T], verb: str | None) -> T:
 
 
 async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncGenerator[Any]:
-    """Run an operation and yield what it emits."""
+    """Run an operation and yield the values that it emits."""
     left = False
     try:
         step = next(op)
@@ -134,7 +134,7 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncGenerator[Any]:
                 try:
                     yield step.value
                 except GeneratorExit:
-                    # Let it finish (a cursor moves past what was consumed), then end.
+                    # Let the operation finish (a cursor moves past consumed messages), then end.
                     left = True
                     step = op.throw(Stopped())
                 else:
@@ -145,8 +145,8 @@ async def iterate(link: AsyncLink, op: Op[Any]) -> AsyncGenerator[Any]:
     except (StopIteration, Stopped):
         return
     except BackendUnavailable:
-        # An event loop closes abandoned generators, maybe after the bus. Nobody can handle the error, and
-        # messages past the cursor are read again.
+        # The event loop closes abandoned generators, perhaps after the bus. Nobody can handle this
+        # error, and messages after the cursor are read again.
         if not left:
             raise
 

@@ -1,4 +1,4 @@
-"""Sends what coroutines of one event loop publish at the same time as one request."""
+"""Joins what coroutines of one event loop publish at the same time into one request."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     _Member = tuple[Push, asyncio.Future[bytes | None]]
 
-# The most payloads of one request, and the bytes at which it is not joined any more.
+# Maximum payloads per request, and bytes after which a request accepts no more.
 _AT_ONCE, _BYTES = 500, 1 << 18
 
 
 class Coalescer:
     """Joins the payloads that several callers append to a stream while requests are in flight.
 
-    A lone caller's payload is sent at once; while others are in flight, those of an iteration of the event
-    loop share a request. Each caller gets its own id, or the request's error. If not all of them have room,
-    each is sent alone.
+    A lone caller's payload is sent at once; while other requests are in flight, the payloads of one
+    iteration of the event loop share a request. Each caller gets its own id, or the request's error. If not
+    all payloads fit, each is sent alone.
     """
 
     def __init__(
@@ -38,24 +38,25 @@ class Coalescer:
         self._retrying = retrying
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        # By what the steps have in common.
+        # Payloads that wait, grouped by the properties that their steps share.
         self.waiting: dict[object, list[_Member]] = {}
         self._bytes = 0
-        # How many requests with payloads are not answered yet.
+        # Number of unanswered requests with payloads.
         self.in_flight = 0
-        # True if the last request was of several callers, who will soon be back.
+        # True if the last request served several callers, which are likely to append again soon.
         self._several = False
         # An event loop keeps only weak references to its tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def append(self, step: Push) -> asyncio.Future[bytes | None] | None:
-        """Have a payload join others; the future has its id, or None if the queue is full.
+        """Join a payload with others; the future holds its id, or None if the queue is full.
 
-        Returns None for a lone caller's, and where no connection is open: then the caller sends it, and
+        Returns None for a lone caller, and if no connection is open: the caller then sends the payload, and
         counts it in `in_flight`.
         """
         loop = self._loop
-        # A thread runs one loop at a time. To ask which one is a system call in some versions of Python.
+        # A thread runs one event loop at a time. In some Python versions, get_running_loop() makes
+        # a system call.
         if loop is None or get_ident() != self._thread or not loop.is_running():
             loop = self._enter_loop()
         waiting = self.waiting
@@ -81,13 +82,13 @@ class Coalescer:
         return self._loop
 
     def flush(self) -> None:
-        """Send all that waits, so that what is sent afterwards comes behind it."""
+        """Send all waiting payloads, so that later requests follow them."""
         waiting, self.waiting = self.waiting, {}
         for group in waiting.values():
             self._send(group)
 
     def _send(self, group: list[_Member]) -> None:
-        # The others were cancelled.
+        # Skip members whose callers were cancelled.
         group = [member for member in group if not member[1].done()]
         if not group:
             return
@@ -121,7 +122,7 @@ class Coalescer:
             self._give(group, step, reply)
         elif failure is None or isinstance(failure, (LinkDown, ServerReply)):
             if not (isinstance(failure, LinkDown) and failure.sent):
-                # It did not arrive, or was not executed.
+                # The request was not sent, or the server refused to execute it.
                 step.sendings = 0
             self._retry(group, step, time.monotonic() - asked)
         else:
@@ -142,7 +143,7 @@ class Coalescer:
         if len(group) == 1:
             _resolve(group[0][1], reply)
         else:
-            # The slot of the first one was used for all.
+            # The request used the first member's slot for all members.
             group[0][0].sendings = step.sendings
             try:
                 replies = group[0][0].shared(reply, len(group))
@@ -150,12 +151,12 @@ class Coalescer:
                 _reject(group, error)
                 return
             if replies is None:
-                # There may be room for some of them.
+                # The queue may have room for some of the payloads.
                 for member in group:
                     self._send([member])
                 return
             for (_, future), own in zip(group, replies, strict=True):
-                # As `_resolve`, which is not called, to save time.
+                # Inline `_resolve` here for speed.
                 if not future.done():
                     future.set_result(own)
 
@@ -165,11 +166,11 @@ class Coalescer:
 
 
 def _never(*_step: Step) -> None:
-    """Stand in for a link whose callers do not share a connection."""
+    """Replace the methods of a link whose callers do not share a connection."""
 
 
 def _resolve(future: asyncio.Future[Any], reply: Any) -> None:
-    # Its caller may have been cancelled.
+    # The caller may have been cancelled.
     if not future.done():
         future.set_result(reply)
 

@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 _NO_SIGPIPE = getattr(_socket, "MSG_NOSIGNAL", 0)
 _LASTS = 16  # A connection with this many exchanges is long-lived.
 _SMALL, _GRACE = 8192, 1.0
-_PEERCRED = getattr(_socket, "SO_PEERCRED", None)  # Other systems than Linux have other ways.
+_PEERCRED = getattr(_socket, "SO_PEERCRED", None)  # Only Linux has SO_PEERCRED.
 
 
 class Backend:
-    """A server by its name in messages, without secrets.
+    """A server, under a name for messages that contains no secrets.
 
-    `find` locates it, and `revive`, if given, starts it; each takes a limit in seconds. With `wraps`, a
-    project's keys share one hash tag and so one shard. If it `confirms`, its links send the steps that
-    replicas confirm. `advice` is a hint for when the server does not answer, or a function that makes of
-    why it does not answer a better reason and a hint.
+    `find` locates the server, and `revive`, if given, starts it; each takes a limit in seconds. With
+    `wraps`, a project's keys share one hash tag and so one shard. If it `confirms`, its links send steps
+    that replicas confirm. `advice` is a hint for a server that does not answer, or a function that turns
+    the reason into a better reason and a hint.
     """
 
     wraps = False
     advice: Advice | None = None
-    client = "agentbus"  # The name of the connections in CLIENT LIST.
+    client = "agentbus"  # Connection name in CLIENT LIST.
     confirms = True
-    # If true, log each exchange, and call the functions of the server in place of scripts.
+    # `debug` logs each exchange; `functions` calls server-side functions instead of scripts.
     debug = False
     functions = False
 
@@ -64,7 +64,7 @@ class Backend:
         self.revive = revive
 
     def encoder(self) -> Callable[..., list[Sequence[Arg]]]:
-        """Return the function that makes a step's commands: those that run scripts, or functions."""
+        """Return the function that encodes a step's commands, which run scripts or call functions."""
         if not self.functions:
             return commands
         from agentbus.store import functions
@@ -76,7 +76,7 @@ class Backend:
         return self.logged(PlainLink(self))
 
     def logged(self, link: Link) -> Link:
-        """Return a link that logs each exchange, if that is wanted."""
+        """Return a link that logs each exchange if `debug` is set; otherwise the link itself."""
         if not self.debug:
             return link
         from agentbus.store.logged import LoggedLink
@@ -89,7 +89,7 @@ class Backend:
 
 
 class Target:
-    """The address and login of a server, of this user or root alone if `own`; `tls` is an `SSLContext`."""
+    """A server's address and login; `own`: only this user or root may serve it; `tls`: an `SSLContext`."""
 
     __slots__ = ("database", "host", "own", "password", "path", "port", "tls", "username")
 
@@ -116,9 +116,9 @@ class Target:
 
 
 def greeting(target: Target, client: str) -> list[tuple[Arg, ...]]:
-    """Return the commands that open a connection, for its first request.
+    """Return the commands that precede the first request on a connection.
 
-    The last one names the connection, which an account may not be allowed to do.
+    The last command names the connection, which an ACL may forbid.
     """
     commands: list[tuple[Arg, ...]] = []
     if target.password is not None:
@@ -131,11 +131,11 @@ def greeting(target: Target, client: str) -> list[tuple[Arg, ...]]:
 
 
 class PlainLink:
-    """A pool of plain connections, one for each exchange, so that threads may share it."""
+    """A pool of plain connections, one per exchange, so that threads can share it."""
 
     def __init__(self, backend: Backend) -> None:
         self.name = backend.name
-        # Commands that only read, to send with the next request that does not block, and their replies.
+        # Read-only commands to send with the next non-blocking request, and their replies.
         self.beside: Sequence[Sequence[Arg]] = ()
         self.read_beside: list[Any] = []
         self._backend = backend
@@ -154,7 +154,7 @@ class PlainLink:
         except IndexError:
             connection, fresh = self._dial(step.within), True
             if self._backend.revive is not None:
-                # To start the server may have taken most of the time.
+                # The start of the server may have used up most of the time.
                 until = time.monotonic() + step.within
         if step.posted and not fresh:
             connection.post(self._commands(step))
@@ -173,12 +173,12 @@ class PlainLink:
                 self.beside, self.read_beside = (), replies[-len(beside) :]
                 del replies[-len(beside) :]
             if forgotten(replies):
-                # The commands after the script were executed.
+                # Resend only the script: the commands after it were executed.
                 replies[:1] = connection.exchange(self._commands(step, whole=True)[:1], until)
         except BaseException as failure:
             connection.close()
             if isinstance(failure, LinkDown) and not fresh:
-                # It may have been closed long ago, like the other idle ones.
+                # The server may have closed all idle connections.
                 _close(self._idle)
             raise
         self._keep(connection)
@@ -187,18 +187,19 @@ class PlainLink:
         return settle(step, replies)
 
     def trim(self) -> None:
-        """Close the idle connections but the one that was used last."""
+        """Close all idle connections except the last used one."""
         _close(self._idle, 1)
 
     def close(self) -> None:
-        """Close the connections; those of exchanges to come are closed after one exchange."""
+        """Close the idle connections; connections in use are closed after their exchange."""
         self._closed = True
         _close(self._idle)
 
     def _keep(self, connection: _Connection) -> None:
         self._idle.append(connection)
         if self._closed:
-            # By another thread, meanwhile: nobody would close this connection any more.
+            # Another thread closed the pool during the exchange, and will not close this
+            # connection.
             _close(self._idle)
 
     def _dial(self, within: float) -> _Connection:
@@ -212,12 +213,12 @@ class PlainLink:
         from agentbus.store.failures import revive
 
         revive(self._backend.revive, within)
-        # It may have been given another place.
+        # A restarted server may have another address.
         return _Connection(self._backend.find(within), until, self._backend.client)
 
 
 class _Connection:
-    """One socket, and the greeting to send on it first."""
+    """A socket, and the greeting to send on it first."""
 
     def __init__(self, target: Target, until: float, client: str) -> None:
         self._host = target.host
@@ -227,9 +228,10 @@ class _Connection:
         self._pack = pack
         self._fast: Any = None
         self._exchanges = 0
-        # How many replies are still to come that nobody waits for.
+        # Number of pending replies that no caller waits for.
         self._unread = 0
-        self._allowed = -1.0  # The current timeout of the socket: setting one is a system call.
+        # Current timeout of the socket, remembered because setting it takes a system call.
+        self._allowed = -1.0
         # TLS sockets accept no flags, and OpenSSL never raises SIGPIPE.
         self._flags = 0 if target.tls else _NO_SIGPIPE
         try:
@@ -266,7 +268,8 @@ class _Connection:
             if meanwhile is not None:
                 began = time.monotonic()
                 meanwhile()
-                # The answer has arrived by now: `meanwhile` does not count as waiting.
+                # Do not count the time of `meanwhile` as waiting: the reply has usually arrived by
+                # now.
                 until += time.monotonic() - began
             if self._fast is not None:
                 expected = len(everything) + unread
@@ -290,13 +293,13 @@ class _Connection:
             self.close()
             raise _down(error, "connection", self._host, sent=False) from None
         if done < len(data):
-            # Half a command would spoil the next one.
+            # After a partly sent command, the connection is unusable.
             self.close()
             raise LinkDown("the server does not read", sent=True)
         self._unread += len(requests)
 
     def _quicken(self) -> None:
-        # No shell verb makes this many exchanges: for few, loading the C library costs more than it saves.
+        # hiredis is worth loading only after many exchanges, more than a shell command makes.
         from agentbus.store import hiredis_reader
 
         self._reader, self._place = hiredis_reader.reader(), hiredis_reader.buffer()
@@ -322,7 +325,8 @@ class _Connection:
             chunk = self._socket.recv(16384)
             if not chunk:
                 if greeting:
-                    # A server that refuses the login closes after its answer to the first request.
+                    # After a refused login, the server answers the first request and then closes
+                    # the connection.
                     raise_first(replies[: greeting - 1] + replies[greeting : greeting + 1])
                 raise LinkDown("the server closed the connection", sent=True)
             data += chunk
@@ -347,7 +351,7 @@ class _Connection:
         self._socket.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_socket"):  # The bus was not closed.
+        if hasattr(self, "_socket"):  # The caller did not close the bus.
             self._socket.close()
 
 
@@ -356,7 +360,7 @@ def _close(idle: list[_Connection], left: int = 0) -> None:
         try:
             idle.pop(0).close()
         except IndexError:
-            # Another thread has begun to use it.
+            # Another thread took the last connection.
             return
 
 
@@ -378,13 +382,13 @@ def _open(target: Target, until: float) -> Any:
 
 
 def check_peer(sock: Any, path: str) -> None:
-    """Raise `ConfigError` if another user serves a socket, or owns the directory that it is in."""
+    """Raise `ConfigError` if another user serves a socket, or owns its directory."""
     if _PEERCRED is None:
         from agentbus.store.peer import uid
 
         owner = uid(sock)
     else:
-        # A struct ucred: process, user, group.
+        # The reply is a struct ucred: process, user and group.
         said = sock.getsockopt(_socket.SOL_SOCKET, _PEERCRED, 12)
         owner = int.from_bytes(said[4:8], sys.byteorder)
     ours = (0, os.getuid())

@@ -17,7 +17,7 @@ from agentbus.store.url import Url
 
 _ACCESS = (
     *("WRONGPASS", "NOAUTH", "NOPERM", "invalid username-password"),
-    # All that the client library says of what each sentinel answered.
+    # redis-py reports only these class names for a sentinel's refusal.
     *("auth:AuthenticationError", "auth:AuthorizationError"),
 )
 
@@ -35,7 +35,7 @@ def secured(url: Url, host: str, port: int) -> Target:
 
 
 class SentinelFinder:
-    """Asks the sentinels of `redis+sentinel://host:port,host:port/service[?db=n]` for the master."""
+    """Asks the sentinels in `redis+sentinel://host:port,host:port/service[?db=n]` for the master."""
 
     def __init__(self, url: Url) -> None:
         self._url = url
@@ -59,7 +59,7 @@ class SentinelFinder:
         }
 
     def find(self, within: float) -> Target:
-        """Return the present master, asking one sentinel after the other."""
+        """Return the current master, asking the sentinels in turn."""
         hosts = [(host, port or 26379) for host, port in self._url.hosts]
         patience = within / len(hosts)
         sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
@@ -79,7 +79,7 @@ class SentinelFinder:
             why = f"no sentinel of {asked} names a master for {self._service!r}"
             raise LinkDown(why, sent=False) from None
         finally:
-            # Else they stay open until the garbage is collected.
+            # Close the connections to sentinels now, not at garbage collection.
             for asked_one in sentinel.sentinels:
                 asked_one.close()
         host, port = address
@@ -94,7 +94,7 @@ class SentinelFinder:
 
 
 class ClusterFinder:
-    """Asks a cluster for the shard that holds a project; its keys share one hash tag."""
+    """Asks a cluster for the shard of a project, whose keys share one hash tag."""
 
     def __init__(self, url: Url, project: str) -> None:
         self._url = url
@@ -104,7 +104,7 @@ class ClusterFinder:
         self._tls = _context(url) if _wants_tls(url) else None
 
     def find(self, within: float) -> Target:
-        """Return the present master of the project's shard."""
+        """Return the current master of the project's shard."""
         nodes = [
             redis.cluster.ClusterNode(host, port or 6379)  # type: ignore[no-untyped-call]
             for host, port in self._url.hosts
@@ -121,7 +121,7 @@ class ClusterFinder:
                 socket_connect_timeout=within / len(nodes),
                 require_full_coverage=False,
                 protocol=2,
-                # A restricted user may not send CLIENT SETINFO.
+                # Do not send CLIENT SETINFO, which the ACL may forbid.
                 driver_info=None,
                 **options,
             )
@@ -145,13 +145,13 @@ class ClusterFinder:
 
 
 def _refuse_without_sockets() -> None:
-    """Raise `Denied` where there are no sockets for a network, which the client library does not tell."""
+    """Raise `Denied` if network sockets are unavailable, which the client library does not report."""
     if denied := sandbox.without_sockets():
         raise Denied(denied)
 
 
 def _refuse_access(error: BaseException, name: str) -> None:
-    """Raise `ConfigError` if the server rejected the login, or its certificate was not accepted."""
+    """Raise `ConfigError` if the server rejected the login, or its certificate was rejected."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_" in str(cause):

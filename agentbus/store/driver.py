@@ -52,8 +52,8 @@ def at_once(
 ) -> T:
     """Run an operation; after its first failure, wrap it in `again`, which retries.
 
-    Failures are rare, and wrapping every operation would cost a tenth of a publish. `again` also gets the
-    seconds that the failed step took. `meanwhile` is called while the first answer is awaited.
+    Failures are rare, and wrapping every operation would cost a tenth of a publish. `again` also receives
+    the seconds that the failed step took. `meanwhile` is called while the first reply is awaited.
     """
     execute, send, now = link.execute, op.send, time.monotonic
     step = None
@@ -68,9 +68,9 @@ def at_once(
                 reply = execute(step)
             except FAILURES as failure:
                 if not (isinstance(failure, LinkDown) and failure.sent):
-                    # It did not arrive, or was not executed.
+                    # The request was not sent, or the server refused to execute it.
                     step.sendings = 0
-                # Sent again: an error then recurs where it is handled.
+                # Resend the step through the retry loop, which handles a repeated error.
                 return run(link, again(rest(op, step), now() - began))
             step = send(reply)
     except StopIteration as result:
@@ -83,7 +83,7 @@ def at_once(
 
 
 def rest(op: Op[T], step: Step) -> Op[T]:
-    """Run an operation from one of its steps on."""
+    """Continue an operation from one of its steps."""
     try:
         while True:
             try:
@@ -100,7 +100,7 @@ def rest(op: Op[T], step: Step) -> Op[T]:
 
 
 def iterate(link: Link, op: Op[Any]) -> Iterator[Any]:
-    """Run an operation, blocking, and yield what it emits."""
+    """Run an operation, blocking, and yield the values that it emits."""
     try:
         step = next(op)
         while True:
@@ -108,7 +108,7 @@ def iterate(link: Link, op: Op[Any]) -> Iterator[Any]:
                 try:
                     yield step.value
                 except GeneratorExit:
-                    # Let it finish (a cursor moves past what was consumed), then end.
+                    # Let the operation finish (a cursor moves past consumed messages), then end.
                     step = op.throw(Stopped())
                 else:
                     step = op.send(None)

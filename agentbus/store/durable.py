@@ -1,7 +1,7 @@
-"""Publishes durably: answers a write once replicas, or the server's disk, have confirmed it.
+"""Publishes durably: answers a write only after replicas, or the server's disk, have confirmed it.
 
-`WAIT` counts the replicas that have what was written last on its own connection. So a write goes there
-with a mark, which is written even if the write is a repetition that changes nothing, and then the wait.
+`WAIT` counts the replicas that have received the last write of the same connection. Each write therefore
+also writes a marker, even when the write itself is a no-op, and WAIT follows on the same connection.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ T = TypeVar("T")
 
 KINDS = ("replica", "disk")
 MOST_REPLICAS = 100
-# Seconds after which the replicas are counted again: one that has gone is not waited for.
+# Seconds between two counts of the replicas, so that a wait does not include replicas that have
+# gone.
 _SLICE = 0.5
-# A server looks at its clocks ten times a second: so much later, in seconds, a wait may end.
+# Redis checks timeouts ten times a second, so a wait may end this many seconds late.
 _LATE = 0.12
-# How long the mark of a connection is kept, in seconds.
+# Seconds for which the marker key of a connection is kept.
 _MARKED = 300
-# The most writes that share a wait.
+# Maximum number of writes that share one WAIT.
 _AT_ONCE = 500
 _STATE = ("INFO", "replication")
 
@@ -83,7 +84,7 @@ class Confirmed(Step):
 
 
 def demand(kind: str, least: int, mark: str, *, where: str, able: bool) -> Demand:
-    """Return the demand of a publish to a server that is `able` to confirm, or is not.
+    """Return the demand of a publish to a server; `able` is whether the server can confirm.
 
     Raises `UsageError`, `ConfigError`.
     """
@@ -103,7 +104,7 @@ def demand(kind: str, least: int, mark: str, *, where: str, able: bool) -> Deman
 
 
 def confirmed(op: Op[T], wanted: Demand) -> Op[T]:
-    """Run an operation whose writes are each confirmed before their replies reach it."""
+    """Run an operation and confirm each of its writes before it receives the reply."""
     later = False
     try:
         step = next(op)
@@ -140,7 +141,7 @@ def confirm_step(
     name: str,
     keep: Callable[[Any], None],
 ) -> Any:
-    """Exchange a step over a connection that nobody else uses, and `keep` it, or close it.
+    """Exchange a step over an unshared connection, and then `keep` or close the connection.
 
     Raises `LinkDown`, `ServerReply`.
     """
@@ -172,7 +173,7 @@ def confirm_step(
 
 
 class Confirmations:
-    """Sends the steps of coroutines on a separate connection: those of one time share one wait."""
+    """Sends the steps of coroutines on a separate connection; simultaneous steps share one wait."""
 
     def __init__(
         self,
@@ -226,7 +227,7 @@ class Confirmations:
                     fits = len(group) < _AT_ONCE and member[0].demand == wanted
                     (group if fits else rest).append(member)
                 self._waiting = rest
-                # The others were cancelled.
+                # Skip members whose callers were cancelled.
                 group = [member for member in group if not member[1].done()]
                 if group:
                     await self._together(group)
@@ -277,7 +278,7 @@ class Confirmations:
 
 def _fail(future: asyncio.Future[Any], failure: Exception) -> None:
     if not future.done():
-        # Not the error itself: each caller adds to its traceback.
+        # Raise a copy: each caller adds its own traceback.
         future.set_exception(
             type(failure)(str(failure), sent=failure.sent)
             if isinstance(failure, LinkDown) and type(failure) in {LinkDown, Unconfirmed}
@@ -300,7 +301,7 @@ def _conversation(
         state, able = yield [_STATE, probe]
         replicas = _replicas(state)
     except LinkDown as failure:
-        # The steps were not.
+        # Only the probe was sent, not the steps.
         raise type(failure)(str(failure), sent=False) from None
     if isinstance(able, ServerReply):
         raise _unable(name, wanted, able)
@@ -328,7 +329,7 @@ def _conversation(
         if isinstance(count, ServerReply):
             raise Unconfirmed(f"the server refused to wait: {count}", sent=True)
         if wanted.kind == "disk":
-            # On how many disks it is: on this server's, and on those of replicas.
+            # WAITAOF returns two counts: the local disk, and the disks of replicas.
             if not (isinstance(count, list) and count and isinstance(count[0], int)):
                 raise _unreadable(count)
             if count[0] >= 1:
@@ -338,7 +339,8 @@ def _conversation(
             if not isinstance(count, int):
                 raise _unreadable(count)
             after = _replicas(state)
-            # One that came or went meanwhile may be the one that was not counted.
+            # Count replicas that joined or left during the wait: the missing confirmation may be
+            # theirs.
             every = len(before | after)
             if count >= max(every, wanted.least):
                 return replies
@@ -358,7 +360,7 @@ def _only(commands: Requests) -> Sequence[Arg]:
 
 
 def _replicas(state: Any) -> frozenset[bytes]:
-    """Return the replicas that a primary sends its writes to. Raises `LinkDown` on a replica."""
+    """Return the replicas to which a primary sends its writes. Raises `LinkDown` on a replica."""
     if isinstance(state, ServerReply):
         raise state
     if not isinstance(state, bytes):

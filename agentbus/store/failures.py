@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class GroupMissing(BackendUnavailable):
-    """The stream or its group was removed under its consumers."""
+    """The stream or its group was removed while consumers used it."""
 
 
 class GroupGone(OutcomeUnknown, GroupMissing):
@@ -42,10 +42,10 @@ class GroupGone(OutcomeUnknown, GroupMissing):
 
 
 class WrongType(BackendUnavailable):
-    """The key has another type than the bus gives it: another program wrote it."""
+    """The key has a type that the bus does not use for it: another program wrote it."""
 
 
-# The bytes of a refusal that are read at most.
+# Maximum bytes to read of a server's refusal.
 _PARTING = 4096
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
 # Inside scripts, a refusal by ACL has no separate code; its text differs before Redis 7.2.
@@ -54,7 +54,7 @@ _ACCESS_IN_WORDS = ("unauthenticated", "ACL failure in script", "user executing 
 # Remedy for a server with too many connections.
 CROWDED = "raise the server's maxclients, or end some of its connections"
 BY_CLUSTER = "write redis+cluster:// in the URL, so that all keys of a project are on one node"
-# Commands that every server for data has, however old, and that are asked for first; a sentinel has none.
+# Commands that every data server supports and that are usually sent first; a sentinel lacks them.
 _OF_DATA = frozenset(
     [
         *("DBSIZE", "EVALSHA", "EXISTS", "GET", "HGET", "HGETALL", "HMGET", "HSCAN", "MGET"),
@@ -64,7 +64,7 @@ _OF_DATA = frozenset(
 _CLUSTER, _MOVED = "redis+cluster:", ("MOVED", "ASK")
 _NUMBER = "correct the database's number in the URL; a server has 16 by default, from 0"
 _NO_LOGIN = "the server has no password: leave it out of the URL, or set one on the server"
-# Replies to a login that will never succeed, each with the remedy.
+# Replies to a login that can never succeed, each with its remedy.
 _LOGIN = {
     "DB index is out of range": _NUMBER,
     "invalid DB index": _NUMBER,
@@ -72,14 +72,14 @@ _LOGIN = {
     "without any password configured": _NO_LOGIN,
     "but no password is set": _NO_LOGIN,
 }
-# The reasons of TLS errors that are mistakes of configuration, beside those of a server's certificate.
+# Reasons of TLS errors that indicate a wrong configuration, other than invalid server certificates.
 _NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"))
 _OWN_CERTIFICATE = (
     *("CERTIFICATE_REQUIRED", "ALERT_UNKNOWN_CA", "ALERT_BAD_CERTIFICATE", "HANDSHAKE_FAILURE"),
     *("ALERT_CERTIFICATE_EXPIRED", "ALERT_CERTIFICATE_REVOKED"),
 )
 _CHECK = "it may have happened: check before you repeat it"
-# Remedies for a server that does not serve: in Python, and in a shell.
+# Remedies for a server that does not serve, for Python and for a shell.
 CHECK_SERVER = (
     "check the server with bus.doctor(), or connect to another URL",
     "check the server with 'agentbus doctor', or give another --url",
@@ -123,12 +123,12 @@ def given_up(
 
 
 def of_cluster(where: str) -> ConfigError:
-    """Return the error for a URL of a single server that is a node of a cluster."""
+    """Return the error for a single server's URL that points to a cluster node."""
     return ConfigError(f"{where} is a node of a cluster", hint=BY_CLUSTER)
 
 
 def of_sentinel(where: str, said: str | None = None) -> ConfigError:
-    """Return the error for the URL of a sentinel; `said` is the reply from which that follows."""
+    """Return the error for the URL of a sentinel; `said` is the reply that shows it."""
     scheme, netloc, *_ = urlsplit(where)
     tls = "?tls=true" if scheme == "rediss" else ""
     return ConfigError(
@@ -223,15 +223,15 @@ def refused(failure: Exception, step: Step, where: str) -> AgentBusError:
 
 
 def _unknown(said: str) -> str:
-    """Return the command that a server does not know, '' for another refusal."""
+    """Return the command that a server does not know; '' if it refused for another reason."""
     _, prefix, rest = said.partition("unknown command ")
     return rest[1:].partition(rest[0])[0].upper() if prefix and rest else ""
 
 
 def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError | None:
-    """Return the error for a reply that an operation could not read; None if its caller caused `error`.
+    """Return the error for a reply that an operation could not parse; None if its caller raised `error`.
 
-    `error` is an error reply that the operation did not expect, or what reading the reply raised.
+    `error` is an error reply that the operation did not expect, or the exception raised in parsing.
     """
     if step is None:
         return None
@@ -242,7 +242,7 @@ def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError
         trace = trace.tb_next
     module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     if not module.startswith("agentbus."):
-        # An iterable or a function that the caller passed in raised it.
+        # The caller's own iterable or function raised the error.
         return None
     kind = OutcomeUnknown if step.writes else BackendUnavailable
     return kind(
@@ -253,7 +253,7 @@ def unreadable(error: Exception, step: Step | None, where: str) -> AgentBusError
 
 
 def or_empty(op: Op[T], empty: T) -> Op[T]:
-    """Run an operation; return `empty` if one of its keys has a type that another program gave it."""
+    """Run an operation; return `empty` if another program gave one of its keys another type."""
     try:
         result = yield from op
     except WrongType:
@@ -263,7 +263,7 @@ def or_empty(op: Op[T], empty: T) -> Op[T]:
 
 def why(error: OSError, lacking: str) -> str:
     """Return why a connection failed, in words."""
-    # A timeout that the kernel keeps comes as `BlockingIOError`.
+    # A timeout set with SO_RCVTIMEO raises `BlockingIOError`.
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return f"no {lacking} in time"
     return error.strerror or str(error) or type(error).__name__
@@ -272,9 +272,9 @@ def why(error: OSError, lacking: str) -> str:
 def down(
     error: OSError, lacking: str, host: str, *, sent: bool, sock: Any = None
 ) -> LinkDown | ServerReply | ConfigError:
-    """Return the error for a failed connection: a retry cannot help if a certificate was not accepted.
+    """Return the error for a failed connection, a `ConfigError` if a certificate was rejected.
 
-    If the socket took no request, the server may have refused the connection, said why, and closed it.
+    If the socket took no request, the server may have sent the reason of its refusal before it closed.
     """
     if sock is not None and not sent and (refusal := turned_away(_parting(sock))) is not None:
         return refusal
@@ -293,14 +293,14 @@ def _parting(sock: Any) -> Any:
 def unconnected(
     error: OSError, host: str, path: str | None
 ) -> LinkDown | ServerReply | ConfigError:
-    """Return the error for a connection that was not made: a retry cannot help in a sandbox."""
+    """Return the error for a connection that could not be opened; `Denied` if the system forbids it."""
     if denied := sandbox.kept_off(error, path):
         return Denied(denied)
     return down(error, "connection", host, sent=False)
 
 
 def revive(start: Callable[[float], None], within: float) -> None:
-    """Start the server. Raises `LinkDown`: another process may be starting it, so a caller tries again."""
+    """Start the server. Raises `LinkDown` if that fails: another process may be starting it, so retry."""
     try:
         start(within)
     except Sandboxed as failure:

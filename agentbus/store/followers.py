@@ -1,4 +1,4 @@
-"""The connections of a process's followers: beyond the first bus, all of a project share two."""
+"""The connections of a process's followers: all after the first of a project share two."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _guard = threading.Lock()
 
 @contextlib.contextmanager
 def place(server: str, project: str, backend: Backend, own: Link) -> Iterator[Link]:
-    """Give a follower in a thread a link: its bus's own if it is the first one, else a shared one.
+    """Yield a link for a follower in a thread: its bus's own link for the first one, else a shared link.
 
     `server` identifies the server within the process.
     """
     if not isinstance(own, PlainLink):
-        # A server within this process, or another package's link, has no connections to save.
+        # An in-process server, or another package's link, has no connections to share.
         yield own
         return
     with _place(server, project, backend, object()) as shared:
@@ -37,7 +37,7 @@ def place(server: str, project: str, backend: Backend, own: Link) -> Iterator[Li
 
 @contextlib.contextmanager
 def async_place(server: str, project: str, backend: Backend, own: AsyncLink) -> Iterator[AsyncLink]:
-    """Give a follower in an event loop a link; the followers of the first bus use that of their bus."""
+    """Yield a link for a follower in an event loop; followers of the first bus use that bus's link."""
     if not isinstance(own, AsyncPlainLink):
         yield own
         return
@@ -49,7 +49,7 @@ def async_place(server: str, project: str, backend: Backend, own: AsyncLink) -> 
 def _place(
     server: str, project: str, backend: Backend, owner: object
 ) -> Iterator[SharedLink | None]:
-    # After a fork, the thread of the parent is missing.
+    # Key by process: after a fork, the parent's thread does not exist in the child.
     key = os.getpid(), server, project
     with _guard:
         crowd = _crowds.setdefault(key, _Crowd())
@@ -64,7 +64,7 @@ def _place(
 
 
 class _Crowd:
-    """The followers of one project on one server, and what all but the first share."""
+    """The followers of one project on one server, and the links that all but the first share."""
 
     def __init__(self) -> None:
         self.shared: SharedLink | None = None
@@ -89,7 +89,7 @@ class _Crowd:
         return False
 
     def leave(self, *, first: bool) -> None:
-        """Remove a follower, and close what nobody uses any longer."""
+        """Remove a follower, and close the links that nobody uses any more."""
         if first:
             self._first -= 1
             if not self._first:

@@ -1,7 +1,7 @@
-"""The Lua scripts as functions of the server, for users who may call functions and run no scripts.
+"""The Lua scripts as server-side functions, for users who may call functions but not run scripts.
 
-Those of one version are a library, whose name holds a digest, and so do theirs: versions stand beside each
-other. An administrator loads it once; the server keeps it with its data.
+The functions of one version form a library. The names of the library and its functions contain a digest, so
+that several versions can coexist. An administrator loads it once; the server stores it with its data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _called: dict[Arg, str] = {}
 
 def library() -> str:
     """Return the name of the library of this version's functions."""
-    # From the digests that are at hand: to compute one, a shell verb would load a module of hashes.
+    # Combine the known digests arithmetically: a hash would require importing hashlib.
     mixed = sum(place * int(digest, 16) for place, digest in enumerate(resp.digests().values(), 1))
     return f"agentbus_{mixed % 16**_DIGITS:0{_DIGITS}x}"
 
@@ -33,9 +33,9 @@ def function(script: str) -> str:
 
 
 def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
-    """Return a step's commands as `resp.commands` does, with calls of functions in place of scripts.
+    """Return a step's commands like `resp.commands`, with function calls instead of scripts.
 
-    A function has no text to send, so `whole` changes nothing.
+    A function has no text to send, so `whole` has no effect.
     """
     del whole
     if not _called:
@@ -61,7 +61,7 @@ def text() -> bytes:
 
 
 def load() -> Op[bool]:
-    """Load the functions of this version, and return whether they were not there."""
+    """Load the functions of this version, and return whether they were missing."""
     name, wanted = library(), text()
     reply = yield Command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE")
     if any(wanted in entry for entry in reply):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE = 262_144
-# An argument with more bytes is large. A command of many arguments has no large ones, but for a few.
+# Arguments over _LARGE bytes are packed separately; only commands of fewer than _FEW arguments are
+# checked for them.
 _LARGE = 8192
 _FEW = 64
 _TIMEVAL = struct.Struct("ll")
@@ -35,7 +36,7 @@ def pack(args: Sequence[Arg]) -> bytes:
     if len(args) < _FEW:
         for arg in args:
             if type(arg) is bytes and len(arg) > _LARGE:
-                # hiredis takes a hundred times as long for it.
+                # hiredis packs a large argument a hundred times more slowly.
                 return pack_large(args)
     packed: bytes = hiredis.pack_command(args if type(args) is tuple else tuple(args))  # type: ignore[arg-type]
     return packed
@@ -44,8 +45,8 @@ def pack(args: Sequence[Arg]) -> bytes:
 def kernel_limit(link: Any) -> Callable[[float], None]:
     """Return a function that sets a connection's timeout in the kernel.
 
-    Python's own timeouts need two system calls for each send and receive. They stay where a timer sends
-    signals again and again: after each one, the kernel's timeout would start over.
+    Python's own timeouts need two system calls for each send and receive. They remain in use where an
+    interval timer interrupts calls, because the kernel's timeout would restart after each signal.
     """
     if _signal.getitimer(_signal.ITIMER_REAL)[1]:
         own: Callable[[float], None] = link._limit
@@ -54,7 +55,7 @@ def kernel_limit(link: Any) -> Callable[[float], None]:
     sock.settimeout(None)
 
     def limit(seconds: float) -> None:
-        # Zero would mean no timeout.
+        # A timeout of zero would mean no timeout.
         data = _TIMEVAL.pack(*divmod(max(1000, int(seconds * 1_000_000)), 1_000_000))
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, data)
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, data)

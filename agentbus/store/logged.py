@@ -1,4 +1,4 @@
-"""Links that log each exchange with the server as `debug`: what was asked, its time, and its outcome."""
+"""Links that log each exchange with the server at level `debug`: the step, its time, and its outcome."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class LoggedAsyncLink:
 
 
 def _log(step: Step, began: float, failure: LinkDown | ServerReply | None = None) -> None:
-    """Log an exchange, without what was sent: it holds payloads, and perhaps a password."""
+    """Log an exchange without its contents, which include payloads and perhaps a password."""
     outcome = "ok" if failure is None else str(failure)
     if isinstance(failure, ServerReply):
         outcome = failure.code
     fields: dict[str, object] = {
         "step": step.label,
-        # More than 1: it was sent again after a failure.
+        # A number above 1 means that the step was resent after a failure.
         "sending": max(1, step.sendings),
         "duration_ms": round((time.monotonic() - began) * 1000, 3),
         "outcome": outcome,

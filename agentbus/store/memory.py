@@ -1,4 +1,4 @@
-"""A server inside this process, for tests: fakeredis, without persistence."""
+"""A server inside this process, for tests, built on fakeredis without persistence."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _servers: dict[str, fakeredis.FakeServer] = {}
 _guard = threading.Lock()
-# Seconds that one read waits for tasks before it is repeated: fakeredis goes on waiting at a stream that
-# was deleted meanwhile, where a server answers at once.
+# Seconds until a blocking read is repeated: fakeredis goes on waiting at a stream that was deleted,
+# where a real server answers at once.
 _ONE_READ = 0.25
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
@@ -38,7 +38,8 @@ def server(name: str) -> fakeredis.FakeServer:
     with _guard:
         if name not in _servers:
             fake_server = _servers[name] = fakeredis.FakeServer(version=(7, 0), server_type="redis")
-            # It makes a database at the first use: two threads at once would make two, and each keep one.
+            # Create the database now: two threads that create it at first use would each get their
+            # own.
             _ = fake_server.dbs[0]
         return _servers[name]
 
@@ -126,7 +127,7 @@ class AsyncMemoryLink:
 
 def _requests(step: Step) -> list[tuple[Arg, ...]]:
     if isinstance(step, Script):
-        # fakeredis does not know script flags, which are in the first line; it caches by the text.
+        # fakeredis caches scripts by text, and does not support the flags in their first line.
         body = source(step.script).partition(b"\n")[2]
         return [("EVAL", body, len(step.keys), *step.keys, *step.argv)]
     if isinstance(step, Take) and step.first is not None:
@@ -154,7 +155,7 @@ def _ask(connection: FakeRedisConnection, args: tuple[Arg, ...]) -> Any:
         connection.send_command(*args)  # type: ignore[no-untyped-call]
         return connection.read_response(disable_decoding=True)
     except ResponseError as error:
-        # The client leaves out the code ERR, and no other.
+        # redis-py removes the code ERR from the message, but keeps all other codes.
         said = str(error)
         return ServerReply(said if said.partition(" ")[0].isupper() else f"ERR {said}")
     except RedisConnectionError as error:

@@ -1,8 +1,8 @@
-"""Gives an in-process server its own clock, while all others keep the machine's.
+"""Gives an in-process server its own clock, while other servers keep the machine's.
 
-fakeredis has no hook for this: many of its modules call `time.time()`, always while they hold the lock of
-their server. So the lock of a server with its own clock sets that clock for the thread that holds it, and
-the name `time` in those modules refers to a stand-in that reads it.
+fakeredis has no hook for this: many of its modules call `time.time()`, but always while they hold their
+server's lock. The lock of such a server therefore sets the clock for the thread that holds it, and the name
+`time` in these modules refers to a stand-in that reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _changed: list[ModuleType] = []
 
 
 class _Held(threading.local):
-    """The clock of the server whose lock this thread holds, if that server has one."""
+    """The clock of the server whose lock this thread holds, if it has its own clock."""
 
     now: Callable[[], float] | None = None
 
@@ -75,7 +75,7 @@ class ServerTime:
     """Sets the clock of one in-process server to `now`, until `close`."""
 
     def __init__(self, name: str, now: Callable[[], float]) -> None:
-        """Raises `ConfigError` if the installed fakeredis does not use this clock."""
+        """Raise `ConfigError` if the installed fakeredis does not use this clock."""
         self._server = server(name)
         self._lock = _Lock(self._server.lock, now)
         _stand_in()
@@ -94,10 +94,10 @@ class ServerTime:
                 database.condition.notify_all()
 
     def close(self) -> None:
-        """Restore the machine's clock; may be called twice."""
+        """Restore the machine's clock; it is safe to call this twice."""
         if self._lock.now is None:
             return
-        # For threads that still hold a reference, it becomes a plain lock.
+        # Some threads may still refer to this lock: make it a plain lock.
         self._lock.now = None
         self._server.lock = self._lock.lock
         _step_back()

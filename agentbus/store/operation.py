@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Errors that reading a reply of an unexpected shape raises.
+# Exceptions that an unexpected reply can cause when it is parsed.
 MISREAD = (ServerReply, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
-# The server refuses a write with these before it checks whether the write was executed already.
+# Errors with which the server refuses a write before it checks for an earlier execution.
 _UNSEEN = frozenset(("OOM", "MISCONF", "NOREPLICAS"))
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-# Seconds for the last try of a write that may have been executed.
+# Seconds for the final retry of a write that may have been executed.
 _LOOK_BACK = 2.0
 
 
@@ -80,7 +80,7 @@ def attempt(
             pause, maybe_done, looks_back = _FIRST_PAUSE, step.sendings > 0, False
             while True:
                 left = _LOOK_BACK if looks_back else started + allowed(started) - monotonic()
-                # Leave time for a second try on a new connection: this one may be half-open.
+                # Reserve time for a second attempt on a new connection: this one may be half-open.
                 step.within = min(max(left if step.sendings else left * 0.6, 0.2), deadline)
                 step.sendings += 1
                 try:
@@ -97,7 +97,8 @@ def attempt(
                     left = started + allowed(started) - monotonic()
                     if left <= 0:
                         if written and not (looks_back or isinstance(failure, Unconfirmed)):
-                            # If it was executed, the same request returns its recorded outcome.
+                            # If the write was executed, the same request returns the recorded
+                            # outcome.
                             looks_back = True
                             continue
                         step = op.throw(
@@ -107,7 +108,7 @@ def attempt(
                     yield Pause(min(pause, left))
                     pause = min(pause * 2, _LONGEST_PAUSE)
                     if isinstance(step, (Wait, Take)):
-                        # Its blocking time may be over; the operation decides.
+                        # The blocking time may be used up; the operation decides what to do.
                         step.seconds = min(step.seconds, 0.05)
                 except Stopped as stop:
                     step = op.throw(stop)
@@ -147,14 +148,14 @@ def _is_final(failure: LinkDown | ServerReply, answered: bool, maybe_done: bool)
         # After a failover, the replicas of the new primary are on their way.
         return not maybe_done
     if isinstance(failure, LinkDown):
-        # The system will not soon allow what it forbids from the start.
+        # A connection that the system forbids from the start will not be allowed soon.
         return isinstance(failure, Denied) and not answered
-    # Only with free memory can the server say whether it executed a first copy.
+    # A full server cannot report whether it executed the first copy: retry until it has memory.
     return not is_passing(failure) and not (maybe_done and failure.code in _UNSEEN)
 
 
 def _readable(op: Op[T], where: str) -> Op[T]:
-    """Run an operation; a reply that it cannot read is an error in a sentence."""
+    """Run an operation, turning a reply that it cannot parse into an error with a readable message."""
     step = None
     try:
         step = next(op)
@@ -176,7 +177,7 @@ def _readable(op: Op[T], where: str) -> Op[T]:
 
 
 def misread(error: Exception, step: Step | None, where: str) -> None:
-    """Raise the error for a reply that an operation could not read, unless its caller is to blame."""
+    """Raise the error for a reply that an operation could not parse, unless its caller is at fault."""
     from agentbus.store.failures import unreadable
 
     failure = unreadable(error, step, where)

@@ -1,4 +1,4 @@
-"""Backends that other packages register, each by an entry point named after its URL scheme."""
+"""Backends that other packages register by an entry point named after the URL scheme."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ GROUP = "agentbus.backends"
 
 
 def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
-    """Return the registered backend for a URL; the built-in schemes are for the hint of an unknown one."""
+    """Return the registered backend for a URL; `built_in` lists further schemes for an error's hint."""
     points = entry_points(group=GROUP)
-    # A package that is found twice on the path, such as one of a source tree, registers the same value.
+    # A package that occurs twice on the import path (such as a source tree) registers the same
+    # value twice.
     values = {point.value: point for point in points if point.name.lower() == url.scheme}
     if not values:
         known = [*built_in, *sorted({point.name.lower() for point in points} - {*built_in})]
@@ -44,7 +45,7 @@ def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
     except AgentBusError:
         raise
     except Exception as error:
-        # Its text is not shown, because it may contain the password of the URL.
+        # Do not show the error's text, which may contain the URL's password.
         raise ConfigError(
             f"the backend {value} cannot be used ({type(error).__name__})",
             hint=f"check the URL {url.masked()}",
@@ -54,6 +55,6 @@ def registered(url: Url, project: str, *, built_in: Iterable[str]) -> Backend:
             f"the backend {value} returned {backend!r}, not a Backend",
             hint="see agentbus.backends",
         )
-    # A link of another package need not know the steps that replicas confirm.
+    # Links of other packages may not support the steps that replicas confirm.
     backend.confirms = type(backend).link is Backend.link
     return backend

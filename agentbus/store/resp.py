@@ -1,6 +1,6 @@
 """Encodes steps in RESP2, scripts by their digest or text, and parses replies.
 
-Small replies are parsed here: loading hiredis costs more than it saves on a few of them.
+Small replies are parsed here, because hiredis takes longer to load than it saves.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def pack(args: Sequence[Arg]) -> bytes:
             arg = arg.encode()
         elif isinstance(arg, int):
             arg = b"%d" % arg
-        # Not formatted: a large argument is copied once.
+        # Append the argument unformatted, so that a large argument is copied only once.
         parts += (b"$%d\r\n" % len(arg), arg, b"\r\n")
     return b"".join(parts)
 
 
 def commands(step: Step, *, whole: bool = False) -> list[Sequence[Arg]]:
-    """Return a step's commands; scripts by their digest, or with their `whole` text."""
+    """Return a step's commands; scripts by digest, or by text if `whole`."""
     if isinstance(step, Script):
         keys = step.keys
         if whole:
@@ -89,16 +89,16 @@ def _other_commands(step: Step, whole: bool) -> list[Sequence[Arg]]:
 
 
 def forgotten(replies: Sequence[Any]) -> bool:
-    """Report whether the server does not know a script; then it executed nothing, and needs the text."""
+    """Report whether the server does not know a script: it executed nothing, and needs the text."""
     return isinstance(replies[0], ServerReply) and replies[0].code == "NOSCRIPT"
 
 
 def settle(step: Step, replies: list[Any]) -> Any:
-    """Return a step's reply from those of its commands, or raise the error among them."""
+    """Return a step's reply from its commands' replies, or raise the error among them."""
     if isinstance(step, Batch):
         for reply in replies:
             if isinstance(reply, ServerReply) and is_passing(reply):
-                # No answer of the server to what was asked: all are sent again.
+                # The server did not execute the commands: raise, so that all are sent again.
                 raise reply
         return replies
     reply = replies[0]
@@ -124,9 +124,9 @@ def raise_first(replies: Sequence[Any]) -> None:
 
 
 def turned_away(reply: Any) -> LinkDown | ServerReply | None:
-    """Return the error for the first reply on a connection that the server refuses, and so closes.
+    """Return the error for a first reply with which the server refuses and closes a connection.
 
-    None for any other reply. It has too many connections now, or is in protected mode.
+    Return None for any other reply. A server refuses if it has too many connections, or in protected mode.
     """
     if not isinstance(reply, ServerReply):
         return None
@@ -136,7 +136,7 @@ def turned_away(reply: Any) -> LinkDown | ServerReply | None:
 
 
 def moved(replies: Sequence[Any]) -> bool:
-    """Report whether the server replied that another one is, or will be, the master."""
+    """Report whether the server replied that another server is, or will be, the master."""
     for reply in replies:  # noqa: SIM110 (a generator costs more than the loop)
         if isinstance(reply, ServerReply) and reply.code in _ELSEWHERE:
             return True
@@ -159,16 +159,16 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
     if end < 0:
         raise Incomplete
     kind, line, after = data[at], data[at + 1 : end], end + 2
-    if kind == 36:  # $
+    if kind == 36:  # Bulk string: $
         size = _size(line)
         if size < 0:
             return None, after
         if len(data) < after + size + 2:
             raise Incomplete
         return data[after : after + size], after + size + 2
-    if kind == 58:  # :
+    if kind == 58:  # Integer: :
         return int(line), after
-    if kind == 42:  # *
+    if kind == 42:  # Array: *
         size = _size(line)
         if size < 0:
             return None, after
@@ -177,29 +177,29 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
             item, after = parse(data, after)
             items.append(item)
         return items, after
-    if kind == 43:  # +
+    if kind == 43:  # Simple string: +
         return line, after
-    if kind == 45:  # -
+    if kind == 45:  # Error: -
         return ServerReply(line.decode("utf-8", "replace")), after
     raise LinkDown(f"{NO_REDIS} ({data[at : at + 20]!r})", sent=True)
 
 
 def digest(name: str) -> str:
-    """Return the SHA1 that identifies a script, so that a shell verb need not read its text."""
+    """Return the SHA1 digest that identifies a script, so that a shell command need not read its text."""
     return (_digests or digests())[name]
 
 
 def digests() -> dict[str, str]:
     """Return the digest of each script."""
     if not _digests:
-        # Written by scripts/link-scripts, and checked by a test.
+        # `scripts/link-scripts` writes this file, and a test checks it.
         words = _read("digests.txt").decode().split()
         _digests.update(zip(words[::2], words[1::2], strict=True))
     return _digests
 
 
 def source(name: str) -> bytes:
-    """Return the script's text, every `--@include` replaced by that file of `lua/lib/`."""
+    """Return the script's text, with every `--@include` replaced by that file of `lua/lib/`."""
     text = _sources.get(name)
     if text is None:
         lines = []
@@ -213,5 +213,5 @@ def source(name: str) -> bytes:
 
 
 def _read(path: str) -> bytes:
-    # Through the loader, because Spark's executors load this package from a zip.
+    # Read through the module loader: Spark's executors load this package from a zip.
     return __spec__.loader.get_data(os.path.join(_HERE, path))  # type: ignore[no-any-return,union-attr]

@@ -1,4 +1,4 @@
-"""Recognizes what a sandbox forbids: to connect, or to write where the embedded server has its files."""
+"""Recognizes sandbox restrictions on connecting, and on writing to the embedded server's directory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import os
 from agentbus.core.errors import BackendUnavailable, Sandboxed
 from agentbus.core.settings import variable
 
-# Set where a coding agent runs its commands in a sandbox: by Codex without a network, and on macOS.
+# Variables that Codex sets for commands in its sandbox: without a network, and on macOS.
 _CODEX = ("CODEX_SANDBOX_NETWORK_DISABLED", "CODEX_SANDBOX")
 _TOOLS = "use the MCP tools of AgentBus (tell, catch_up, ...), which work there"
 _SETTING = "sandbox_workspace_write.network_access = true"
 
 
 def kept_off(error: OSError, path: str | None = None) -> BackendUnavailable | None:
-    """Return the error for a connection that the system did not allow; None if it failed otherwise.
+    """Return the error for a connection that the system forbids; None for other failures.
 
-    `path` is the socket's. It may be closed to this user by its permissions, and not by a sandbox.
+    `path` is the socket's path, whose permissions rather than a sandbox may exclude this user.
     """
     if isinstance(error, _socket.gaierror):
         return without_sockets()
-    # Errors of TLS are numbered differently: one has the number of EPERM.
+    # TLS errors have their own numbers, of which one equals EPERM.
     if not isinstance(error, PermissionError):
         return None
     if error.errno == errno.EACCES and path is not None and not _permitted(path):
@@ -34,10 +34,11 @@ def kept_off(error: OSError, path: str | None = None) -> BackendUnavailable | No
 
 
 def read_only(error: OSError, path: str) -> Sandboxed | None:
-    """Return the error for a path that a sandbox keeps from being written to; None for other failures."""
+    """Return the error for a path that a sandbox protects from writing; None for other failures."""
     denied = error.errno == errno.EACCES and (_in_codex() or _permitted(path))
     if denied or error.errno in (errno.EPERM, errno.EROFS):
-        # A server that runs already needs no place to write: it is only connected to.
+        # A running server can be used without write access: suggest to start it outside the
+        # sandbox.
         return sandboxed(error, "start the server outside ('agentbus server start')")
     return None
 
@@ -45,7 +46,7 @@ def read_only(error: OSError, path: str) -> Sandboxed | None:
 def sandboxed(
     error: OSError, remedy: str = f"let the sandbox connect (Codex: {_SETTING})"
 ) -> Sandboxed:
-    """Return the error for what the system refused, with what works instead."""
+    """Return the error for an operation that the system refused, with a remedy."""
     if _in_codex():
         remedy = f"set {_SETTING} in Codex's config.toml"
     return Sandboxed(
@@ -55,7 +56,7 @@ def sandboxed(
 
 
 def without_sockets() -> Sandboxed | None:
-    """Return the error if there are no sockets for a network at all: then no name is resolved."""
+    """Return the error if network sockets are unavailable, in which case no name can be resolved."""
     try:
         _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM).close()
     except OSError as error:
@@ -64,7 +65,7 @@ def without_sockets() -> Sandboxed | None:
 
 
 def without_wakeups() -> Sandboxed | None:
-    """Return the error where an event loop could not be woken by a thread, since nothing can be sent."""
+    """Return the error if threads cannot wake an event loop, because sockets may not send."""
     try:
         first, second = _socket.socketpair()
         try:
@@ -82,7 +83,7 @@ def _in_codex() -> bool:
 
 
 def _permitted(path: str) -> bool:
-    """Tell whether the permissions of a path, or of the nearest directory that exists, allow a write."""
+    """Return whether the permissions of a path, or of its nearest existing parent, allow writing."""
     while path and not os.path.lexists(path):
         path = os.path.dirname(path)
     return os.access(path or "/", os.W_OK)

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 
-# How many keys, or members of a set, one request examines: others wait for about a millisecond.
+# Keys, or members of a set, that one request examines; it blocks the server for about a
+# millisecond.
 AT_ONCE = 1_000
 
 
@@ -49,7 +50,7 @@ def scan(
 
 
 def members(key: str) -> Generator[Step, Any, list[str]]:
-    """Return the members of a sorted set, by ZSCAN: those that are in it all the time, once."""
+    """Return the members of a sorted set, by ZSCAN, once each; new members may be missing."""
     distinct: dict[bytes, None] = {}
     cursor: bytes | int = 0
     while True:
@@ -60,7 +61,7 @@ def members(key: str) -> Generator[Step, Any, list[str]]:
 
 
 def hash_fields(key: str, most: int) -> Generator[Step, Any, dict[bytes, bytes]]:
-    """Return the fields and values of a hash, at most about `most`, by HSCAN."""
+    """Return the fields and values of a hash, about `most` at most, by HSCAN."""
     fields: dict[bytes, bytes] = {}
     cursor: bytes | int = 0
     while True:
@@ -72,5 +73,5 @@ def hash_fields(key: str, most: int) -> Generator[Step, Any, dict[bytes, bytes]]
 
 def key_bytes(key: str) -> bytes:
     """Return a scanned key as the server stores it."""
-    # Another program may have written its titles in any encoding.
+    # Another program may have written titles that are not UTF-8.
     return key.encode("utf-8", "surrogateescape")

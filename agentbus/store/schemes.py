@@ -1,4 +1,4 @@
-"""The backends by the scheme of their URL."""
+"""The backends by URL scheme."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backend(text: str, project: str) -> Backend:
 
 
 def _functions(url: Url) -> tuple[Url, bool]:
-    """Return a URL without the option `functions`, and whether functions are to be called."""
+    """Return a URL without the option `functions`, and the value of that option."""
     rest, wanted = [], False
     for option, value in url.options:
         if option != "functions":

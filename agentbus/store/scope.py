@@ -1,4 +1,4 @@
-"""Opens the backend that the settings name, and holds what all operations on it share."""
+"""Opens the backend that the settings name, and holds the shared state of all operations on it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _LONGEST_SUB = 6
 class Intervals:
     """The intervals of workers, in seconds.
 
-    A worker sends a heartbeat every `beat`; others consider it dead after `alive` without one. Its threads
-    wait at most `look` before they check for work again. `fetch` is how long it waits for new tasks before
-    it confirms an order to pause.
+    A worker sends a heartbeat every `beat`; it counts as dead after `alive` without one. Its threads wait
+    at most `look` before they check for work again. `fetch` is how long it waits for new tasks before it
+    confirms an order to pause.
     """
 
     __slots__ = ("alive", "beat", "fetch", "look")
@@ -57,16 +57,16 @@ class Intervals:
 
 
 INTERVALS = Intervals()
-# The session that uses an agent's name is recorded at most this often, in seconds.
+# Minimum seconds between two records of the session that uses an agent's name.
 ATTENDED = 60.0
-# The names of sessions, their cursors and records expire after this many seconds without activity.
+# Session names, and their cursors and records, expire after this many seconds without activity.
 NAMES_KEPT = 7 * 86_400
-# Seconds to wait until workers confirm an order; longer than the time after which one counts as dead.
+# Seconds to wait for workers to confirm an order; longer than the heartbeat timeout.
 CONFIRM = 5.0
 
 
 class Scope:
-    """The project and agent of a bus, and what its operations share."""
+    """The project and agent of a bus, and the shared state of its operations."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Scope:
         self.webhook_secret = webhook_secret
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
-        # The subagent that acts, '' for none.
+        # Name of the acting subagent, '' if none.
         self.sub = sub
-        # When the use of the name was last recorded, by the monotonic clock.
+        # When the session was last recorded, by the monotonic clock.
         self.attended = float("-inf")
         self.intervals = intervals
         self.now = now
@@ -106,15 +106,15 @@ class Scope:
         self._process = os.getpid()
         self._client = os.urandom(8).hex()
         self._free: list[int] = []
-        # An iterator is advanced by C code, so that two threads never get the same number.
+        # C code advances this iterator, so that two threads never get the same number.
         self._slots = iter(range(1, _WITHOUT_END))
         self._tokens = iter(range(1, _WITHOUT_END))
         self._random = ""
 
     def once(self) -> Once:
-        """Reserve a slot for one write, which may be sent any number of times."""
+        """Reserve a slot for one write, which may be resent any number of times."""
         if self._process != os.getpid():
-            # A forked child must not reuse its parent's tokens.
+            # A forked child must not reuse the parent's tokens.
             self._begin()
         try:
             slot = self._free.pop()
@@ -137,8 +137,8 @@ class Scope:
     def attendance(self, process: int | None = None, *, posted: bool = False) -> Script:
         """Return the step that records the session of an agent, by default that of this process.
 
-        To be `posted`, the server must know its script. Its reply is None if the project has not seen the
-        agent: looking leaves nothing in a project.
+        A script can only be `posted` if the server knows it. The reply is None if the project has not seen
+        the agent: merely reading from a project leaves no trace in it.
         """
         keys, agent = self.keys, self.agent
         return Script(
@@ -153,21 +153,21 @@ class Scope:
         )
 
     def attended_last(self) -> tuple[Sequence[Arg], ...]:
-        """Return the commands that read when the session of this process was recorded last.
+        """Return the commands that read when this process's session was last recorded.
 
-        And whether the server knows the script that records it.
+        The last command checks whether the server knows the script that records it.
         """
         last = "ZSCORE", self.keys.sessions, self._session()
         return ("TIME",), last, ("SCRIPT", "EXISTS", digest("record_session"))
 
     def is_recent(self, replies: Sequence[Any]) -> bool:
-        """Tell by the replies whether that was so short a time ago that it need not be done again."""
+        """Return whether the replies show a record so recent that it need not be repeated."""
         try:
             (seconds, micros), last = replies[:2]
             at = int(seconds) * 1000 + int(micros) // 1000
             return at - ATTENDED * 1000 < float(last) <= at
         except (TypeError, ValueError):
-            # Never, or the server did not say.
+            # The session was never recorded, or the server did not answer with its time.
             return False
 
     def _session(self, process: int | None = None) -> str:
@@ -176,7 +176,7 @@ class Scope:
     def attend(self) -> Op[None]:
         """Record the session.
 
-        No failure matters, because nothing but a warning of `doctor` depends on the record.
+        Failures are ignored, because only a warning of `doctor` depends on the record.
         """
         self.attended = self.monotonic()
         try:
@@ -185,20 +185,20 @@ class Scope:
             return
 
     def mark(self) -> str:
-        """Return the key that this client writes to have what it wrote before confirmed."""
+        """Return the marker key that this client writes to have its earlier writes confirmed."""
         return self.keys.once(f"{self._client}.mark")
 
     def free_slot(self, once: Once, step: Step) -> None:
         """Free the slot of a write that was sent once and answered.
 
-        A resent write keeps its slot for good: its first copy may still be on the way.
+        The slot of a resent write is never reused: its first copy may still arrive.
         """
         if step.sendings == 1:
             self._free.append(once.slot)
 
 
 def enter(settings: Settings) -> tuple[Backend, Scope]:
-    """Return the backend that the settings name (without a URL the embedded server), and its scope."""
+    """Return the backend that the settings name (by default the embedded server), and its scope."""
     project = settings.project
     if settings.url is None:
         chosen = Backend(EMBEDDED, embedded, revive=_start)
@@ -224,7 +224,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
 
 
 def embedded_advice(said: str) -> tuple[str, str]:
-    """Return why the embedded server does not answer, and what to do: its disk may be full."""
+    """Return why the embedded server does not answer, such as a full disk, and a remedy."""
     from agentbus.store.embedded import disk, launch
 
     trouble = disk.trouble(launch.log_path())
@@ -232,7 +232,7 @@ def embedded_advice(said: str) -> tuple[str, str]:
 
 
 def embedded(_within: float) -> Target:
-    """Return where the embedded server is."""
+    """Return the embedded server's address."""
     return Target(path=socket_path(), own=True)
 
 
@@ -245,8 +245,8 @@ def client_session() -> ClientSession | None:
 
 
 def _session_number() -> int:
-    """Return the process by which a session is recorded: a client's, or the first of the POSIX session."""
-    # A client may run each command in a new POSIX session.
+    """Return the process id that identifies a session: a client's, or that of the POSIX session."""
+    # Clients may run each command in a new POSIX session, so prefer the client's session.
     if any(map(variable, SESSION_VARIABLES)) or _has_clients():
         session = client_session()
         if session is not None and session.pid is not None:
@@ -255,13 +255,13 @@ def _session_number() -> int:
 
 
 def _subagent() -> str:
-    """Return the subagent for which a client has started this process, as far as it says so."""
+    """Return the subagent for which a client has started this process, if the client names it."""
     subagent = variable("AGENTBUS_SUB") or ""
     return subagent[:_LONGEST_SUB] if is_plain(subagent) else ""
 
 
 def _has_clients() -> bool:
-    """Tell whether a client's process may be above this one: whether hooks have written files of any."""
+    """Return whether hooks have written any session files, so that a client may be an ancestor process."""
     try:
         return bool(os.listdir(f"{state_directory()}/sessions"))
     except OSError:
@@ -269,7 +269,7 @@ def _has_clients() -> bool:
 
 
 def _printable(name: str) -> str:
-    # The name of a connection has neither spaces nor characters beyond ASCII.
+    # A connection's name may contain only printable ASCII without spaces.
     if name.isascii() and " " not in name and "%" not in name:
         return name
     return "".join(

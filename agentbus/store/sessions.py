@@ -1,4 +1,4 @@
-"""Records which POSIX session uses an agent's name, so that two sessions with one name are found."""
+"""Records which POSIX session uses an agent's name, to detect two sessions with one name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def attending(scope: Scope, op: Op[T]) -> Op[T]:
-    """Run an operation, and record its session after its first answer if that is due."""
+    """Run an operation, and record its session after the first reply if that is due."""
     answered = False
     try:
         step = next(op)
@@ -42,13 +42,13 @@ def attending(scope: Scope, op: Op[T]) -> Op[T]:
 
 
 def records(scope: Scope) -> Op[list[tuple[str, str, int, float]]]:
-    """Return each session: its agent, host, POSIX session id, and the unix time it was last seen."""
+    """Return each session: its agent, host, POSIX session id, and the unix time when it was last seen."""
     _, sessions = yield from records_now(scope)
     return sessions
 
 
 def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float]]]]:
-    """Return the server's time, and what `records` returns."""
+    """Return the server's time, and the result of `records`."""
     (seconds, micros), reply = yield Batch(
         [("TIME",), ("ZRANGE", scope.keys.sessions, 0, -1, "WITHSCORES")]
     )
@@ -58,7 +58,7 @@ def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float
     sessions = []
     for member, seen in zip(reply[::2], reply[1::2], strict=True):
         parts = text(member).split("\n")
-        # Another program may have written anything.
+        # Another program may have written any member.
         if len(parts) == 3 and is_number(parts[2]):
             sessions.append((parts[0], parts[1], int(parts[2]), float(seen) / 1000))
     return now, sessions
@@ -67,7 +67,7 @@ def records_now(scope: Scope) -> Op[tuple[float, list[tuple[str, str, int, float
 def lives(host: str, number: int, silent: float, longest: float) -> bool:
     """Tell whether a POSIX session lives: by its processes if it is of this host.
 
-    That of another host lives if it was silent for less than `longest` seconds.
+    A session on another host counts as alive if it was silent for less than `longest` seconds.
     """
     from agentbus.core.running import session_runs
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentbus.store.connection import Backend
     from agentbus.store.steps import Step
 
-# The name of the shared connections, which serve several agents.
+# Name of the shared connections, which serve several agents.
 _NAME = "agentbus"
 
 
@@ -31,7 +31,7 @@ class SharedLink:
         threading.Thread(target=self._run, name="agentbus-followers", daemon=True).start()
 
     def close(self) -> None:
-        """Close the connections, and end the thread, without waiting for that."""
+        """Close the connections and end the thread, without waiting for it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _run(self) -> None:
@@ -55,12 +55,12 @@ class _Blocking:
         try:
             return asked.result()
         except BaseException:
-            # This thread may have been interrupted: then nobody waits any longer.
+            # The waiting thread may have been interrupted: cancel the request that nobody awaits.
             asked.cancel()
             raise
 
     def close(self) -> None:
-        """Leave the connections to the others."""
+        """Do nothing: the connections belong to the other followers."""
 
 
 class _Awaiting:
@@ -77,4 +77,4 @@ class _Awaiting:
         return await asyncio.wrap_future(asked)
 
     async def aclose(self) -> None:
-        """Leave the connections to the others."""
+        """Do nothing: the connections belong to the other followers."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Arg: TypeAlias = str | bytes | int
-    # A hint, or what makes of the reason for a failure a better one and a hint.
+    # A hint, or a function that turns the reason of a failure into a better reason and a hint.
     Advice: TypeAlias = str | Callable[[str], tuple[str, str]]
     Op: TypeAlias = Generator["Step", Any, T]
 
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
             """Exchange one step; raises `LinkDown` or `ServerReply`."""
 
         def close(self) -> None:
-            """Close what is open."""
+            """Close all connections."""
 
 
-# Not executed, and transient: a restart, a failover, resharding, a busy script.
+# Codes of transient errors, after which the command was not executed: a restart, a failover,
+# resharding, a busy script.
 _PASSING = frozenset(
     ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 )
@@ -39,27 +40,27 @@ _PASSING = frozenset(
 _WRITES = frozenset(
     ("DEL", "EXPIRE", "HDEL", "HINCRBY", "HSET", "HSETNX", "SET", "UNLINK", "XADD", "XTRIM")
 )
-# A blocked read that the server ended is passing, too: the primary has become a replica. It is not where
-# Redis before 7.2 says that the stream was deleted.
+# A blocked read that the server ended (the primary became a replica) is transient too, unless Redis
+# before 7.2 reports that the stream was deleted.
 _ENDED, _DELETED = "UNBLOCKED", "no longer exists"
 
 
 class Step:
-    """One exchange with the server. `within` is how long it may take, in seconds.
+    """One exchange with the server. `within` is its maximum duration in seconds.
 
-    `meanwhile` is called between a request and its reply, while the caller would only wait, and again if
-    the request is resent; some drivers call it before the request. It must not raise.
+    `meanwhile` is called between a request and its reply, when the caller would only wait, and again if the
+    request is resent; some drivers call it before the request. It must not raise.
     """
 
     __slots__ = ("meanwhile", "sendings", "within")
     writes = False
-    # If true, try it once only; its failure is thrown into the operation as it is.
+    # If true, the step is tried only once, and its failure is thrown into the operation unchanged.
     optional = False
     # If true, a link may send it without waiting for the reply, which is then None.
     posted = False
-    # How long the server may block before it answers, in seconds.
+    # Seconds for which the server may block before it answers.
     blocks = 0.0
-    # If true, its reply comes only once replicas, or the disk, have confirmed it.
+    # If true, the reply comes only after replicas, or the disk, have confirmed the write.
     confirms = False
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class Step:
 
 
 class Command(Step):
-    """A plain Redis command that only reads, or is idempotent."""
+    """A plain Redis command that is read-only or idempotent."""
 
     __slots__ = ("args",)
 
@@ -94,9 +95,9 @@ class Command(Step):
 
 
 class Batch(Step):
-    """Commands that only read, or are idempotent, sent in one write.
+    """Commands that are read-only or idempotent, sent in one write.
 
-    The reply is the list of their replies, including errors; it is an error if one of them is passing.
+    The reply is the list of their replies, including errors; a transient error among them fails the step.
     """
 
     __slots__ = ("commands",)
@@ -114,9 +115,9 @@ class Batch(Step):
 class Script(Step):
     """A Lua script: one atomic, idempotent step.
 
-    An `optional` one is a record on which nothing depends, such as that of who waits: it is not retried,
-    and an account that only reads is refused, as is a replica. The reply of a `posted` one, which is
-    optional, need not be waited for.
+    An `optional` script writes a record on which nothing depends, such as that of a waiting agent. It is
+    not retried; an account with read-only access, or a replica, refuses it. The reply of a `posted` script,
+    which is always optional, need not be awaited.
     """
 
     __slots__ = ("argv", "keys", "optional", "posted", "script", "writes")
@@ -131,7 +132,7 @@ class Script(Step):
         optional: bool = False,
         posted: bool = False,
     ) -> None:
-        # As in `Step.__init__`, which is not called, to save time in each publish.
+        # Repeat `Step.__init__` here: not calling it saves time in each publish.
         self.within = 5.0
         self.sendings = 0
         self.meanwhile = None
@@ -144,12 +145,12 @@ class Script(Step):
 
     @property
     def label(self) -> str:
-        """The script's name; that of `floor` says nothing of the operation."""
+        """The script's name, except for `floor`, which says nothing about the operation."""
         return self.script if self.keys else "script"
 
 
 class Once:
-    """The slot and token by which the server recognises a resent request."""
+    """The slot and token by which the server recognizes a resent request."""
 
     __slots__ = ("key", "slot", "token")
 
@@ -160,11 +161,11 @@ class Once:
 
 
 class Push(Script):
-    """The script `push` with one payload; a link may send several of them as one.
+    """The script `push` with one payload; a link may join several of them.
 
-    `kind` is equal for those that may be joined. `reserve` returns the slot of a write, and `keys_with` the
-    keys with that slot; it is reserved when it is needed, since those that are joined share one. `head` is
-    what comes before the payload, behind the token.
+    `kind` is equal for steps that may be joined. `reserve` returns the slot of a write, and `keys_with` the
+    keys with that slot; it is reserved only when needed, because joined steps share one slot. `head` holds
+    the arguments between the token and the payload.
     """
 
     __slots__ = ("_head", "_keys_with", "_once", "_reserve", "kind", "payload")
@@ -209,13 +210,13 @@ class Push(Script):
         return (self.once.token, *self._head, self.payload)
 
     def joined(self, steps: Sequence[Push]) -> Script:
-        """Return a script that appends the payloads of all steps, which differ in nothing else."""
+        """Return a script that appends the payloads of all steps, which are otherwise identical."""
         payloads = (step.payload for step in steps)
         argv = (self.once.token, *self._head, *payloads)
         return Script(self.script, self.keys, argv, writes=True)
 
     def shared(self, reply: Any, number: int) -> list[Any] | None:
-        """Return the reply for each of the joined steps; None if they must be sent one by one."""
+        """Return the reply for each joined step; None if they must be sent separately."""
         if reply is None:
             return None
         milliseconds, _, sequence = reply.partition(b"-")
@@ -242,14 +243,14 @@ class Wait(Step):
 
     @property
     def blocks(self) -> float:  # type: ignore[override]
-        """As long as it waits."""
+        """The number of seconds for which it waits."""
         return self.seconds
 
 
 class WaitAny(Wait):
     """Blocks until one of several streams has entries past its id, for at most `seconds`.
 
-    `tails` are the ids by stream. The reply has each stream that has any, with one entry.
+    `tails` maps streams to ids. The reply has each stream with new entries, and one entry of it.
     """
 
     __slots__ = ("tails",)
@@ -262,10 +263,10 @@ class WaitAny(Wait):
 class Take(Step):
     """Reads new entries of streams for a consumer, waiting at most `seconds` (0: not at all).
 
-    A script `first` runs before, in the same exchange; its reply then comes first, and the second part of
-    the reply may be an error. The last part is whether the key `watched` exists after the read. The entries
-    read become pending. Resent after a lost answer, the step reads other entries; those of the lost answer
-    stay pending, so the caller must check its pending entries if `sendings` > 1.
+    A script `first` runs before the read, in the same exchange; its reply then comes first, and the second
+    part of the reply may be an error. The last part is whether the key `watched` exists after the read. The
+    entries read become pending. If the step is resent after a lost reply, it reads other entries; those of
+    the lost reply remain pending, so the caller must check its pending entries if `sendings` > 1.
     """
 
     __slots__ = ("consumer", "count", "first", "group", "seconds", "streams", "watched")
@@ -292,14 +293,14 @@ class Take(Step):
 
     @property
     def blocks(self) -> float:  # type: ignore[override]
-        """As long as it waits."""
+        """The number of seconds for which it waits."""
         return self.seconds
 
 
 class Both(Step):
-    """A script, or several in turn, and another one after it in the same exchange.
+    """One or more scripts, and another script after them, in a single exchange.
 
-    The reply is a list of theirs, of which all but the first may be errors.
+    The reply is the list of their replies, of which all but the first may be errors.
     """
 
     __slots__ = ("first", "second")
@@ -327,7 +328,7 @@ class Pause(Step):
 
 
 class Emit(Step):
-    """Passes one value to the operation's reader."""
+    """Passes one value to the caller that iterates over the operation."""
 
     __slots__ = ("value",)
 
@@ -337,7 +338,7 @@ class Emit(Step):
 
 
 class Stopped(BaseException):
-    """Thrown into an operation whose reader stopped iterating; it may still move cursors."""
+    """Thrown into an operation when its caller stops iterating; it may still move cursors."""
 
 
 class LinkDown(Exception):
@@ -349,11 +350,11 @@ class LinkDown(Exception):
 
 
 class Crowded(LinkDown):
-    """The server refused the connection, because it has too many."""
+    """The server refused the connection because it has too many."""
 
 
 class Unconfirmed(LinkDown):
-    """The server executed the request, and what must confirm it did not."""
+    """The server executed the request, but it was not confirmed in time."""
 
 
 class Unable(LinkDown):
@@ -385,7 +386,7 @@ def _writes(args: Sequence[Arg]) -> bool:
 
 
 def is_passing(failure: ServerReply) -> bool:
-    """Report whether the server executed nothing, and may do so in a moment."""
+    """Report whether an error is transient, and the server executed nothing."""
     if failure.code == _ENDED:
         return _DELETED not in str(failure)
     return failure.code in _PASSING

@@ -13,7 +13,7 @@ from agentbus.store.operation import MISREAD
 from agentbus.store.resp import NO_REDIS
 from agentbus.store.steps import Command, LinkDown, ServerReply, Step, Wait
 
-# How long a tail reads on after its last waiter has left: followers come back at once.
+# Seconds that a tail reads on after its last reader has left: followers often return at once.
 _LINGERS = 5.0
 _BLOCK = 5.0
 _READ_AT_ONCE = 1000
@@ -33,10 +33,10 @@ class Tails:
         self._tails: dict[str, _Tail] = {}
 
     async def wait(self, step: Wait) -> list[Any]:
-        """Return entries past `step.after`, waiting for them if necessary; [] after the timeout."""
+        """Return entries after `step.after`, waiting for them if necessary; [] after the timeout."""
         tail = self._tails.get(step.stream)
         if tail is not None and tail.failed:
-            # The server may be another one by now: who waits has to look first.
+            # The server may have changed: make the reader check its position before it reads on.
             del self._tails[step.stream]
             raise LinkDown("the shared read of the stream ended", sent=False)
         if tail is None or tail.ended:
@@ -44,10 +44,11 @@ class Tails:
         after = position(step.after)
         entries = tail.past(after, step.count)
         if not entries and after < tail.began:
-            # Older than the start of this tail.
+            # The reader's position lies before the first entry of this tail.
             entries = await self._exchange(_range(step)) or tail.past(after, step.count)
             if not entries and self._tails.get(step.stream) is tail:
-                # The stream ends before the tail: the server has less than it had. Its other waiters look.
+                # The stream has lost entries, perhaps on another server: end this tail, so that its
+                # readers check.
                 tail.end()
                 tail = self._tails[step.stream] = _Tail(step.stream, step.after, self._serve)
         if entries:
@@ -69,7 +70,7 @@ def _range(step: Wait) -> Command:
 
 
 class _Tail:
-    """Reads one stream's end and remembers its latest entries."""
+    """Reads the end of a stream and caches its latest entries."""
 
     def __init__(self, stream: str, after: str, serve: Serve) -> None:
         self.began = position(after)
@@ -90,14 +91,14 @@ class _Tail:
         return self._task.done()
 
     def past(self, after: tuple[int, int], count: int) -> list[Any]:
-        """Return remembered entries past an id."""
+        """Return the cached entries after an id."""
         if after < self.began:
             return []
         at = bisect_right(self._ids, after)
         return self._entries[at : at + count]
 
     async def grown(self, after: tuple[int, int], count: int, seconds: float) -> list[Any]:
-        """Wait for an entry past an id, for at most `seconds`."""
+        """Wait for an entry after an id, for at most `seconds`."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiters[future] = after
         timer = self._loop.call_later(seconds, _wake, future)
@@ -114,7 +115,7 @@ class _Tail:
         self._task.cancel()
 
     async def aclose(self) -> None:
-        """Stop reading, and wait for that; pending waits fail."""
+        """Stop reading, and wait until it has stopped; pending waits fail."""
         self.end()
         await asyncio.wait([self._task])
 

@@ -16,7 +16,7 @@ def connect(host: str, port: int, tls: Any, until: float) -> Any:
     `tls` is an `ssl.SSLContext`, or None.
     """
     last: OSError | None = None
-    # As str, even an ASCII name would load the IDNA tables.
+    # For a `str`, even an ASCII name would load the IDNA tables.
     name = host.encode() if host.isascii() else host
     addresses = _socket.getaddrinfo(name, port, 0, _socket.SOCK_STREAM)
     for left, (family, kind, protocol, _canonical, address) in zip(
@@ -24,7 +24,8 @@ def connect(host: str, port: int, tls: Any, until: float) -> Any:
     ):
         sock = _socket.socket(family, kind, protocol)
         try:
-            # One that does not answer, such as of a broken IPv6 route, leaves time for the others.
+            # Divide the time among the addresses: the first may never answer (such as on a broken
+            # IPv6 route).
             sock.settimeout(max(0.001, (until - time.monotonic()) / left))
             sock.connect(address)
             sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)

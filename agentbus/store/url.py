@@ -1,4 +1,4 @@
-"""Parses a server's URL by hand: importing `urllib` takes longer than a verb may take."""
+"""Parses a server's URL by hand, because importing `urllib` takes longer than a short command may take."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Url(Record):
     options: tuple[tuple[str, str], ...]
 
     def masked(self) -> str:
-        """Return the URL for display, with `***` for each password, or for a user without one."""
+        """Return the URL for display, with `***` for each password, and for a user without a password."""
         who = self.username or ""
         if self.password is not None:
             who += ":***"
         elif who:
-            # It may be a token.
+            # A user without a password may be a token.
             who = "***"
         hosts = ",".join(
             (f"[{host}]" if ":" in host else host) + (f":{port}" if port is not None else "")
@@ -39,7 +39,7 @@ class Url(Record):
         )
 
     def database(self, path: str | None = None) -> int:
-        """Return the database's number, from `?db=`, or from the path or what is given of it."""
+        """Return the database number, from `?db=` or from `path`."""
         text = dict(self.options).get("db", "")
         if not text and self.scheme != "unix":
             text = (self.path if path is None else path).strip("/")
@@ -69,7 +69,8 @@ def read(text: str) -> Url:
     authority, slash, path = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")
     if "@" in query or ("@" in path and scheme.lower() != "unix"):
-        # This may be the rest of a password, which messages would show as a host, a port or an option.
+        # The '@' may belong to a password, of which messages would show a part as host, port or
+        # option.
         raise ConfigError(
             "the server's URL has an '@' after its host",
             hint="percent-encode '/', '?' and '@' in a password, as in %2F, %3F and %40",
@@ -106,7 +107,7 @@ def _host(text: str) -> tuple[str, int | None]:
     if not port:
         return _decoded(host), None
     if not (port.isascii() and port.isdigit()) or not 0 < int(port[:6]) < 65536:
-        # Not shown: without an '@' after it, a password stands where the port would.
+        # Do not show the text: without an '@' after it, it may be a password.
         raise ConfigError(
             "the server's URL names a port that is not a number from 1 to 65535",
             hint="correct it, or write '@' after a password, as in redis://:password@host",
@@ -140,5 +141,5 @@ def _decoded(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    # An invalid URL may hold a password: show only its beginning.
+    # An invalid URL may hold a password: show only the beginning.
     return ascii(text[:8] + "…" if len(text) > 8 else text)

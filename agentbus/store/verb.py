@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         def bind(self, owner: type) -> Any: ...
 
     class stream_verb(Generic[P, T]):  # noqa: N801
-        """Marks a method that returns an operation whose values are iterated over."""
+        """Marks a method that returns an operation whose values are iterated."""
 
         def __init__(self, define: Callable[Concatenate[Any, P], Emits[T]]) -> None: ...
         @overload
@@ -107,7 +107,7 @@ else:
             return method
 
     class stream_verb(verb):  # noqa: N801
-        """Marks a method that returns an operation whose values are iterated over."""
+        """Marks a method that returns an operation whose values are iterated."""
 
         def bind(self, owner):
             """Return the method of `owner` that iterates over the operation."""
@@ -120,7 +120,7 @@ else:
             return self._describe(method, owner, owner._yields)
 
     class _Described:
-        """Show `inspect` the source of a bound verb, and the signature that callers use."""
+        """Show `inspect` the source of a bound verb, and the signature for callers."""
 
         __slots__ = ("_returns", "verb")
 
@@ -135,7 +135,7 @@ else:
         @property
         def __signature__(self):
             defined = signature(self.verb.define)
-            # `Op[str]` is `str` on a bus; of `PerBus[X, Y]` one applies.
+            # On a bus, `Op[str]` becomes `str`, and `PerBus[X, Y]` becomes X or Y.
             result = str(defined.return_annotation).partition("[")[2][:-1]
             if result.startswith("PerBus["):
                 pair = result.removeprefix("PerBus[").removesuffix("]").split(", ")
@@ -155,11 +155,11 @@ else:
 
 
 class _Binding:
-    """Binds all verbs of a class, inherited ones too, when the class is created."""
+    """Binds all verbs of a class, including inherited ones, when the class is created."""
 
     __slots__ = ()
     _returns = "{}"
-    # Generators, so that a loop that is left early can be closed.
+    # Use generators, so that a loop that ends early can close them.
     _yields = "Generator[{}, None, None]"
 
     def __init_subclass__(cls) -> None:
@@ -191,7 +191,7 @@ class Awaiting(_Binding):
 
 
 class OnBus(_Binding, Generic[BusT_co]):
-    """An object whose verbs run on the bus that made it: they block or are awaited as those do."""
+    """An object whose verbs run on its bus: they block, or are awaited, like those of the bus."""
 
     __slots__ = ()
     if TYPE_CHECKING:

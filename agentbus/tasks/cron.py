@@ -1,7 +1,7 @@
-"""Due times of a schedule: at an interval, or by a cron expression in a time zone.
+"""Due times of a schedule, by an interval or by a cron expression in a time zone.
 
-Times are unix milliseconds. The calendar arithmetic of cron expressions is cronsim's; here it is applied
-to a zone whose clocks are put forward and back.
+Times are unix milliseconds. The package cronsim does the calendar arithmetic of cron expressions; this
+module applies it to time zones whose clocks change.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
             """Return the latest due times from `first` to `until`, at most `most`, in order."""
 
 
-# The period of a schedule, in seconds: a shorter one would be a loop, not a schedule.
+# Minimum and maximum period of a schedule in seconds.
 SHORTEST, LONGEST = 0.01, 400 * 86_400.0
-# An expression of ten times the length that anybody writes takes long to evaluate.
+# Maximum characters of an expression; longer ones take long to evaluate.
 _LONGEST_EXPRESSION = 256
 _DAY = 86_400
-# The calendar ends with the year 9999.
+# Last possible time in ms: the calendar ends with the year 9999.
 _LATEST = 250_000_000_000_000
 _FIELDS = ("minute", "hour", "day of the month", "month", "day of the week")
 _NAMED = {
@@ -54,7 +54,7 @@ _SHELL_HINT = (
 
 
 class Every:
-    """Due at whole multiples of a period since its anchor, so that no delay adds up."""
+    """Due at whole multiples of a period since an anchor, so that delays do not accumulate."""
 
     def __init__(self, seconds: float, anchor: int) -> None:
         self.period = period(seconds)
@@ -73,12 +73,12 @@ class Every:
 
 
 class Cron:
-    """Due when the clocks of a time zone show what a cron expression says.
+    """Due when the clocks of a time zone match a cron expression.
 
-    As in Debian's cron: if neither the minute nor the hour begins with `*`, each time is due once a day.
-    One that the clocks skip is due right after the gap, and one that they show twice is due the first time.
-    If either begins with `*`, it is due in each minute that matches, however often the clocks show it.
-    Raises `UsageError` for an invalid expression or zone.
+    As in Debian's cron, if neither the minute nor the hour begins with `*`, each time is due once a day: a
+    time that the clocks skip is due right after the gap, and a time that they repeat is due the first time.
+    If either begins with `*`, it is due in every matching minute, however often the clocks show it. Raises
+    `UsageError` for an invalid expression or zone.
     """
 
     def __init__(self, expression: str, timezone: str = "UTC") -> None:
@@ -110,13 +110,13 @@ class Cron:
     def _once_a_day(self, when: int) -> int | None:
         local = datetime.fromtimestamp(when, UTC).astimezone(self.zone)
         for moment in CronSim(self._fields, local):
-            # In an hour that the clocks repeat, a time of its first half may be over.
+            # In an hour that the clocks repeat, CronSim may return a time that has already passed.
             if (due := int(moment.timestamp())) > when:
                 return due * 1000
         return None
 
     def _each_minute(self, when: int) -> int | None:
-        # The clocks run evenly from one change to the next, so that each part is computed by itself.
+        # The offset is constant between two clock changes, so compute each part separately.
         start, offset = when, self._offset(when)
         while True:
             shown = datetime.fromtimestamp(start + offset, UTC).replace(tzinfo=None)
@@ -130,7 +130,7 @@ class Cron:
             start, offset = change - 1, self._offset(change)
 
     def _change(self, start: int, end: int, offset: int) -> int | None:
-        """Return the first second after `start + 1`, up to `end`, whose offset is another one."""
+        """Return the first second after `start + 1`, up to `end`, with a different offset."""
         same = start + 1
         while same < end:
             other = min(same + _DAY, end)
@@ -166,7 +166,7 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
-        # It looks for a file of this name, so that a folder's name is an error of the system.
+        # ZoneInfo looks for a file of this name, so the name of a directory raises OSError.
         raise UsageError(
             f"{name!a} is not a time zone", hint="give its IANA name, such as Europe/Berlin"
         ) from None
@@ -174,7 +174,7 @@ def zone(name: str) -> ZoneInfo:
 
 @lru_cache(1000)
 def checked(expression: str) -> str:
-    """Return a cron expression as five fields. Raises `UsageError`, which names the wrong field."""
+    """Return a cron expression as five fields. Raises `UsageError`, which names the invalid field."""
     if not isinstance(expression, str) or len(expression) > _LONGEST_EXPRESSION:
         raise UsageError("the cron expression is not a short text", hint=_SHELL_HINT)
     text = _NAMED.get(expression.strip().lower(), expression)

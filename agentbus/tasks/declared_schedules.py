@@ -1,4 +1,4 @@
-"""The schedules that typed tasks declare by `every` or `cron`, and the scheduler beside their worker."""
+"""Schedules that typed tasks declare by `every` or `cron`, and a scheduler that runs with their worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def definitions(tasks: Iterable[AnyTask]) -> list[Definition]:
     """Return the schedules of tasks, named `<queue>.<task>`. Raises `InvalidPayload`.
 
-    A tick has no arguments: each parameter of such a task must have a default.
+    A tick has no arguments, so each parameter of such a task must have a default.
     """
     return [
         _definition(task)
@@ -29,7 +29,7 @@ def definitions(tasks: Iterable[AnyTask]) -> list[Definition]:
 
 
 def _definition(task: AnyTask) -> Definition:
-    # A unique one has the key of a call without arguments, instead of one for each tick.
+    # A unique task uses the key of a call without arguments, not a key per tick.
     call = task.item()
     key = enveloped(call.payload, call.envelope).key
     return Definition(
@@ -45,9 +45,9 @@ def _definition(task: AnyTask) -> Definition:
 
 @contextmanager
 def scheduled(bus: Any, declared: Sequence[Definition], owner: str | None) -> Iterator[None]:
-    """Declare schedules on a `Bus`, and run a scheduler meanwhile.
+    """Declare schedules on a `Bus`, and run a scheduler during the block.
 
-    Those of the program `owner` that it no longer declares are removed; without an owner, none is.
+    Schedules that the program `owner` no longer declares are removed; without an owner, none are removed.
     """
     schedules = Schedules(bus)
     if owner is not None:
@@ -63,7 +63,7 @@ def scheduled(bus: Any, declared: Sequence[Definition], owner: str | None) -> It
 async def ascheduled(
     bus: Any, declared: Sequence[Definition], owner: str | None
 ) -> AsyncIterator[None]:
-    """Do as `scheduled` on an `AsyncBus`."""
+    """Declare and run schedules like `scheduled`, on an `AsyncBus`."""
     schedules = Schedules(bus)
     if owner is not None:
         await schedules.sync(declared, owner=owner)

@@ -1,4 +1,4 @@
-"""Pass tasks their dependencies beside the payload: the bus, the delivery, and provided objects."""
+"""Gives tasks their dependencies besides the payload: the bus, the delivery, and provided objects."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OWN = (*_BLOCKING, *_AWAITED)
 
 
 class Provided(NamedTuple):
-    """A value or its factory, and whether each task gets its own or all of a worker share it."""
+    """A value or its factory, and whether each task gets its own or all tasks of a worker share it."""
 
     kind: type[Any]
     source: Any
     per: str
 
     def opened(self) -> Any:
-        """Return the value, or a context manager or awaitable that gives it."""
+        """Return the value, or a context manager or awaitable that produces it."""
         source = self.source
         if _is_a(source, self.kind) or not callable(source):
             return source
@@ -42,7 +42,7 @@ class Provided(NamedTuple):
 
 
 def check(task: AnyTask, provided: Mapping[type[Any], Provided]) -> None:
-    """Raise `UsageError` if a worker cannot give a task what it asks for."""
+    """Raise `UsageError` if a worker cannot provide a dependency of a task."""
     for kind in task.given:
         wrong = _BLOCKING if task.is_coroutine else _AWAITED
         if kind in wrong:
@@ -60,7 +60,7 @@ def check(task: AnyTask, provided: Mapping[type[Any], Provided]) -> None:
 
 
 class Surroundings:
-    """The dependencies of the tasks of one worker; opened when first needed, closed with the worker."""
+    """The dependencies of one worker's tasks, opened on first use and closed with the worker."""
 
     def __init__(
         self, provided: Mapping[type[Any], Provided], bus: Bus | None, abus: AsyncBus | None
@@ -73,20 +73,20 @@ class Surroundings:
         self._lock, self._alock = threading.RLock(), asyncio.Lock()
 
     def close(self) -> None:
-        """Close what the tasks shared."""
+        """Close the dependencies that tasks shared."""
         self._stack.close()
 
     async def aclose(self) -> None:
-        """Close what the tasks shared, coroutines and functions."""
+        """Close the dependencies that tasks shared, synchronous and asynchronous."""
         await self._astack.aclose()
         await asyncio.to_thread(self._stack.close)
 
     def give(self, task: AnyTask, delivery: Any, stack: ExitStack) -> list[Any]:
-        """Return the dependencies of a task; `stack` closes what is for it alone."""
+        """Return the dependencies of a task; `stack` closes those for this task alone."""
         return [self._one(kind, delivery, stack) for kind in task.given]
 
     async def agive(self, task: AnyTask, delivery: Any, stack: AsyncExitStack) -> list[Any]:
-        """Return the dependencies of a coroutine, as `give` does."""
+        """Return the dependencies of a coroutine, like `give`."""
         return [await self._aone(kind, delivery, stack) for kind in task.given]
 
     def _one(self, kind: type[Any], delivery: Any, stack: ExitStack) -> Any:
@@ -119,7 +119,7 @@ class Surroundings:
         with self._lock:
             if self._bus is None:
                 assert self._abus is not None
-                # Synchronous tasks of an asynchronous worker need a bus, too.
+                # Synchronous tasks of an asynchronous worker need a blocking bus, too.
                 self._bus = self._stack.enter_context(Bus(self._abus.settings))
             return self._bus
 
@@ -155,7 +155,7 @@ def _is_a(value: Any, kind: type[Any]) -> bool:
     try:
         return isinstance(value, kind)
     except TypeError:
-        # A protocol that cannot be checked, or a generic type.
+        # Protocols and generic types may not support isinstance().
         return False
 
 

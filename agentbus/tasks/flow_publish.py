@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
     from agentbus.tasks.flow_record import FlowState, Planned
 
-# Waits between the tasks of a flow, at most.
+# Maximum number of dependencies in a flow.
 _MOST_WAITS = 10_000
-# The index in a task's body at which the fields and values of the entry begin.
+# Index in a task's body at which the fields and values of its entry begin.
 _WORDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A task that is published: its number in the flow, its record, and the numbers that it waits for."""
+    """A task that is published: its number in the flow, its record, and its dependencies' numbers."""
 
     number: int
     task: dict[str, Any]
@@ -50,7 +50,7 @@ class _Sent:
 def publish(
     scope: Scope, policies: Policies, tasks: Sequence[Planned], flow: str, group: str
 ) -> Op[str]:
-    """Publish the tasks of a new flow, and return its id; nothing if it exists. Raises `QueueFull`."""
+    """Publish the tasks of a new flow, and return its id; do nothing if it exists. Raises `QueueFull`."""
     undos = [one.undo for one in tasks if one.undo is not None]
     if sum(len(one.after) for one in tasks) > _MOST_WAITS:
         raise UsageError(
@@ -100,7 +100,7 @@ def publish_again(
     fields: Mapping[str, str],
     numbers: Sequence[int],
 ) -> Op[bool]:
-    """Publish tasks of an ended flow again; return False if it has changed. Raises `QueueFull`."""
+    """Publish tasks of an ended flow again; return False if the flow has changed. Raises `QueueFull`."""
     before = dict(enumerate(tasks_in(flow.id, fields), 1))
     chosen = [before[number] for number in numbers]
     undos = [task["undo"] for task in chosen if task["undo"]]
@@ -153,7 +153,7 @@ def _record(
     flow: str,
     group: str,
 ) -> dict[str, Any]:
-    """Return the record of a task: what is shown of it, and its body as that of a dependent."""
+    """Return the record of a task: the fields to show, and its body in the form of a dependent's."""
     policy = policies.policy_of(one.queue)
     more: dict[str, Any] = {"flow": flow}
     if after:
@@ -168,7 +168,7 @@ def _record(
 
 
 def _again(task: dict[str, Any], task_id: str, after: Sequence[str], now: float) -> dict[str, Any]:
-    """Return the record of a task that is published again under another id."""
+    """Return the record of a task that is published again under a new id."""
     body = [*task["body"]]
     at = body.index("meta", _WORDS + 2) + 1
     meta = orjson.loads(body[at]) | {"created_at": now}
@@ -250,7 +250,7 @@ def _mark_letters(
     group: str,
     pairs: Iterable[tuple[dict[str, Any], _Sent]],
 ) -> Op[None]:
-    """Mark the dead letters of tasks that were published again as replayed; nothing depends on it."""
+    """Mark the dead letters of republished tasks as replayed; nothing depends on these marks."""
     both = [*pairs]
     kept = yield Batch([("GET", scope.keys.result(old["id"], group)) for old, _ in both])
     steps: list[tuple[Arg, ...]] = []

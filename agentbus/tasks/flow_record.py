@@ -15,7 +15,7 @@ from agentbus.queues.task import Task
 from agentbus.tasks.typed_task import Item
 
 MOST_TASKS = 1000
-# The states of a flow that has ended.
+# States of a flow that has ended.
 ENDED = ("done", "failed", "cancelled", "compensated", "compensation_failed")
 
 
@@ -23,8 +23,8 @@ ENDED = ("done", "failed", "cancelled", "compensated", "compensation_failed")
 class FlowTask:
     """A task of a flow: a call of a typed task (`send.item(mail)`), or a payload or `Task` for a queue.
 
-    `undo` is the task that undoes it, if it was done and the flow fails or is cancelled. `name` is shown in
-    place of the typed task's or the queue's.
+    `undo` is its compensation, which runs if the task was done and the flow fails or is cancelled. `name`
+    is shown instead of the typed task's or queue's name.
     """
 
     payload: Any
@@ -35,28 +35,28 @@ class FlowTask:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Tasks that run one after the other, or at the same time; made by `chain` and `group`."""
+    """Tasks that run one after the other or concurrently, created by `chain` and `group`."""
 
     parts: tuple[Any, ...]
     in_order: bool
 
 
 def chain(*parts: FlowTask | Item[Any] | Flow) -> Flow:
-    """Return a flow whose parts run one after the other: each begins when all tasks before it are done.
+    """Return a flow whose parts run one after the other; each begins when the preceding tasks are done.
 
-    Each task is handed the results of those that it waited for (`delivery.results()`). Raises `UsageError`.
+    Each task gets the results of its dependencies (`delivery.results()`). Raises `UsageError`.
     """
     return _checked(Flow(parts, in_order=True))
 
 
 def group(*parts: FlowTask | Item[Any] | Flow) -> Flow:
-    """Return a flow whose parts run at the same time. Raises `UsageError`."""
+    """Return a flow whose parts run concurrently. Raises `UsageError`."""
     return _checked(Flow(parts, in_order=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A task of a flow in its place: what is published, after which others, and what undoes it."""
+    """A task in the plan of a flow: what to publish, its dependencies, and its compensation."""
 
     name: str
     queue: str
@@ -66,9 +66,9 @@ class Planned:
 
 
 def planned(flow: Flow) -> list[Planned]:
-    """Return the tasks of a flow in an order in which each follows those that it waits for.
+    """Return the tasks of a flow in an order in which each follows its dependencies.
 
-    `after` has their places in the list. Raises `UsageError`.
+    `after` has the positions of the dependencies in the list. Raises `UsageError`.
     """
     tasks: list[Planned] = []
     _plan(flow, (), tasks)
@@ -82,11 +82,11 @@ def planned(flow: Flow) -> list[Planned]:
 
 @dataclass(frozen=True, slots=True)
 class FlowTaskState:
-    """A task of a flow. `after` are the numbers of those that it waits for.
+    """A task of a flow. `after` are the numbers of its dependencies.
 
-    `state` is as in `TaskState`, `dependent` while it waits for others; `error` says why it failed.
-    `undo_id` is the task that undoes it, and `undo_state` is `waiting`, `running`, `done` or `failed`; both
-    are None if nothing does.
+    `state` is as in `TaskState`, or `dependent` while the task waits for others; `error` is the reason of
+    its failure. `undo_id` is the task that compensates it, and `undo_state` is `waiting`, `running`, `done`
+    or `failed`; both are None without a compensation.
     """
 
     number: int
@@ -102,12 +102,12 @@ class FlowTaskState:
 
 @dataclass(frozen=True, slots=True)
 class FlowState:
-    """A flow: `state` is `running`, `compensating`, or one of those in which it has ended.
+    """A flow: `state` is `running`, `compensating`, or the state in which it has ended.
 
-    These are `done`, `failed` and `cancelled`, and where tasks were undone `compensated`, or
-    `compensation_failed` if one of those that undo others failed. `size` is the number of tasks, of which
-    `done`, `failed` and `cancelled` have ended so. `created` and `ended` are in unix seconds. `run`
-    is 1, and 1 more for each replay. `tasks` is empty in a list of flows.
+    It ends as `done`, `failed` or `cancelled`; if tasks were compensated, as `compensated`, or as
+    `compensation_failed` if a compensation failed. `size` is the number of tasks; `done`, `failed` and
+    `cancelled` count the tasks that ended so. `created` and `ended` are in unix seconds. `run` starts at 1
+    and grows by 1 with each replay. `tasks` is empty in a list of flows.
     """
 
     id: str
@@ -124,7 +124,7 @@ class FlowState:
     tasks: tuple[FlowTaskState, ...]
 
 
-# The fields that a list of flows needs.
+# Fields that a list of flows needs.
 FIELDS = (
     *(
         "state",
@@ -143,7 +143,7 @@ FIELDS = (
 
 
 def read(flow: str, fields: Mapping[str, str]) -> FlowState | None:
-    """Return a flow by its record's fields; None if there is none, or another program wrote it."""
+    """Return a flow from its record's fields; None if there is none, or if it is malformed."""
     try:
         size, open_ = int(fields["size"]), int(fields["open"])
         if size > MOST_TASKS:
@@ -196,7 +196,7 @@ def _check_record(task: Mapping[str, Any]) -> None:
 
 
 def words_of(flat: list[bytes]) -> dict[str, str]:
-    """Return the reply to HGETALL as text."""
+    """Return a reply to HGETALL as a dict of texts."""
     return {text(flat[at]): text(flat[at + 1]) for at in range(0, len(flat), 2)}
 
 
@@ -215,7 +215,7 @@ def _checked(flow: Flow) -> Flow:
 
 
 def _plan(part: Any, after: tuple[int, ...], tasks: list[Planned]) -> tuple[int, ...]:
-    """Append the tasks of a part, and return the places of those that the next part waits for."""
+    """Append the tasks of a part, and return the positions of those on which the next part depends."""
     if not isinstance(part, Flow):
         tasks.append(_one(part, after))
         return (len(tasks) - 1,)

@@ -1,4 +1,4 @@
-"""Flows: published, shown, cancelled and replayed as one."""
+"""Flows: several tasks published, shown, cancelled and replayed as one."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _PAGE = 500
 
 
 class Flows(OnBus[BusT_co]):
-    """The flows of the project of a `Bus` or an `AsyncBus`; on an `AsyncBus` its methods are awaited.
+    """The flows of the project of a `Bus` or an `AsyncBus`; on an `AsyncBus`, its methods are awaited.
 
-    A flow is made by `chain` and `group`. Its record is kept while it runs, for a day after it is done, and
-    for 30 days after it has ended otherwise.
+    `chain` and `group` create a flow. Its record is kept while it runs, for a day after it is done, and for
+    30 days after any other end.
     """
 
     def __init__(self, bus: BusT_co) -> None:
@@ -54,13 +54,13 @@ class Flows(OnBus[BusT_co]):
     def publish(
         self, flow: Flow | FlowTask | Item[Any], *, id: str | None = None, group: str = "default"
     ) -> Op[str]:
-        """Publish all tasks of a flow, or none of them, and return the flow's id. Atomic.
+        """Publish all tasks of a flow or none, and return the flow's id. Atomic.
 
-        With an `id`, a flow of that id that exists already is returned and nothing is published. A task is
-        done when the consumer group `group` has acknowledged it. When one is buried, those that wait for it
-        are, too. Once all have ended, if one was not done, the `undo` tasks of those that were done run one
-        by one, that of the last task first; each is handed the result of the task that it undoes. One that
-        is buried does not stop the others. Raises `QueueFull`, `InvalidPayload`, `UsageError`.
+        If a flow with the given `id` exists, it is returned and nothing is published. A task is done when
+        the consumer group `group` has acknowledged it. When a task becomes dead, so do its dependents. Once
+        all tasks have ended, if one was not done, the `undo` tasks of the done ones run one by one, the
+        last task's first; each gets the result of the task that it compensates. A compensation that becomes
+        dead does not stop the others. Raises `QueueFull`, `InvalidPayload`, `UsageError`.
         """
         tasks = planned(flow if isinstance(flow, Flow) else chain(flow))
         given = names.name("flow", id) if id is not None else secrets.token_hex(6)
@@ -69,7 +69,7 @@ class Flows(OnBus[BusT_co]):
 
     @verb
     def results(self, id: str, wait: float | None = None) -> Patient[list[Any]]:
-        """Return the results of the last tasks of a flow, for which no other waits, in order.
+        """Return the results of a flow's final tasks, on which no other task depends, in order.
 
         Waits at most `wait` seconds for them. Raises `NotFound`, `TaskBuried`, `TaskCancelled`, `TimedOut`.
         """
@@ -82,24 +82,24 @@ class Flows(OnBus[BusT_co]):
 
     @verb
     def list(self) -> Op[list[FlowState]]:
-        """Return all flows, the newest first, without their tasks."""
+        """Return all flows, newest first, without their tasks."""
         return _listed(self._scope)
 
     @verb
     def cancel(self, id: str) -> Op[FlowState]:
-        """Cancel the tasks of a flow that have not ended, the last first, and return the flow.
+        """Cancel the unfinished tasks of a flow, the last first, and return the flow.
 
-        Workers are asked to stop those that run. Once all have ended, the tasks that were done are undone.
-        Idempotent. Raises `NotFound`, and `Refused` for a flow that has ended or is being undone.
+        Workers are asked to stop running tasks. Once all tasks have ended, the done ones are compensated.
+        Idempotent. Raises `NotFound`, and `Refused` for a flow that has ended or is being compensated.
         """
         return _cancel(self._scope, self._policies, id)
 
     @verb
     def replay(self, id: str) -> Op[FlowState]:
-        """Publish the tasks of an ended flow again that were not done, and return the flow. Atomic.
+        """Publish the tasks of an ended flow that were not done again, and return the flow. Atomic.
 
-        They are handed the results of those that were. After a compensation, all its tasks are published
-        again. Raises `NotFound`, `Refused` for a flow that is done or has not ended, and `QueueFull`.
+        They get the results of the done tasks. After a compensation, all tasks are published again. Raises
+        `NotFound`, `Refused` for a flow that is done or has not ended, and `QueueFull`.
         """
         return _replay(self._scope, self._policies, id)
 
@@ -172,7 +172,7 @@ def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
 def _state(
     scope: Scope, policies: Policies, task_id: str, group: str
 ) -> Op[tuple[str, str | None]]:
-    """Return the state of a task whose end its flow does not have yet, and its last error."""
+    """Return the state and the last error of a task whose end the flow has not recorded yet."""
     try:
         task = yield from task_state.task(scope, task_id, group, policies)
     except NotFound:
@@ -181,7 +181,7 @@ def _state(
 
 
 def _ended(outcome: str) -> tuple[str, str | None]:
-    """Return the state of a task, and its error, by its recorded outcome."""
+    """Return the state and the error of a task from its recorded outcome."""
     if outcome == "+":
         return "done", None
     return ("cancelled" if attempts.is_cancelled(outcome) else "buried"), outcome[1:]
@@ -220,7 +220,7 @@ def _cancel(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
             shell_hint=f"see 'agentbus flow show {names.shell_word(flow)}'",
         )
     tasks = [*enumerate(flow_record.tasks_in(flow, fields), 1)]
-    # Cancel dependent tasks first: they would be buried with the tasks that they wait for.
+    # Cancel dependents first: otherwise they would become dead with the tasks that they wait for.
     for number, task in reversed(tasks):
         if f"end {number}" not in fields:
             try:

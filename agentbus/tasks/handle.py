@@ -1,4 +1,4 @@
-"""A handle of a published typed task: its id, and methods that read its result and cancel it."""
+"""A handle for a published typed task: its id, and methods to read its result and cancel it."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ class AnyHandle(Generic[R]):
 
     @verb
     def result(self, wait: float | None = None, *, group: str | None = None) -> Patient[R]:
-        """Return what the task returned, waiting up to `wait` seconds for it.
+        """Return the result of the task, waiting up to `wait` seconds for it.
 
-        It has the type that the function is declared to return. Raises `TaskBuried`, `TaskCancelled`,
-        `TimedOut`, `NotFound` as `Queue.result` does, and `InvalidPayload` if it does not fit the type.
+        The result has the function's declared return type. Raises `TaskBuried`, `TaskCancelled`,
+        `TimedOut`, `NotFound` like `Queue.result`, and `InvalidPayload` if the result does not fit the
+        type.
         """
         return Patient(self._typed(wait, group), wait or 0.0)
 
     @verb
     def cancel(self) -> Op[Cancelled]:
-        """Cancel the task, as `Bus.cancel` does. Raises `NotFound`, `Refused`."""
+        """Cancel the task, like `Bus.cancel`. Raises `NotFound`, `Refused`."""
         return cancel.cancel(self._bus.scope, self.id, self._bus.runner.policies)
 
     @verb
     def state(self, *, group: str | None = None) -> Op[TaskState]:
-        """Return the state of the task, as `Bus.task` does. Raises `NotFound`."""
+        """Return the state of the task, like `Bus.task`. Raises `NotFound`."""
         return task_state.task(self._bus.scope, self.id, group, self._bus.runner.policies)
 
     def _typed(self, wait: float | None, group: str | None) -> Op[R]:
@@ -57,12 +58,12 @@ class AnyHandle(Generic[R]):
 
 
 class Handle(AnyHandle[R], Blocking):
-    """A task that was published on a `Bus`."""
+    """A task published on a `Bus`."""
 
     __slots__ = ()
 
 
 class AsyncHandle(AnyHandle[R], Awaiting):
-    """A task that was published on an `AsyncBus`: its methods are awaited."""
+    """A task published on an `AsyncBus`, whose methods are awaited."""
 
     __slots__ = ()

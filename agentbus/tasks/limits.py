@@ -1,4 +1,4 @@
-"""Limits over all workers of a queue: set, listed and removed."""
+"""Limits across all workers of a queue: set, list and remove."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Limits(OnBus[BusT_co]):
-    """The limits of a project's queues, on a `Bus` or an `AsyncBus`; there its methods are awaited.
+    """The limits of a project's queues, on a `Bus` or an `AsyncBus`, on which its methods are awaited.
 
-    They are stored on the server, and are the same for all workers and fetches of a queue.
+    They are stored on the server, and apply to all workers and fetches of a queue.
     """
 
     def __init__(self, bus: BusT_co) -> None:
@@ -43,13 +43,12 @@ class Limits(OnBus[BusT_co]):
         burst: int | None = None,
         by: str | None = None,
     ) -> Op[QueueLimit]:
-        """Limit how many tasks of a queue run at once and how many start in a second, in each group.
+        """Limit a queue's concurrent tasks, and its task starts per second, in each group.
 
-        With `by` both hold for each value of a field; see `QueueLimit`. `burst` is how many may start
-        together after a rest, by default `per_second`. They replace earlier limits. Workers apply them
-        from their next heartbeat on, three seconds later at most; tasks that they have taken by then are
-        not counted.
-        Raises `UsageError`.
+        With `by`, both limits apply to each value of a field; see `QueueLimit`. `burst` is the number of
+        tasks that may start together after a pause, by default `per_second`. The limits replace earlier
+        ones. Workers apply them from their next heartbeat on, within three seconds; tasks that they have
+        already taken are not counted. Raises `UsageError`.
         """
         return _set(
             self._scope, names.name("queue", queue), checked(at_once, per_second, burst, by)
@@ -57,19 +56,19 @@ class Limits(OnBus[BusT_co]):
 
     @verb
     def get(self, queue: str) -> Op[QueueLimit | None]:
-        """Return the limits of a queue, or None."""
+        """Return the limits of a queue; None if it has none."""
         return _get(self._scope, names.name("queue", queue))
 
     @verb
     def list(self) -> Op[dict[str, QueueLimit]]:
-        """Return the limits of all queues by their names."""
+        """Return the limits of all queues, by queue name."""
         return _listed(self._scope)
 
     @verb
     def remove(self, queue: str) -> Op[bool]:
         """Remove the limits of a queue, and return whether it had any.
 
-        Tasks that wait for them may start at once, also those that a removal which was killed has left.
+        Tasks that wait for the limits may start at once, including those left by an interrupted removal.
         """
         return _remove(self._scope, names.name("queue", queue))
 
@@ -100,10 +99,11 @@ def _remove(scope: Scope, queue: str) -> Op[bool]:
     # If an answer was lost, the first copy may have removed them.
     had = (yield from or_empty(one_step(step), 0)) or step.sendings > 1
     yield from _ring(scope, queue)
-    # No task is put aside for them any more, not even by workers that do not know yet: no group is missed.
+    # Tasks are no longer deferred because of limits, even by workers that still know the old ones,
+    # so no group is missed.
     streams = yield from groups_of(scope, queue, STREAMS)
     waited = yield from release(scope, queue, sorted(group_names(streams)))
-    # One that was killed may have left tasks waiting.
+    # An earlier call that was killed may have left tasks waiting.
     return bool(had or waited)
 
 

@@ -1,4 +1,4 @@
-"""The options that a typed task is declared with."""
+"""The options with which a typed task is declared."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ENVELOPE = ("attempts", "priority", "expires", "unique")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The queue, and what else `Tasks.task` was given.
+    """The queue, and the other options given to `Tasks.task`.
 
     `attempts`, `priority`, `expires`, `unique` and `timeout` become fields of each task's envelope, the
-    last as `time_limit`. `backoff` comes before that of the queue's policy. A task with `every` (in
-    seconds) or `cron` is published by schedulers; see `Schedules.add` for these, `timezone` and `missed`.
+    last one as `time_limit`. `backoff` takes precedence over the queue's policy. Schedulers publish a task
+    with `every` (in seconds) or `cron`; see `Schedules.add` for these, `timezone` and `missed`.
     """
 
     queue: str
@@ -62,7 +62,7 @@ class TaskOptions:
             )
 
     def times(self) -> dict[str, str]:
-        """Return the time zone of the schedule, and what becomes of missed ticks, if they are given."""
+        """Return the schedule's time zone and its treatment of missed ticks, if given."""
         given = {"timezone": self.timezone, "missed": self.missed}
         return {name: value for name, value in given.items() if value is not None}
 

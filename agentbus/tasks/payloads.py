@@ -1,4 +1,4 @@
-"""Converts the parameters and the result of a function to JSON data, and back, by their types."""
+"""Converts the parameters and the result of a function to and from JSON data, according to their types."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 class PayloadMismatch(InvalidPayload, Bury):
-    """Data does not fit the types of a task; in a worker this error buries the task."""
+    """Data that does not fit the types of a task; in a worker, this error makes the task dead."""
 
 
 class _Inner(ValueError):
-    """An error of pydantic about a part of the data: the path in that part, and the words."""
+    """An error of pydantic about a part of the data: the path within that part, and the message."""
 
     def __init__(self, path: str, words: str) -> None:
         super().__init__(f"{path}\0{words}")
 
 
 class Payload:
-    """The payload of a function: its one object-like parameter, or an object by parameter names."""
+    """The payload of a function: its single object-like parameter, or an object by parameter name."""
 
     def __init__(self, name: str, function: Callable[..., Any], given: int) -> None:
         self._what = f"the payload of the task {name!r}"
@@ -56,9 +56,9 @@ class Payload:
     def encode(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, reproducible: bool = False
     ) -> Any:
-        """Return the payload of a call; if `reproducible`, equal sets give equal lists in any process.
+        """Return the payload of a call; if `reproducible`, equal sets yield equal lists in every process.
 
-        Raises `PayloadMismatch` if an argument is missing, or wrong.
+        Raises `PayloadMismatch` if an argument is missing or invalid.
         """
         value: Any
         if not kwargs and len(args) == len(self._names) == self._positional:
@@ -97,14 +97,14 @@ class Payload:
 
 
 class TypedResult:
-    """The result of a function, by the type that it is declared to return."""
+    """The result of a function, according to its declared return type."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._what = f"the result of the task {name!r}"
         self._type: Any = type_hints(function).get("return", Any)
 
     def encode(self, value: Any) -> Any:
-        """Return the data that is stored of a result."""
+        """Return the data to store for a result."""
         return None if value is None else _data(self._what, value)
 
     def decode(self, data: Any) -> Any:
@@ -125,7 +125,7 @@ def type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def is_object(kind: Any) -> bool:
-    """Return whether a type's values are objects in JSON, with fields that the type declares."""
+    """Return whether a type's values are JSON objects with fields that the type declares."""
     kind = typing.get_origin(kind) or kind
     return isinstance(kind, type) and (
         dataclasses.is_dataclass(kind)
@@ -137,7 +137,7 @@ def is_object(kind: Any) -> bool:
 
 
 def _struct(name: str, parameters: list[inspect.Parameter], types: list[Any]) -> Any:
-    # A default that the function has is not checked, and may be of any kind.
+    # Do not validate default values, which may be of any type.
     absent = partial(msgspec.field, default=msgspec.UNSET)
     fields: list[Any] = [
         (arg.name, kind) if arg.default is arg.empty else (arg.name, kind, absent())
@@ -154,7 +154,7 @@ def _data(what: str, value: Any) -> Any:
 
 
 def _with_sorted_sets(value: Any, data: Any) -> Any:
-    """Return the data of a value with each set sorted, since their order differs between processes."""
+    """Return the data of a value with each set sorted, since set order differs between processes."""
     if getattr(value, "__pydantic_root_model__", False):
         value = value.root
     if isinstance(data, dict):
@@ -166,21 +166,21 @@ def _with_sorted_sets(value: Any, data: Any) -> Any:
         pairs = zip(data, parts, data.values(), strict=True)
         return {name: _with_sorted_sets(part, one) for name, part, one in pairs}
     if isinstance(value, msgspec.Struct):
-        # With `array_like` its data is a list, in which the tag comes first.
+        # With `array_like`, the data is a list that starts with the tag, if there is one.
         tag = value.__struct_config__.tag
         value = (() if tag is None else (tag,)) + msgspec.structs.astuple(value)
     if not isinstance(data, list | tuple) or not isinstance(value, list | tuple | set | frozenset):
         return data
     if len(value) != len(data):
-        # A model made something else of it.
+        # A model has converted the value to a different shape.
         return data
     ordered = [_with_sorted_sets(part, one) for part, one in zip(value, data, strict=True)]
-    # Not by their own order: elements may be of several types, or have none.
+    # Sort by JSON text: elements of different types may not be comparable.
     return sorted(ordered, key=as_json) if isinstance(value, set | frozenset) else ordered
 
 
 def _attributes(kind: Any) -> dict[str, str]:
-    """Return the attributes of a type that may have other names in the data, by those names."""
+    """Return the attributes of a type that may be renamed in the data, by their names in the data."""
     if issubclass(kind, msgspec.Struct):
         return dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     fields = getattr(kind, "__pydantic_fields__", {})
@@ -202,7 +202,7 @@ def _fitted(what: str, data: Any, kind: Any) -> Any:
 
 
 def _words(said: str) -> str:
-    """Return an error of msgspec as a path and what is wrong there."""
+    """Return an error of msgspec as a path and a description."""
     match = _AT.fullmatch(said)
     text, path = (said, "") if match is None else (match[1], match[2] or "")
     inner, split, rest = text.partition("\0")
@@ -214,7 +214,7 @@ def _words(said: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a pydantic model as data."""
+    """Convert a pydantic model to data."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"objects of the type {type(value).__qualname__} are not data")
@@ -222,7 +222,7 @@ def _plain(value: Any) -> Any:
 
 
 def _model(kind: Any, data: Any) -> Any:
-    """Return data as a pydantic model, which pydantic validates."""
+    """Validate data as a pydantic model, and return it."""
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"objects of the type {getattr(kind, '__qualname__', kind)} are not data")

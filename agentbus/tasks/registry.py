@@ -1,4 +1,4 @@
-"""The registry of typed tasks: declares them, and what their workers give them."""
+"""The registry of typed tasks, and of the dependencies that their workers provide."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agentbus.tasks.worker import WorkOptions
 
     class Declared(TypedDict, total=False):
-        """The options of `Tasks.task` beside `queue` and `given`."""
+        """The options of `Tasks.task` other than `queue` and `given`."""
 
         name: str | None
         attempts: int | None
@@ -53,7 +53,7 @@ D = TypeVar("D")
 
 
 class _Declaring(Protocol):
-    """Makes a function a typed task."""
+    """Turns a function into a typed task."""
 
     @overload
     def __call__(
@@ -64,7 +64,7 @@ class _Declaring(Protocol):
 
 
 class _Given1(Protocol[A]):
-    """Makes a function a typed task, whose first parameter its worker gives."""
+    """Turns a function into a typed task whose first parameter the worker provides."""
 
     @overload
     def __call__(
@@ -77,7 +77,7 @@ class _Given1(Protocol[A]):
 
 
 class _Given2(Protocol[A, B]):
-    """Makes a function a typed task, whose first two parameters its worker gives."""
+    """Turns a function into a typed task whose first two parameters the worker provides."""
 
     @overload
     def __call__(
@@ -90,7 +90,7 @@ class _Given2(Protocol[A, B]):
 
 
 class _Given3(Protocol[A, B, D]):
-    """Makes a function a typed task, whose first three parameters its worker gives."""
+    """Turns a function into a typed task whose first three parameters the worker provides."""
 
     @overload
     def __call__(
@@ -103,10 +103,10 @@ class _Given3(Protocol[A, B, D]):
 
 
 class Tasks:
-    """A registry of typed tasks: functions whose calls are published to queues, and run by workers.
+    """A registry of typed tasks: functions whose calls are published to queues and run by workers.
 
     It needs no connection. `@tasks.task(queue="mail")` declares a task, `send.publish(bus, mail)` publishes
-    a call of it, and `tasks.worker(bus).run()`, or `agentbus work app:tasks`, runs what was published.
+    a call of it, and `tasks.worker(bus).run()`, or `agentbus work app:tasks`, runs the published calls.
     """
 
     def __init__(self) -> None:
@@ -136,20 +136,20 @@ class Tasks:
         name: str | None = None,
         **options: Any,
     ) -> Any:
-        """Declare a function, or a coroutine function, as a task of a queue; a decorator.
+        """Declare a function, or a coroutine function, as a task of a queue; for use as a decorator.
 
-        Its parameters are the payload: one dataclass, `msgspec.Struct`, pydantic model or TypedDict is the
-        payload itself, other parameters are an object by their names. `given` are the types of its first
-        parameters that are not part of the payload, and that the worker gives: `Bus` or `AsyncBus`,
-        `Delivery` or `AsyncDelivery`, or what `provide` was given. `name` (by default that of the function)
-        is stored with each task and must not change while tasks are queued. `attempts`, `priority`,
-        `expires` and `backoff` come before those of the queue. An attempt that takes longer than `timeout`
-        seconds has failed: a coroutine is cancelled, a function in a thread finds its delivery `cancelled`.
-        With `unique="until_done"` a call is not published again while one with the same arguments has not
-        ended; `options(key=...)` gives it another key than these.
+        Its parameters are the payload: a single dataclass, `msgspec.Struct`, pydantic model or TypedDict is
+        itself the payload, while other parameters form an object by name. `given` are the types of its
+        first parameters, which are not part of the payload and which the worker provides: `Bus` or
+        `AsyncBus`, `Delivery` or `AsyncDelivery`, or types registered with `provide`. `name` (by default
+        the function's name) is stored with each task and must not change while tasks are queued.
+        `attempts`, `priority`, `expires` and `backoff` take precedence over the queue's policy. An attempt
+        that takes longer than `timeout` seconds fails: a coroutine is cancelled, and a function in a thread
+        finds its delivery `cancelled`. With `unique="until_done"`, a call is not published again until an
+        earlier one with the same arguments has ended; `options(key=...)` sets a different key.
 
         With `every` (in seconds) or `cron`, a worker of the task also publishes it on schedule, without
-        arguments; `timezone` and `missed` are as for `Schedules.add`. Raises `UsageError`.
+        arguments; `timezone` and `missed` are like those of `Schedules.add`. Raises `UsageError`.
         """
         kinds = given if isinstance(given, tuple) else (given,)
         try:
@@ -195,14 +195,14 @@ class Tasks:
     @overload
     def provide(self, kind: type[Any], source: Any, *, per: str = "worker") -> None: ...
     def provide(self, kind: type[Any], source: Any, *, per: str = "worker") -> None:
-        """Provide what tasks ask for by a type: a value, or a function that makes it.
+        """Provide a dependency of tasks by its type: a value, or a function that makes it.
 
-        The function may also be a generator function with one `yield`, or return a context manager: it is
-        entered before the value is used, and left after. Coroutine functions and asynchronous context
-        managers are for tasks that are coroutine functions. With `per="worker"` the tasks of a worker share
-        one, made for the first of them and closed when the worker ends; with `per="task"` each task gets
-        its own, closed when the task has ended, with its error if it failed. A second call for a type
-        replaces the first. Raises `UsageError`.
+        The function may also be a generator function with one `yield`, or return a context manager, which
+        is entered before the value is used and left afterwards. Coroutine functions and asynchronous
+        context managers are only for tasks that are coroutine functions. With `per="worker"`, the tasks of
+        a worker share a value, made for the first of them and closed when the worker ends; with
+        `per="task"`, each task gets its own value, closed when the task has ended, with its error if it
+        failed. A second call for a type replaces the first. Raises `UsageError`.
         """
         if kind in OWN:
             raise UsageError(f"{kind.__name__} is given by the worker", hint="do not provide it")
@@ -211,10 +211,10 @@ class Tasks:
         self._provided[kind] = Provided(kind, source, per)
 
     def include(self, *others: Tasks) -> None:
-        """Add the tasks of other registries, and what they provide, also what they declare later.
+        """Add the tasks and dependencies of other registries, including those that they declare later.
 
-        What this registry provides replaces what they do. Raises `UsageError` for a registry that includes
-        this one.
+        Dependencies that this registry provides replace theirs. Raises `UsageError` for a registry that
+        includes this one.
         """
         for other in others:
             if self is other or self in other._all():
@@ -222,9 +222,9 @@ class Tasks:
             self._included.append(other)
 
     def all(self) -> list[AnyTask]:
-        """Return the tasks of this registry, and of those that it includes.
+        """Return the tasks of this registry and of included registries.
 
-        Raises `UsageError` if two of one queue have the same name.
+        Raises `UsageError` if two tasks of a queue have the same name.
         """
         tasks: dict[tuple[str, str], AnyTask] = {}
         for registry in self._all():
@@ -237,7 +237,7 @@ class Tasks:
         return [*tasks.values()]
 
     def provided(self) -> dict[type[Any], Provided]:
-        """Return what is provided, by type."""
+        """Return the provided dependencies, by type."""
         provided: dict[type[Any], Provided] = {}
         for registry in reversed(self._all()):
             provided |= registry._provided
@@ -252,13 +252,14 @@ class Tasks:
         self, bus: AsyncBus, *, queues: Iterable[str] | None = None, **options: Unpack[WorkOptions]
     ) -> AsyncTaskWorker: ...
     def worker(self, bus: Any, *, queues: Iterable[str] | None = None, **options: Any) -> Any:
-        """Return a worker of all tasks, or of those of some queues.
+        """Return a worker for all tasks, or for the tasks of some queues.
 
-        Functions run in threads, coroutines in an event loop, up to `concurrency` of each queue at once.
-        `group`, `concurrency`, `visibility`, `drain`, `drain_timeout` and `start` are as in `Worker`.
-        Without `drain`, it adds the schedules of the tasks, also of other queues, and runs a scheduler.
-        Those that the program `owner` declared before, and no longer has, are removed. Raises `UsageError`
-        if a task asks for what nothing provides, `InvalidPayload` if one with a schedule needs arguments.
+        Functions run in threads, coroutines in an event loop, up to `concurrency` at once for each queue.
+        `group`, `concurrency`, `visibility`, `drain`, `drain_timeout` and `start` are like those of
+        `Worker`. Without `drain`, it adds the schedules of all tasks, including those of other queues, and
+        runs a scheduler. Schedules that the program `owner` declared before, but no longer declares, are
+        removed. Raises `UsageError` if nothing provides a dependency of a task, and `InvalidPayload` if a
+        task with a schedule requires arguments.
         """
         kind: Any = AsyncTaskWorker if isinstance(bus, Awaiting) else TaskWorker
         return kind(bus, self.all(), self.provided(), queues, **options)

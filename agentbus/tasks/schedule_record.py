@@ -1,4 +1,4 @@
-"""The record of a schedule: what it publishes, and when."""
+"""The record of a schedule: its task, and its times."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from agentbus.tasks.cron import Timing
 
 MISSED = ("once", "all", "none")
-# The headers of a tick's task: its schedule's name, and the time for which it was due.
+# Headers of a tick's task: the name of its schedule, and the time for which it was due.
 SCHEDULE, DUE = "schedule", "schedule-due"
-# A tick's dedup key is the name of its schedule and a time of 25 characters.
+# A tick's dedup key is its schedule's name followed by a time of 25 characters.
 _LONGEST_NAME = 200
-# The fields that define a schedule; a change of one of them is a new version.
+# Fields that define a schedule; changing one creates a new version.
 _DEFINED = ("queue", "payload", "every", "cron", "timezone", "missed", "envelope")
 _TIMES = ("every", "cron", "timezone")
 _KEPT = (*_DEFINED, "version", "paused", "owner", "agent_id", "created", "anchor")
-# Keywords of a publisher that a schedule refuses: their values would be the same for each tick.
+# Envelope fields that a schedule refuses, because every tick would have the same value.
 _OF_ONE_TASK = ("created_at", "trail", "traceparent")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A schedule's task and its times: the arguments of `Schedules.add`."""
+    """A schedule's task and times: the arguments of `Schedules.add`."""
 
     name: str
     queue: str
@@ -50,14 +50,13 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """A schedule as it is stored.
+    """A stored schedule.
 
-    `due` is the time of its next tick in unix seconds, None if it is paused or never due; `last_due` is
-    that of the last one that was published, and `last_task` the id of its task. `published` counts ticks,
-    without those left out since a task with the schedule's own key was there.
-    `refused` is how often the queue has refused the tick that is due, because it is full, since
-    `refused_since`.
-    `agent_id` is the agent that defined it, `owner` the program that declares it (see `Schedules.sync`).
+    `due` is the unix time of its next tick, or None if it is paused or never due; `last_due` is that of the
+    last published tick, and `last_task` the id of its task. `published` counts ticks, except those omitted
+    because a task with the schedule's own key existed. `refused` is the number of times that the full queue
+    has refused the tick that is due, since `refused_since`. `agent_id` is the agent that defined it,
+    `owner` the program that declares it (see `Schedules.sync`).
     """
 
     name: str
@@ -82,7 +81,7 @@ class ScheduleState:
     refused_since: float | None = None
 
     def timing(self) -> Timing:
-        """Return what computes its due times. Raises `UsageError` if its zone is unknown here."""
+        """Return the object that computes its due times. Raises `UsageError` for an unknown time zone."""
         if self.every is not None:
             return cron.Every(self.every, self.anchor)
         assert self.cron is not None
@@ -106,7 +105,7 @@ def check_times(
     timezone: str = "UTC",
     missed: str = "once",
 ) -> None:
-    """Raise `UsageError` unless these say when a schedule is due."""
+    """Raise `UsageError` unless the arguments define when a schedule is due."""
     if (every is None) == (expression is None):
         raise UsageError(
             f"{what} has {'no times' if every is None else 'both'}",
@@ -125,7 +124,7 @@ def check_times(
 
 
 def checked(scope: Scope, given: Definition) -> ScheduleState:
-    """Return a definition as a schedule. Raises `UsageError`, `InvalidPayload`."""
+    """Convert a definition to a schedule. Raises `UsageError`, `InvalidPayload`."""
     name = names.name("schedule", given.name)
     if len(name.encode()) > _LONGEST_NAME:
         raise UsageError(
@@ -141,7 +140,7 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
     if "priority" in envelope:
         check_priority(envelope["priority"])
     if "unique" in envelope and "key" not in envelope:
-        # Each tick would have another key.
+        # Without a key, each tick would have a different one.
         raise UsageError(f"the schedule {name!r} is unique, and has no key", hint="give it a key")
     envelope_of(Task(None, **envelope))
     if "headers" in envelope:
@@ -156,13 +155,13 @@ def checked(scope: Scope, given: Definition) -> ScheduleState:
         given.missed,
         envelope,
     )
-    # Refuse an invalid task now, and not at its first tick.
+    # Refuse an invalid task now, not at its first tick.
     encoded(scope, task_of(state, 0))
     return state
 
 
 def task_of(schedule: ScheduleState, due: int | None) -> Task:
-    """Return the task of a schedule's tick at a time in ms; without one, of a call between its ticks."""
+    """Return the task of a schedule's tick at a time in ms; without a time, of a call between ticks."""
     envelope: dict[str, Any] = {**schedule.envelope}
     headers = {**(envelope.pop("headers", None) or {}), SCHEDULE: schedule.name}
     if due is not None:
@@ -178,7 +177,7 @@ def written(state: ScheduleState) -> bytes:
 
 
 def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
-    """Return a schedule from the fields of its hash; None if there is none, or nothing to read."""
+    """Return a schedule from the fields of its hash; None if it does not exist or is unreadable."""
     try:
         record = orjson.loads(fields[b"record"])
         state = ScheduleState(name, **{field: record[field] for field in _KEPT})
@@ -206,7 +205,7 @@ def read(name: str, fields: Mapping[bytes, bytes]) -> ScheduleState | None:
 
 
 def is_defined_as(state: ScheduleState, other: ScheduleState) -> bool:
-    """Return whether two schedules publish the same at the same times."""
+    """Return whether two schedules publish the same task at the same times."""
     return _dumped(state, _DEFINED) == _dumped(other, _DEFINED)
 
 
@@ -216,19 +215,19 @@ def has_times_of(state: ScheduleState, other: ScheduleState) -> bool:
 
 
 def due_text(state: ScheduleState, now: int) -> str | None:
-    """Return when a schedule is due after a time in ms, as text; None for never."""
+    """Return a schedule's first due time after a time in ms, as text; None for never."""
     due = state.timing().after(now)
     return None if due is None else str(due)
 
 
 def _dumped(state: ScheduleState, fields: tuple[str, ...]) -> bytes:
-    # Compare as JSON: a payload that was stored has lists where the given one has tuples.
+    # Compare as JSON: a stored payload has lists where the given payload may have tuples.
     values = {name: getattr(state, name) for name in fields}
     return orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
 
 
 def _check(state: ScheduleState) -> None:
-    """Raise an error for a record that another program wrote in another form."""
+    """Raise an error if a record is malformed, because another program wrote it."""
     for value, kinds in (
         (state.queue, str),
         (state.timezone, str),
@@ -250,6 +249,6 @@ def _check(state: ScheduleState) -> None:
     if state.every is not None:
         cron.period(state.every)
     else:
-        # Its zone may be known elsewhere.
+        # Skip the time zone, which may be known only on another host.
         cron.checked(state.cron or "")
     envelope_of(task_of(state, 0))

@@ -1,4 +1,4 @@
-"""A scheduler publishes the ticks of a project's schedules as they fall due."""
+"""The scheduler publishes the ticks of a project's schedules when they become due."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from agentbus.tasks.ticks import Tick
 
 _AT_ONCE = 1_000
-# Seconds until it looks again at a schedule that it could not publish, and at one that was changed.
+# Seconds until the next check of a schedule that could not be published, and of one that was
+# changed.
 _ASIDE, _CHANGED = 2.0, 0.02
 _COARSE = 0.1
 
 
 class Scheduler:
-    """Publishes the ticks of all schedules of the project of a `Bus` or an `AsyncBus`.
+    """Publishes the ticks of all schedules in the project of a `Bus` or an `AsyncBus`.
 
-    Any number of schedulers may run: each tick is published once, whatever becomes of them. They go by the
-    server's clock. `on_tick` is called in the scheduler's thread with each tick that it has handled.
+    Any number of schedulers may run: each tick is published once, even if schedulers fail. They use the
+    server's clock. `on_tick` is called in the scheduler's thread with each handled tick.
     """
 
     def __init__(self, bus: Any, *, on_tick: Callable[[Tick], object] = lambda _tick: None) -> None:
-        # The runner of an `AsyncBus` has another one for threads.
+        # An `AsyncBus` has a separate runner for threads.
         self._runner: Runner = getattr(bus.runner, "blocking", bus.runner)
         self._lasting: LastingRunner | None = None
         self._scope: Scope = bus.scope
@@ -41,13 +42,13 @@ class Scheduler:
         self._on_tick = on_tick
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        # The times to look again at schedules that failed, and the last error that was logged of each.
+        # Time of the next check of each failed schedule, and its last logged error.
         self._aside: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
     def run(self) -> None:
-        """Publish ticks until `stop`. Waits out a server that does not answer, once it has answered."""
-        # Its waits keep a connection from others, so that it opens one.
+        """Publish ticks until `stop`. Once the server has answered, outages are waited out."""
+        # Open a separate connection, because the scheduler's waits would block the shared one.
         with Runner(self._runner.settings, self._runner) as link:
             self._lasting = lasting = LastingRunner(link)
             try:
@@ -56,7 +57,8 @@ class Scheduler:
                     if not handled and not self._stopping.is_set():
                         lasting.run(_ring(self._scope, bell, seconds))
             except BackendUnavailable:
-                # It holds nothing that had to be given back first.
+                # After `stop`, ignore the failure: the scheduler holds nothing that it would have
+                # to give back.
                 if not self._stopping.is_set():
                     raise
 
@@ -68,7 +70,7 @@ class Scheduler:
         return published
 
     def stop(self) -> None:
-        """Make `run` return within about a second; may be called twice, and from a signal handler."""
+        """Make `run` return within about a second; safe to call twice, and in a signal handler."""
         self._stopping.set()
         if self._lasting is not None:
             self._lasting.hurry()
@@ -98,7 +100,7 @@ class Scheduler:
             emit("error", {"verb": "schedule", "error": str(error)}, error=error)
 
     def _look(self, run: Callable[[Op[Any]], Any]) -> tuple[list[Tick], float, str]:
-        """Handle the schedules that are due; return the ticks, seconds to wait, and the bell's last id."""
+        """Handle due schedules; return the ticks, the seconds to wait, and the bell's last id."""
         now, later, bell, due = run(_due(self._scope))
         ticks, waits = [], [self._scope.intervals.look, *(() if later is None else (later,))]
         for name in due:
@@ -114,7 +116,7 @@ class Scheduler:
         return ticks, min(waits), bell
 
     def _tick(self, run: Callable[[Op[Any]], Any], name: str, now: int) -> Tick | None:
-        """Publish a tick; return None if another scheduler did, or nobody can here."""
+        """Publish a tick; return None if another scheduler has, or if it cannot be published here."""
         try:
             published: Tick | None = run(tick(self._scope, name, now, self._policies))
         except AgentBusError as error:
@@ -138,7 +140,7 @@ class Scheduler:
 
 
 def _due(scope: Scope) -> Op[tuple[int, float | None, str, list[str]]]:
-    """Return the server's time in ms, seconds to the next due time, the bell's last id, and what is due."""
+    """Return the time in ms, seconds to the next due time, the bell's last id, and due schedules."""
     keys = scope.keys
     reply = yield Script("list_due_schedules", (keys.schedules, keys.schedule_bell), (_AT_ONCE,))
     later = text(reply[1])
@@ -151,8 +153,8 @@ def _due(scope: Scope) -> Op[tuple[int, float | None, str, list[str]]]:
 
 
 def _ring(scope: Scope, bell: str, seconds: float) -> Op[None]:
-    """Wait until a schedule changes, for some seconds at most."""
-    # A server ends a wait up to a tenth of a second late.
+    """Wait until a schedule changes, for at most `seconds`."""
+    # A server ends a blocked read up to a tenth of a second late.
     if seconds > 2 * _COARSE:
         yield Wait(scope.keys.schedule_bell, bell, seconds - _COARSE)
     else:

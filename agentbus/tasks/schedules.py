@@ -1,4 +1,4 @@
-"""Schedules: tasks that are published again and again, by a period or a cron expression."""
+"""Schedules: tasks that are published repeatedly, by a period or a cron expression."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _AT_ONCE = 500
-# The due time stays what it is.
+# Marker for an unchanged due time.
 _AS_BEFORE = "="
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The names of the schedules that `Schedules.sync` has added, changed and removed."""
+    """The names of schedules that `Schedules.sync` has added, changed and removed."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -35,10 +35,10 @@ class Synced:
 
 
 class Schedules(OnBus[BusT_co]):
-    """The schedules of the project of a `Bus` or an `AsyncBus`; on an `AsyncBus` its methods are awaited.
+    """The schedules of the project of a `Bus` or an `AsyncBus`; on an `AsyncBus`, its methods are awaited.
 
-    Schedulers publish their ticks: `Scheduler(bus).run()`, or `agentbus schedule run`. Any number of them
-    may run.
+    Schedulers publish their ticks: `Scheduler(bus).run()`, or `agentbus schedule run`. Any number of
+    schedulers may run.
     """
 
     def __init__(self, bus: BusT_co) -> None:
@@ -60,15 +60,15 @@ class Schedules(OnBus[BusT_co]):
         missed: str = "once",
         **envelope: Unpack[Envelope],
     ) -> Op[ScheduleState]:
-        """Add a schedule, or change the one of this name, and return it.
+        """Add a schedule, or change the existing one with this name, and return it.
 
-        It publishes `payload` to `queue` every so often (`every`, in seconds counted from now), or
-        whenever the clocks of `timezone` show what `cron` says. `missed` says what becomes of ticks that
-        no scheduler published in time: of those that are due, "once" publishes the latest, "all" each, at
-        most the latest 100, and "none" the latest, unless it is over a minute late. `envelope` is as for
-        `publish`. Nothing changes if the schedule is defined so already. A change of the period, the
-        expression or the zone sets the due time; any other keeps it. A paused schedule stays paused.
-        Raises `UsageError`, `InvalidPayload`.
+        It publishes `payload` to `queue` every `every` seconds from now on, or whenever the clocks of
+        `timezone` match `cron`. `missed` determines what becomes of ticks that no scheduler published in
+        time: of those that are due, "once" publishes the latest, "all" publishes each of the latest 100,
+        and "none" publishes the latest unless it is over a minute late. `envelope` is like that of
+        `publish`. Nothing changes if the schedule is already defined so. A change of the period, the
+        expression or the zone resets the due time; any other change keeps it. A paused schedule stays
+        paused. Raises `UsageError`, `InvalidPayload`.
         """
         given = Definition(name, queue, payload, every, cron, timezone, missed, {**envelope})
         return _add(self._scope, given, None)
@@ -85,7 +85,7 @@ class Schedules(OnBus[BusT_co]):
 
     @verb
     def pause(self, name: str) -> Op[ScheduleState]:
-        """Pause a schedule: it has no ticks until `resume`, and none of them counts as missed.
+        """Pause a schedule: it has no ticks until `resume`, and none count as missed.
 
         Raises `NotFound`.
         """
@@ -100,21 +100,22 @@ class Schedules(OnBus[BusT_co]):
     def trigger(self, name: str) -> Op[str]:
         """Publish a schedule's task now, even if it is paused, and return the task's id.
 
-        Its due time stays. Raises `NotFound`, `QueueFull`.
+        Its due time does not change. Raises `NotFound`, `QueueFull`.
         """
         return self._trigger(name)
 
     @verb
     def remove(self, name: str) -> Op[None]:
-        """Remove a schedule; tasks that it has published stay. Raises `NotFound`."""
+        """Remove a schedule; tasks that it has published remain. Raises `NotFound`."""
         return _removed(self._scope, name)
 
     @verb
     def sync(self, definitions: Iterable[Definition], *, owner: str) -> Op[Synced]:
-        """Add and change schedules as a program declares them, and remove those that it no longer has.
+        """Add and change schedules as declared by a program, and remove those that it no longer declares.
 
-        `owner` names the program. A schedule without an owner becomes its own. Each schedule is one atomic
-        step, not all together. Raises `Refused` for one of another owner, `UsageError`, `InvalidPayload`.
+        `owner` names the program. It takes over schedules without an owner. Each schedule is changed in one
+        atomic step, but not all together. Raises `Refused` for a schedule of another owner, `UsageError`,
+        `InvalidPayload`.
         """
         return _synced(self._scope, [*definitions], names.name("owner", owner))
 
@@ -172,10 +173,10 @@ def _changed(
     name: str,
     change: Callable[[ScheduleState | None, int], tuple[ScheduleState | None, str | None] | None],
 ) -> Op[ScheduleState]:
-    """Change a schedule, also if others change it at the same time, and return it as it is then.
+    """Change a schedule, even if others change it at the same time, and return its new state.
 
-    `change` gets the schedule and the server's time in ms, and returns the new one, None to remove it, with
-    its due time; or None to leave it.
+    `change` gets the schedule and the server's time in ms, and returns the new schedule (None to remove it)
+    with its due time; or None to leave it unchanged.
     """
     key = scope.keys.schedule(names.name("schedule", name))
     while True:
@@ -232,7 +233,7 @@ def _removed(scope: Scope, name: str) -> Op[None]:
 
 def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synced]:
     for definition in definitions:
-        # All of them, before the first is changed.
+        # Check all definitions before the first change.
         schedule_record.checked(scope, definition)
     declared = {definition.name for definition in definitions}
     if len(declared) < len(definitions):
@@ -256,7 +257,7 @@ def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synce
 
 
 def _disowned(scope: Scope, name: str, owner: str) -> Op[bool]:
-    """Remove a schedule of this owner, and return whether there was one."""
+    """Remove a schedule if it has this owner; return whether it was removed."""
 
     def change(stored: ScheduleState | None, _now: int) -> tuple[None, None]:
         if stored is None or stored.owner != owner:

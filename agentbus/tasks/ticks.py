@@ -1,4 +1,4 @@
-"""The ticks of schedules: each publishes one task, once."""
+"""The ticks of schedules: each publishes one task, exactly once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
     from agentbus.tasks.schedule_record import ScheduleState
 
-# Missed ticks that are published at most, with missed="all".
+# Maximum number of missed ticks to publish with missed="all".
 MOST_MISSED = 100
-# Milliseconds after which a tick counts as missed, with missed="none".
+# Milliseconds after which a tick counts as missed with missed="none".
 LATE = 60_000
-# Milliseconds until a tick that a full queue refused is tried again.
+# Milliseconds until a tick that a full queue refused is retried.
 _AGAIN = 1_000
 
 
@@ -32,8 +32,8 @@ _AGAIN = 1_000
 class Tick:
     """The outcome of a schedule's due time (unix seconds).
 
-    `task_id` is the id of its task. Without one, the time was missed and left out, or, if `error` says so,
-    a full queue refused the task; then it stays due.
+    `task_id` is the id of its task. Without a task, the tick was missed and omitted, or, if `error` says
+    so, a full queue refused the task; the tick then stays due.
     """
 
     schedule: str
@@ -43,14 +43,14 @@ class Tick:
 
 
 def decided(schedule: ScheduleState, now: int) -> tuple[int, int | None, bool]:
-    """Return the time of the tick that is to be published at a time in ms, the next due time, and whether.
+    """Return the time of the tick to publish at a time in ms, the next due time, and whether to publish it.
 
-    The schedule is due. Raises `UsageError` if its time zone is unknown here.
+    The schedule must be due. Raises `UsageError` if its time zone is unknown here.
     """
     assert schedule.due is not None
     first, timing = round(schedule.due * 1000), schedule.timing()
     most = MOST_MISSED if schedule.missed == "all" else 1
-    # If the time zone's rules have changed since, the schedule may no longer have the due time.
+    # If the time zone's rules have changed, the due time may no longer occur in the schedule.
     ticks = timing.latest(first, now, most) or [first]
     if len(ticks) > 1:
         return ticks[0], ticks[1], True
@@ -59,10 +59,11 @@ def decided(schedule: ScheduleState, now: int) -> tuple[int, int | None, bool]:
 
 
 def tick(scope: Scope, name: str, now: int, policies: Policies) -> Op[Tick | None]:
-    """Publish the task of a schedule that is due, and set when it is due next; None if it is not due.
+    """Publish the task of a due schedule, and set its next due time; return None if it is not due.
 
-    `now` is the server's time in ms. It is one atomic step, which does nothing if the schedule was changed,
-    or another scheduler did it. Raises `UsageError` for a schedule that cannot be published here.
+    `now` is the server's time in ms. This is one atomic step, which does nothing if the schedule was
+    changed, or another scheduler was faster. Raises `UsageError` for a schedule that cannot be published
+    here.
     """
     keys = scope.keys
     kept = yield Command("HGETALL", keys.schedule(name))

@@ -1,4 +1,4 @@
-"""A typed task: a function whose calls can be published, and run by a worker."""
+"""A typed task: a function whose calls can be published and run by a worker."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ R = TypeVar("R")
 
 
 class TypedTask(Generic[C, P, T, R]):
-    """A function that was registered by `Tasks.task`.
+    """A function registered by `Tasks.task`.
 
-    A call is a call of the function. `publish` sends one to a worker: its arguments are the function's,
-    without those that the worker gives. The type parameters are the parameters of a call, those of
-    `publish`, what a call returns, and the result.
+    A call of this object calls the function. `publish` sends a call to a worker: its arguments are the
+    function's, except those that the worker provides. The type parameters are the parameters of a call, the
+    parameters of `publish`, the return value of a call, and the result.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class TypedTask(Generic[C, P, T, R]):
         """The queue of the task."""
         return self.declared.queue
 
-    # Read when they are first needed: the types may be defined after the function.
+    # Evaluate on first use: the types may be defined after the function.
     @functools.cached_property
     def payload(self) -> Payload:
-        """The conversion of its arguments."""
+        """The converter of the task's arguments."""
         return Payload(self.name, self.function, len(self.given))
 
     @functools.cached_property
     def returns(self) -> TypedResult:
-        """The conversion of its result."""
+        """The converter of the task's result."""
         return TypedResult(self.name, self.function)
 
     def options(
@@ -89,9 +89,10 @@ class TypedTask(Generic[C, P, T, R]):
         on_full: str | None = None,
         **envelope: Unpack[Envelope],
     ) -> TypedTask[C, P, T, R]:
-        """Return the same task, published with these options of `Queue.publish`.
+        """Return the same task with these options of `Queue.publish`.
 
-        `send.options(delay=60, key="a").publish(bus, mail)` publishes one; the task itself is unchanged.
+        `send.options(delay=60, key="a").publish(bus, mail)` publishes one call; the task itself is
+        unchanged.
         """
         if "task" in envelope:
             raise UsageError("the name of a typed task cannot be changed", hint="leave it out")
@@ -114,9 +115,10 @@ class TypedTask(Generic[C, P, T, R]):
         self, bus: AsyncBus, /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, AsyncHandle[R]]: ...
     def publish(self, bus: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Publish a call, and return its handle; on an `AsyncBus` it is awaited.
+        """Publish a call, and return its handle; on an `AsyncBus`, it is awaited.
 
-        Raises `InvalidPayload` with the path of what does not fit, and the errors of `Queue.publish`.
+        Raises `InvalidPayload` with the path of an argument that does not fit, and the errors of
+        `Queue.publish`.
         """
         if isinstance(bus, Awaiting):
             return self._apublish(bus, args, kwargs)
@@ -130,7 +132,7 @@ class TypedTask(Generic[C, P, T, R]):
         return AsyncHandle(bus, await self._on(bus).publish(item, **self._when), self.returns)
 
     def item(self, *args: P.args, **kwargs: P.kwargs) -> Item[R]:
-        """Return a call to publish with `publish_many`. Raises `InvalidPayload`."""
+        """Return a call for `publish_many`. Raises `InvalidPayload`."""
         self._batch()
         return Item(self, self._encode(args, kwargs), self._envelope)
 
@@ -143,8 +145,8 @@ class TypedTask(Generic[C, P, T, R]):
     def publish_many(self, bus: Any, items: Iterable[Any], /) -> Any:
         """Publish calls made by `item` in batches, and return their handles in order.
 
-        Batches are those of `Queue.publish_many`, as are the errors. The options `delay`, `at` and `after`
-        do not apply to batches: raises `UsageError`.
+        Batches and errors are like those of `Queue.publish_many`. The options `delay`, `at` and `after` do
+        not apply to batches, and raise `UsageError`.
         """
         if isinstance(bus, Awaiting):
             return self._apublish_many(bus, items)
@@ -160,12 +162,12 @@ class TypedTask(Generic[C, P, T, R]):
     @overload
     def handle(self, bus: AsyncBus, task_id: str, /) -> AsyncHandle[R]: ...
     def handle(self, bus: Any, task_id: str, /) -> Any:
-        """Return the handle of a call that was published earlier, by its id."""
+        """Return the handle of a call published earlier, by its id."""
         kind: Any = AsyncHandle if isinstance(bus, Awaiting) else Handle
         return kind(bus, task_id, self.returns)
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # The key of a unique task is made of its payload.
+        # The key of a unique task is derived from its payload.
         unique = self._envelope.get("unique") is not None
         return self.payload.encode(args, kwargs, reproducible=unique)
 
@@ -182,7 +184,7 @@ class TypedTask(Generic[C, P, T, R]):
                     f"{item!r} is not a call of the task {self.name!r}",
                     hint=f"make it with {self.name}.item(...)",
                 )
-            # The task's own envelope is written once for a batch.
+            # Write the task's own envelope once for the whole batch.
             plain = item.envelope is self._envelope and "unique" not in item.envelope
             yield item.payload if plain else enveloped(item.payload, item.envelope)
 
@@ -209,7 +211,7 @@ class Item(Generic[R]):
 
 
 def enveloped(payload: Any, envelope: dict[str, Any]) -> Task:
-    """Return the task of a call; a unique one without a key has one made of its name and its payload."""
+    """Return the task of a call; a unique task without a key gets one from its name and payload."""
     if envelope.get("unique") is not None and envelope.get("key") is None:
         data = as_json([envelope["task"], payload])
         envelope = {**envelope, "key": f"sha256-{hashlib.sha256(data).hexdigest()}"}

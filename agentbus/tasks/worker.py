@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agentbus.workers.worker import Worker
 
     class WorkOptions(TypedDict, total=False):
-        """The keywords of `Tasks.worker`."""
+        """The keyword arguments of `Tasks.worker`."""
 
         group: str
         concurrency: int
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _OfQueue:
-    """The tasks of one queue, by name, and the handler that runs the one that a delivery is for."""
+    """The tasks of one queue, by name, and a handler that runs the task for a delivery."""
 
     def __init__(self, queue: str, tasks: list[AnyTask]) -> None:
         self.queue = queue
@@ -46,19 +46,20 @@ class _OfQueue:
         self._only = tasks[0] if len(tasks) == 1 else None
         self.awaits = any(task.is_coroutine for task in tasks)
         for task in tasks:
-            # Types that cannot be read or checked are found before a task is taken.
+            # Find types that cannot be read or checked before a task is taken.
             _ = task.payload, task.returns
         backoffs = {task.name: task.declared.backoff for task in tasks}
         limits = [task.declared.attempts for task in tasks]
         known = [limit for limit in limits if limit is not None]
         self.options = {
-            # Each task has its own in its envelope: this is for those of other programs.
+            # A typed task carries its limit in the envelope; this one applies to tasks of other
+            # programs.
             "attempts": max(known) if len(known) == len(limits) else None,
             "backoff": {name: backoff for name, backoff in backoffs.items() if backoff is not None},
         }
 
     def of(self, delivery: Any) -> AnyTask:
-        """Return the task that a delivery is for. Raises `PayloadMismatch`."""
+        """Return the task of a delivery. Raises `PayloadMismatch`."""
         name = delivery.task_name
         if name is None and self._only is not None:
             return self._only
@@ -102,9 +103,9 @@ class _OfQueue:
 
 
 async def _in_thread(run: Callable[..., Any], *arguments: object) -> Any:
-    """Run a function in a thread; one that is cancelled is waited for, since nothing stops a thread.
+    """Run a function in a thread; if cancelled, wait for its end, because a thread cannot be stopped.
 
-    Its delivery says that it should end. What it returns or raises then is the outcome.
+    The delivery shows that the function should end. Its return value or exception is the outcome.
     """
     running = asyncio.ensure_future(asyncio.to_thread(run, *arguments))
     try:
@@ -115,7 +116,7 @@ async def _in_thread(run: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _direct(task: AnyTask) -> Callable[[Any], Any] | None:
-    """Return a function that calls a task with a payload; None if its worker gives it more than that."""
+    """Return a function that calls a task with a payload; None if the task has other dependencies."""
     if task.given:
         return None
     function, arguments, encode = task.function, task.payload.call, task.returns.encode
@@ -151,7 +152,7 @@ class _AnyTaskWorker:
     ) -> None:
         tasks = [*tasks]
         self._owner = None if options.get("drain") else owner
-        # A drain ends with the tasks that there are: it publishes none.
+        # A drain publishes no ticks: it ends with the tasks that exist.
         self._schedules = [] if options.get("drain") else definitions(tasks)
         self._bus = bus
         self._options = options
@@ -187,18 +188,18 @@ class _AnyTaskWorker:
 
     @property
     def failed(self) -> int:
-        """The number of failed runs; their tasks are retried or buried."""
+        """The number of failed runs; their tasks are retried or dead."""
         return sum(worker.failed for worker in self._workers)
 
     @property
     def buried(self) -> dict[str, int]:
-        """The number of tasks of each queue that were buried during a drain."""
+        """The number of tasks of each queue that became dead during a drain."""
         return {worker.queue: worker.buried for worker in self._workers}
 
     def stop(self) -> None:
         """Stop after the running tasks are finished and acknowledged.
 
-        Idempotent; may be called from any thread and from a signal handler.
+        Idempotent; any thread and a signal handler may call it.
         """
         self._stopped = True
         for worker in [*self._workers]:
@@ -220,7 +221,7 @@ class _AnyTaskWorker:
             try:
                 await asyncio.wait(runs, return_when=asyncio.FIRST_EXCEPTION)
             finally:
-                # One that has failed, or a cancellation, ends all.
+                # A failed or cancelled run ends all others.
                 if any(not run.done() for run in runs):
                     self.stop()
                 await asyncio.gather(*runs, return_exceptions=True)
@@ -233,15 +234,15 @@ class _AnyTaskWorker:
 class TaskWorker(_AnyTaskWorker):
     """Runs typed tasks on a `Bus`; `Tasks.worker` returns it.
 
-    Functions run in the threads of one worker for each queue, coroutine functions in an event loop that all
+    Functions run in the threads of one worker per queue, coroutine functions in an event loop that all
     their queues share. In a queue with tasks of both kinds, functions run in threads of that loop.
     """
 
     def run(self) -> int:
         """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
 
-        In the main thread, SIGTERM and SIGINT stop it as `stop` does, unless the program handles them.
-        Raises the errors of `Worker.run`: an error of one queue's worker stops them all.
+        In the main thread, SIGTERM and SIGINT stop it like `stop`, unless the program handles them. Raises
+        the errors of `Worker.run`; an error of one queue's worker stops all of them.
         """
         with stopped_by_signals(self.stop), self._scheduled():
             self._run_all()
@@ -300,7 +301,7 @@ class AsyncTaskWorker(_AnyTaskWorker):
     async def run(self) -> int:
         """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
 
-        If cancelled, it stops as with `stop`, and ends after the running tasks.
+        If cancelled, it stops as by `stop`, and ends after the running tasks.
         """
         with stopped_by_signals(self.stop):
             if not self._schedules and self._owner is None:
@@ -312,7 +313,7 @@ class AsyncTaskWorker(_AnyTaskWorker):
 
 
 def _check_mixed(task: AnyTask, others: list[AnyTask]) -> None:
-    """Refuse a function that asks for its delivery beside coroutines, whose deliveries are awaited."""
+    """Refuse a function that needs its delivery beside coroutines, whose deliveries are awaited."""
     if Delivery in task.given and any(other.is_coroutine for other in others):
         raise UsageError(
             f"the task {task.name!r} asks for Delivery in a queue with coroutine functions",

@@ -1,4 +1,4 @@
-"""Tests of programs that use AgentBus: a bus in memory, a fake clock, and draining a queue.
+"""Tests for programs that use AgentBus: a bus in memory, a fake clock, and draining a queue.
 
 The fixtures are a pytest plugin, which pytest finds by its entry point. A `conftest.py` needs a line only
 where it does not look for them (`PYTEST_DISABLE_PLUGIN_AUTOLOAD`):

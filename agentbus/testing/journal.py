@@ -1,4 +1,4 @@
-"""Records the runs and outcomes of a handler, without a change to its behaviour."""
+"""Records the runs and outcomes of a handler, without changing its behaviour."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Journal:
         self.runs: dict[str, int] = {}
         self.errors: dict[str, BaseException] = {}
         self.done: dict[str, Any] = {}
-        # Handlers may run concurrently, in threads.
+        # Handlers may run concurrently in threads.
         self._guard = threading.Lock()
 
     def keep(self, handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,7 +41,8 @@ class Published:
 def published(bus: Verbs, queue: str, *, group: str = "default") -> list[Published]:
     """Return the tasks that wait for a group: in the order of delivery, then by their due time.
 
-    Includes delayed tasks, dependent tasks and retries; not tasks that are done, buried or pending.
+    Includes delayed tasks, dependent tasks and retries, but not tasks that are done, dead or
+    pending.
     """
     with blocking(bus) as opened:
         found = opened._run("published", _published(QueueConsumer(opened.scope, queue, group, "-")))
@@ -74,7 +75,7 @@ def _published(look: QueueConsumer) -> Op[list[Published]]:
         found.append(Published(text(task_id), payload, priority, float(score) / 1000, meta))
     for task_id, body in zip(dependent[::2], dependent[1::2], strict=True):
         if task_id.endswith(b"\n"):
-            # The field lists the tasks that this one waits for.
+            # This field lists the tasks that the dependent task waits for.
             continue
         priority, _, at, _, _, *flat = orjson.loads(body)
         payload, meta = envelope.decode([word.encode() for word in flat])
@@ -93,7 +94,7 @@ def _in_stream(look: QueueConsumer, priority: str) -> Op[list[Published]]:
         ]
     )
     taken = (0, 0)
-    # Without the stream, XINFO is an error.
+    # XINFO fails if the stream does not exist.
     for group in [] if isinstance(groups, ServerReply) else groups:
         named = dict(zip(group[::2], group[1::2], strict=True))
         if text(named[b"name"]) == look.group:

@@ -1,4 +1,4 @@
-"""A server in this process for one test, and its buses."""
+"""An in-process server for one test, and its buses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryServer:
     """
 
     def __init__(self, project: str = "test") -> None:
-        """Raises `ConfigError` without the extra `memory`."""
+        """Create the server. Raises `ConfigError` without the extra `memory`."""
         self.project = project
         self._name = uuid.uuid4().hex
         self.url = f"memory://{self._name}"
@@ -61,7 +61,7 @@ class MemoryServer:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment in which `agentbus.connect()` without arguments uses this server."""
+        """The environment with which `agentbus.connect()` without arguments uses this server."""
         return {"AGENTBUS_URL": self.url, "AGENTBUS_PROJECT": self.project}
 
     def connect(self, agent: str = "tester", **settings: Any) -> Bus:
@@ -97,12 +97,12 @@ class MemoryServer:
 
 
 def _close(opened: AsyncBus) -> None:
-    """Close an asynchronous bus from outside its event loop, unless that is closed."""
+    """Close an asynchronous bus from outside its event loop, unless the loop is closed."""
     loop = getattr(opened.runner.link, "_loop", None)
     if loop is None or loop.is_closed():
         return
     if loop.is_running():
-        # Not awaited: closing only cancels reads.
+        # The task need not be awaited: closing only cancels reads.
         loop.create_task(opened.aclose())
     else:
         loop.run_until_complete(opened.aclose())

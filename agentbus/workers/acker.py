@@ -1,4 +1,4 @@
-"""Settles the tasks that a worker has run: ack, retry, dead letter."""
+"""Settles tasks that a worker has run: ack, retry, dead letter."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _priority = attrgetter("priority")
 
-# The most results, and their most bytes, in one step.
+# Maximum results, and bytes of results, per step.
 _AT_ONCE, _BYTES = 500, 1 << 20
-# The most retries in one step.
+# Maximum retries per step.
 _RETRIES = 100
 
 
 class Acker:
-    """Settles one worker's tasks: acknowledges, retries or buries them."""
+    """Settles one worker's tasks: acknowledges, retries or dead-letters them."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Acker:
         self.tally = tally
         self.done = 0
         self.failed = 0
-        # Several of a worker's threads count.
+        # Several threads of a worker update the counts.
         self._counting = threading.Lock()
 
     def plain(self, outcomes: Iterable[TaskOutcome | Taken]) -> Done:
-        """Settle the tasks that need more than an ack, and return the ids of the others by priority."""
+        """Settle the tasks that need more than an ack, and return the ids of the rest by priority."""
         ids: Done = {}
         with_result: list[TaskOutcome] = []
         failures: list[FailedRun] = []
@@ -66,7 +66,7 @@ class Acker:
         acked, stopping, log = 0, self._consumer.stopping, self._consumer.log
         plain: list[Taken] | None = None if log is None else []
         for outcome in outcomes:
-            # The common case: done, without a result.
+            # Common case: the task is done and has no result.
             if isinstance(outcome, Taken):
                 task = outcome
                 if (task.meta or task.uncounted is not None) and task.alone:
@@ -107,29 +107,31 @@ class Acker:
         return ids
 
     def _in_batch(self, task: Taken) -> bool:
-        """Return whether a done task is acknowledged together with others, and with its result."""
+        """Return whether a done task can be acknowledged together with others, including its result."""
         if task.claims or task.only_once or task.tells or task.moved_from is not None:
             return False
-        # Without a result, the entry's id says that it is done; a delayed task has another.
+        # Without a stored result, the entry's id marks the task as done, but a delayed task has a
+        # different id.
         return bool(self._consumer.kept) or "id" not in task.meta
 
     def _finish(self, outcomes: list[TaskOutcome], plain: Done) -> list[FailedRun]:
-        """Acknowledge tasks with their results, many in one step; those that need no step join `plain`.
+        """Acknowledge tasks with their results, many per step; add those that need no step to `plain`.
 
-        Returns those whose results are invalid, and which are retried.
+        Returns the tasks with invalid results, which are retried.
         """
         runs_by_kind: dict[tuple[str, bool, str], list[FinishedRun]] = {}
         failures: list[FailedRun] = []
         for outcome in outcomes:
             task, data = outcome.task, b""
             try:
-                # Even null of a delayed task: its id does not name its entry.
+                # Store even the null result of a delayed task, since its id does not name its
+                # entry.
                 if outcome.result is not None:
                     data = envelope.encode(outcome.result, self._consumer.scope.max_body)
                 elif "id" in task.meta:
                     data = b"null"
             except InvalidPayload as error:
-                # Nothing was sent: an invalid result is a failure like any other.
+                # Nothing was sent: treat an invalid result as any other failure.
                 outcome.fail(error)
                 failures += self._settle_failed(outcome)
                 continue
@@ -140,7 +142,7 @@ class Acker:
                 if self._consumer.log is not None:
                     self._consumer.log.remember([task])
                 continue
-            # A routed task has its dependents in the queue from which it was moved.
+            # The dependents of a routed task belong to the queue from which it was moved.
             origin = queue_of(str(task.meta["id"])) if "id" in task.meta else self._consumer.queue
             kind = task.priority, task.redelivered, origin
             runs_by_kind.setdefault(kind, []).append(FinishedRun(task, data, outcome.took))
@@ -181,14 +183,14 @@ class Acker:
                 finish = self._consumer.finish(task, outcome.took, outcome.result)
                 self.count(1, int(not self._ours(finish, otherwise=False)))
             except InvalidPayload as error:
-                # Nothing was sent: an invalid result is a failure like any other.
+                # Nothing was sent: treat an invalid result as any other failure.
                 outcome.fail(error)
                 self._retry(self._settle_failed(outcome))
         else:
             self._retry(self._settle_failed(outcome))
 
     def _settle_failed(self, outcome: TaskOutcome) -> list[FailedRun]:
-        """Settle a failed task, unless it is to be retried: then it is returned."""
+        """Settle a failed task, or return it if it is to be retried."""
         task, error = outcome.task, outcome.error
         assert error is not None
         if isinstance(error, Snooze):
@@ -213,18 +215,18 @@ class Acker:
         after = backoff.after(task.attempt) if outcome.after is None else outcome.after
         limit = task.limit(self._attempts)
         last = task.attempt >= limit
-        # Its next attempt would find it expired, and this error would be lost.
+        # The task would expire before its next attempt, and this error would be lost.
         if outcome.bury or last or task.expired(self._consumer.scope.now() + after):
             buried = self._ours(self._consumer.bury(task, error, took=took), otherwise=False)
             self.tally.note("dead" if buried else "stale")
             return []
-        # An attempt that is not counted before it starts is counted if its worker dies, even if it has not
-        # started: that must not bury a task.
+        # If a worker dies, an attempt that is not counted beforehand counts even if it never
+        # started. It must not be the attempt that makes the task dead.
         exact = task.only_once or task.attempt + 2 > limit
         return [FailedRun(task, after, error, took, exact=exact)]
 
     def _retry(self, failures: list[FailedRun]) -> None:
-        """Put failed tasks aside, many in one step."""
+        """Defer failed tasks, many per step."""
         by_priority: dict[str, list[FailedRun]] = {}
         for failure in failures:
             by_priority.setdefault(failure.task.priority, []).append(failure)
@@ -237,14 +239,14 @@ class Acker:
                     self.tally.note("retried" if ours else "stale")
 
     def release(self, task: Taken) -> None:
-        """Return a task that has not started to its queue, due at once for any worker."""
+        """Return an unstarted task to its queue, due at once for any worker."""
         self._ours(self._consumer.release(task), otherwise=False)
         self.tally.note("released")
 
     def give_back(self, tasks: list[Taken], *, received: bool = True) -> None:
-        """Return tasks that have not started to their queue, without counting an attempt.
+        """Return unstarted tasks to their queue, without counting an attempt.
 
-        Those of lost replies were never counted as `received`.
+        Tasks of lost replies were never counted as `received`.
         """
         if tasks:
             self._ours(self._consumer.give_back(tasks), otherwise=0)
@@ -252,7 +254,7 @@ class Acker:
                 self.tally.note("released", len(tasks))
 
     def still_ours(self, tasks: list[Taken]) -> list[Taken]:
-        """Send a heartbeat for tasks, and return those that were not reclaimed before it."""
+        """Send a heartbeat for tasks, and return those that had not been reclaimed before."""
         ids: Done = {}
         for task in tasks:
             ids.setdefault(task.priority, []).append(task.entry_id)
@@ -272,7 +274,7 @@ class Acker:
 
 
 def _pages(results: list[FinishedRun]) -> Iterator[list[FinishedRun]]:
-    """Divide results so that no step blocks the server."""
+    """Divide results into pages, so that no step blocks the server for long."""
     page: list[FinishedRun] = []
     size = 0
     for result in results:
@@ -285,7 +287,7 @@ def _pages(results: list[FinishedRun]) -> Iterator[list[FinishedRun]]:
 
 
 def acks(tasks: Sequence[Any]) -> Done:
-    """Return the ids of tasks that need an ack alone, by priority."""
+    """Return the ids of tasks that need only an ack, by priority."""
     ids: Done = {}
     for priority in {*map(_priority, tasks)}:
         ids[priority] = [task.entry_id for task in tasks if task.priority == priority]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class AsyncWorker(AnyWorker):
-    """Runs a handler for the tasks of one queue, as `Worker` does.
+    """Runs a handler for the tasks of one queue, like `Worker`.
 
     An asynchronous handler runs in the event loop in which the worker was created, a synchronous one in a
-    thread. The worker's own requests block a thread, never the loop.
+    thread. The worker's own requests block a thread, never the event loop.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class AsyncWorker(AnyWorker):
     async def run(self) -> int:
         """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
 
-        If cancelled, it stops as with `stop`, and ends after the running tasks; so it does at SIGTERM in
-        the main thread, unless the program handles that. Raises `TimedOut` after the `drain_timeout`.
+        If cancelled, or at SIGTERM in the main thread (unless the program handles it), the worker stops as
+        by `stop`, and ends after the running tasks. Raises `TimedOut` after the `drain_timeout`.
         """
         with stopped_by_signals(self.stop):
             return await until_it_ends(self._work, self.stop)
@@ -56,7 +56,7 @@ class AsyncWorker(AnyWorker):
 
 
 class AsyncMatchWorker(AnyMatchWorker):
-    """Runs a handler for the tasks of all queues that match a pattern, as `MatchWorker` does.
+    """Runs a handler for the tasks of all queues that match a pattern, like `MatchWorker`.
 
     An asynchronous handler runs in the event loop in which the worker was created, a synchronous one in a
     thread.
@@ -76,8 +76,8 @@ class AsyncMatchWorker(AnyMatchWorker):
     async def run(self) -> int:
         """Run until stopped, and return the number of tasks done.
 
-        If cancelled, it stops as with `stop`, and ends after the running tasks; so it does at SIGTERM in
-        the main thread, unless the program handles that.
+        If cancelled, or at SIGTERM in the main thread (unless the program handles it), the worker stops as
+        by `stop`, and ends after the running tasks.
         """
         with stopped_by_signals(self.stop):
             return await until_it_ends(self._work, self.stop)
@@ -85,13 +85,13 @@ class AsyncMatchWorker(AnyMatchWorker):
 
 def _in_callers_loop(runner: AsyncRunner) -> dict[str, Any]:
     """Return the options of a worker whose handlers run in the caller's event loop."""
-    # A handler's requests use the bus's connection: a loop has few threads.
+    # Handlers' requests use the bus's connection, because an event loop has few threads.
     return {"loop": asyncio.get_running_loop(), "arun": partial(runner.run, verb="work")}
 
 
 async def until_it_ends(work: Callable[[], int], stop: Callable[[], None]) -> int:
-    """Run a worker in a thread; if this is cancelled, stop it and wait for its end."""
-    # Not an asyncio task, which would be cancelled with all others when a program ends.
+    """Run a worker in a thread; if this coroutine is cancelled, stop the worker and wait for its end."""
+    # Do not use an asyncio task, which asyncio.run would cancel with all others at its end.
     working = _in_thread(work)
     try:
         done: int = await asyncio.shield(working)
@@ -103,7 +103,7 @@ async def until_it_ends(work: Callable[[], int], stop: Callable[[], None]) -> in
 
 
 def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Run a long function in its own thread, since the loop's executor has few."""
+    """Run a long function in its own thread, because the event loop's executor has few threads."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Any] = loop.create_future()
 
@@ -121,7 +121,7 @@ def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
             result = work()
         except BaseException as error:  # noqa: BLE001 (it is handed over)
             failure = error
-        # Nothing waits in a closed loop.
+        # Nobody waits in a closed event loop.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(give, result, failure)
 

@@ -1,4 +1,4 @@
-"""Tasks that run, and the outcome of each."""
+"""Batches of tasks that run, and the outcome of each task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Wrap = Callable[[Taken], AnyDelivery]
 
-# Runs that take fewer seconds are counted together, by their mean.
+# Runs shorter than this, in seconds, are counted together by their mean duration.
 QUICK = 0.001
 
 
@@ -39,7 +39,7 @@ class TaskOutcome:
         self.settled = False
         self.acked = False
         self.begun = begun
-        # Seconds.
+        # Duration of the run in seconds.
         self.took = 0.0
 
     @property
@@ -53,7 +53,7 @@ class TaskOutcome:
         return self.begun and not isinstance(self.error, NotRun)
 
     def fail(self, error: BaseException | str) -> None:
-        """Store an error, and the retry or burial that it asks for."""
+        """Store an error, and the retry or dead-lettering that it requests."""
         self.error = error
         if isinstance(error, Retry):
             self.after = error.after
@@ -61,13 +61,13 @@ class TaskOutcome:
 
 
 class KeyOrder:
-    """The order of a batch's tasks by ordering key: after one that is not done, those of its key wait."""
+    """The order of a batch by ordering key: after an unfinished task, other tasks of its key wait."""
 
     __slots__ = ("_blocked", "_largest")
 
     def __init__(self, largest: int) -> None:
         self._blocked: set[str] = set()
-        # The bytes of a result.
+        # Maximum bytes of a result.
         self._largest = largest
 
     def admits(self, task: Taken) -> bool:
@@ -75,7 +75,7 @@ class KeyOrder:
         return task.meta.get("ordering_key") not in self._blocked
 
     def note_end(self, task: Taken, outcome: TaskOutcome | Taken) -> None:
-        """Record how a task ended; a result that cannot be stored is a failure."""
+        """Record a task's outcome; a result that cannot be stored is a failure."""
         if not task.ordered or not isinstance(outcome, TaskOutcome):
             return
         if outcome.result is not None and outcome.error is None:
@@ -89,26 +89,26 @@ class KeyOrder:
 
 
 def malformed(task: Taken) -> TaskOutcome:
-    """Return the outcome of a task that cannot be read."""
+    """Return the outcome of a malformed task."""
     outcome = TaskOutcome(task)
     outcome.fail(f"the entry is malformed: {task.error}")
     return outcome
 
 
 def expired_as(task: Taken, why: str) -> TaskOutcome:
-    """Return the outcome of a task that has expired."""
+    """Return the outcome of an expired task."""
     outcome = TaskOutcome(task)
     outcome.fail(why)
-    # This attempt was not made.
+    # Do not count this attempt, which was never made.
     task.attempt -= 1
     return outcome
 
 
 class TaskBatch:
-    """Tasks that run in their order: each is taken from `left`, and its outcome added to `outcomes`.
+    """Tasks that run in order: each is taken from `left`, and its outcome is added to `outcomes`.
 
-    Another thread may empty `left` meanwhile. Between two tasks the executor calls `look` once the time
-    (`time.monotonic`) is `look_at`.
+    Another thread may empty `left` at any time. Between two tasks, the executor calls `look` once the time
+    (`time.monotonic`) has reached `look_at`.
     """
 
     __slots__ = (
@@ -134,34 +134,35 @@ class TaskBatch:
         every: float,
         order: KeyOrder | None = None,
     ) -> None:
-        # Tasks that are not settled yet.
+        # Tasks not settled yet.
         self.held = list(tasks)
         self.left = deque(tasks)
         self.outcomes: list[TaskOutcome | Taken] = []
-        # True if each of them is a task that needs an ack and nothing else.
+        # True if every outcome is a plain task that needs only an acknowledgement.
         self.plain = False
-        # How many of the outcomes were settled, or are among the done tasks to acknowledge.
+        # Number of outcomes that were settled, or whose tasks are in `done` to be acknowledged.
         self.settled = 0
         self.done: dict[str, list[bytes]] = {}
         self.began = self.counted = time.monotonic()
         self.look_at = self.began + every
         self.look = look
-        # The seconds of looks, and of each run that was not quick.
+        # Seconds spent in `look`, and the duration of each run that was not quick.
         self.looked = 0.0
         self.slow: list[float] = []
-        # None if no task has an ordering key.
+        # None unless some task has an ordering key.
         self.order = order
 
     def clock(self, began: float) -> float:
-        """Return the time, at which a run that began at another time has ended."""
+        """Return the time at which a run that began at `began` has ended."""
         now = time.monotonic()
         if now - began >= QUICK:
             self.slow.append(now - began)
         return now
 
     def count(self, tally: Tally, took: float) -> None:
-        """Count its runs, quick ones by their mean; `took` is their time and that of the looks."""
-        # A pause of the process between two runs looks like one more.
+        """Count the runs, quick ones by their mean; `took` includes the time of the calls of `look`."""
+        # A pause of the whole process between two runs is recorded like a slow run; ignore the
+        # excess.
         runs = len(self.outcomes)
         if not self.plain:
             runs -= sum(
@@ -175,10 +176,10 @@ class TaskBatch:
             tally.count_runs(quick, max(0.0, took - self.looked - sum(slow)) / quick)
 
     def whole(self) -> list[Taken]:
-        """Take all tasks that have not started."""
+        """Take all unstarted tasks."""
         tasks: list[Taken] = []
         add, take = tasks.append, self.left.popleft
-        # The executor may take some of them meanwhile.
+        # The executor may take some of the tasks at the same time.
         with contextlib.suppress(IndexError):
             while True:
                 add(take())
@@ -192,15 +193,16 @@ class TaskBatch:
 
 
 class Executor(Protocol):
-    """Runs one batch of tasks after the other."""
+    """Runs batches of tasks, one after the other."""
 
-    # True if it runs one task after the other, and stops those of an ordering key at a failure.
+    # True if tasks run one after the other, so that a failure stops the tasks with the same
+    # ordering key.
     chains: bool
-    # An interrupt or exit that ended a handler, which is not a failure of its task.
+    # Interrupt or exit that ended a handler; it is not a failure of the task.
     interrupted: BaseException | None
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
-        """Run tasks until stopped, and add the outcome of each that was started."""
+        """Run tasks until stopped, and add the outcome of each started task."""
 
     def close(self) -> None:
         """Release its resources."""

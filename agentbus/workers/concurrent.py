@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     _Ended = tuple[TaskOutcome | Taken, float]
 _SHORT_WAIT = 0.1
-# Tasks for this many seconds of work are fetched ahead of those that run.
+# Fetch enough tasks in advance for this many seconds of work.
 _AHEAD = 0.05
 _MEASURE_EVERY = 0.25
 _MEASURE_FIRST = 0.05
-# Above this rate per second, tasks are settled with the fetches, of which one begins every few ms.
+# Above this rate per second, each fetch, of which one starts every few ms, also settles tasks.
 _BRISK, _COLLECT, _COLLECT_LEAST = 2000.0, 0.005, 0.001
 
 
 class InFlight:
     """The tasks that a worker holds, and the thread that settles them.
 
-    While there are many quick ones, the worker's own thread collects and settles those that have ended.
+    While there are many quick tasks, the worker's own thread collects and settles the ended ones.
     """
 
     def __init__(self, concurrency: int, most: int, acker: Acker) -> None:
@@ -49,7 +49,7 @@ class InFlight:
         self._measured = time.monotonic()
         self.failure: Exception | None = None
         self.pool: Pool | None = None
-        # True if the worker's own thread collects what has ended.
+        # True if the worker's own thread collects ended tasks.
         self._collected = False
         self._thread = threading.Thread(target=self._settle, name="agentbus-settler", daemon=True)
 
@@ -72,25 +72,25 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many more tasks may be taken: enough to run, plus those for the next 50 ms."""
-        # The rate must fall even while no task ends.
+        """The number of further tasks to take: enough to run, plus those for the next 50 ms."""
+        # Measure now, so that the rate falls even while no task ends.
         self._measure(0)
         ahead = int(self._rate * _AHEAD)
         return min(self._concurrency + ahead, self._most) - len(self._held)
 
     @property
     def brisk(self) -> bool:
-        """True if tasks end so quickly that they should be settled with the fetches."""
+        """True if tasks end so quickly that fetches should settle them."""
         self._measure(0)
         return self._rate > _BRISK and self.collect_every >= _COLLECT_LEAST
 
     @property
     def collect_every(self) -> float:
-        """Seconds between two fetches that settle: those fetched ahead must last for two of them."""
+        """Seconds between two fetches that settle; the prefetched tasks must last for two of them."""
         return min(_COLLECT, (self._most - self._concurrency) / (2 * max(1.0, self._rate)))
 
     def collect(self) -> list[_Ended]:
-        """Return what has ended since the last call; from now on, no other thread settles it."""
+        """Return the tasks that ended since the last call; from now on, only this thread settles them."""
         self._collected = True
         ended: list[_Ended] = []
         with contextlib.suppress(queue.Empty):
@@ -99,14 +99,14 @@ class InFlight:
         return ended
 
     def leave(self) -> None:
-        """Have the thread settle what ends from now on."""
+        """Let the settling thread settle all tasks that end from now on."""
         if self._collected:
             with self._change:
                 self._collected = False
                 self._change.notify_all()
 
     def excess(self) -> list[Taken]:
-        """Take away the tasks that wait although those that run became slow."""
+        """Take away the tasks that wait behind running tasks that have become slow."""
         assert self.pool is not None
         self._measure(0)
         ahead = int(self._rate * _AHEAD)
@@ -140,7 +140,7 @@ class InFlight:
             self._change.wait_for(lambda: happened() or self.failure is not None, seconds)
 
     def report(self, outcome: TaskOutcome | Taken, took: float) -> None:
-        """Record that a task ended after `took` seconds; thread-safe."""
+        """Report that a task has ended after `took` seconds; thread-safe."""
         self._ended.put((outcome, took))
 
     def _settle(self) -> None:
@@ -166,7 +166,7 @@ class InFlight:
             self.let_go(outcome for outcome, _ in batch)
 
     def conclude(self, ended: list[_Ended]) -> tuple[dict[str, list[bytes]], float]:
-        """Settle what needs more than an ack; return the ids to acknowledge, and their seconds."""
+        """Settle tasks that need more than an ack; return the ids to acknowledge, and their seconds."""
         tally, quick, spent, total = self._acker.tally, 0, 0.0, 0.0
         for outcome, took in ended:
             total += took
@@ -181,7 +181,7 @@ class InFlight:
         return self._acker.plain([outcome for outcome, _ in ended]), total
 
     def let_go(self, batch: Iterable[TaskOutcome | Taken]) -> None:
-        """Forget tasks, which were settled."""
+        """Forget tasks that have been settled."""
         number = 0
         with self._change:
             for outcome in batch:
@@ -203,7 +203,7 @@ class InFlight:
 
 
 def _nothing() -> None:
-    """Do nothing while the server responds: the tasks run in other threads."""
+    """Do nothing during the server's response, since the tasks run in other threads."""
 
 
 def _name(task: Taken) -> bytes:
@@ -217,7 +217,7 @@ class Concurrent(Loop):
         super().__init__(*parts, **limits)
         self._in_flight = in_flight
         self._look_every = self._consumer.scope.intervals.look
-        # A task that a dead worker may have begun: at most one runs.
+        # A task that a dead worker may have started; at most one such task runs at a time.
         self._suspect: Taken | None = None
         in_flight.start()
 
@@ -226,7 +226,7 @@ class Concurrent(Loop):
         return self._in_flight.held
 
     def turn(self, wait: float) -> int:
-        """Submit redelivered and new tasks, and return how many are held."""
+        """Submit redelivered and new tasks, and return the number of held tasks."""
         in_flight = self._in_flight
         if in_flight.failure is not None:
             raise in_flight.failure
@@ -259,7 +259,7 @@ class Concurrent(Loop):
             return handled + 1
         batch = self._take(room)
         if self._suspect is not None and not batch and not handled:
-            # The next one may run as soon as this one has ended.
+            # The next suspect may start as soon as this one has ended.
             in_flight.until(partial(in_flight.is_settled, self._suspect), _SHORT_WAIT)
         elif not batch and wait and not handled:
             # While tasks run, a retry may become due at any moment.
@@ -280,9 +280,10 @@ class Concurrent(Loop):
         self._in_flight.submit(batch)
 
     def _settle_and_take(self) -> tuple[list[Taken], int]:
-        """Settle what has ended and take new tasks, in one exchange; return these, and how many ended."""
+        """Settle ended tasks and take new ones in one exchange; return the new ones and how many ended."""
         in_flight = self._in_flight
-        # So that one exchange settles many tasks; those fetched ahead run meanwhile.
+        # Wait, so that one exchange settles many tasks; tasks fetched in advance run during the
+        # wait.
         time.sleep(in_flight.collect_every)
         ended = in_flight.collect()
         outcomes = [outcome for outcome, _ in ended]
@@ -319,7 +320,7 @@ class Concurrent(Loop):
         return 0
 
     def let_go(self) -> None:
-        """Do nothing: the pool returns the tasks that have not started."""
+        """Do nothing, because the pool returns unstarted tasks."""
 
     def relieve(self) -> None:
         self._acker.give_back(self._in_flight.excess())
@@ -330,7 +331,7 @@ class Concurrent(Loop):
     def _free_room(self) -> int:
         room, held = self._in_flight.room, len(self._in_flight.held)
         if self._consumer.limit is not None:
-            # A task that waits in this process would occupy a slot.
+            # A task that waited in this process would occupy a slot of the limit.
             room = min(room, self._concurrency - held)
         return self._room(room, held)
 

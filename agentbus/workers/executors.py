@@ -1,8 +1,8 @@
-"""Executors: run synchronous and asynchronous handlers serially, or in batches, within a time limit.
+"""Executors: run synchronous and asynchronous handlers serially or in batches, with time limits.
 
-An executor returns the outcome of each task: the task itself if it is done without a result, else a
-`TaskOutcome`. At its time limit a coroutine is cancelled, and a thread is asked to stop. Where the log of
-attempts is written, an executor also times each attempt.
+An executor returns the outcome of each task: the task itself if it is done without a result, or else a
+`TaskOutcome`. At its time limit, a coroutine is cancelled, and a thread is asked to stop. If attempts are
+logged, an executor also times each attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _settled = attrgetter("settled")
-# The fields of an envelope that matter to a run, or after it.
+# Envelope fields that affect a run or its settlement.
 _PARTICULAR = ALONE | {"expires", "time_limit"}
 _clock = time.monotonic
 
@@ -45,7 +45,8 @@ _clock = time.monotonic
 class _Executor:
     """Base of the serial executors; `finish` runs an awaitable and returns its result."""
 
-    # True if it runs one task after the other, and stops those of an ordering key at a failure.
+    # True if tasks run one after the other, so that a failure stops the tasks with the same
+    # ordering key.
     chains = True
 
     def __init__(
@@ -58,14 +59,14 @@ class _Executor:
         self._handler = handler
         self._finish = finish
         self._stopping = stopping or Halt()
-        # The places of the tasks that must not start, or must stop.
+        # Places of tasks that must not start, or must stop.
         self._cancelled = cancelled
         self._traced = False
-        # An interrupt or exit that ended a handler, which is not a failure of its task.
+        # Interrupt or exit that ended a handler; it is not a failure of the task.
         self.interrupted: BaseException | None = None
 
     def look(self) -> None:
-        """Look for a tracer, once for a whole batch."""
+        """Look up the tracer once for a whole batch."""
         self._traced = tracing.tracer() is not None
 
     def close(self) -> None:
@@ -73,14 +74,14 @@ class _Executor:
         self._finish.close()
 
     def cancel(self, task: Taken) -> None:
-        """Interrupt the handler of a cancelled task, if that is possible; thread-safe."""
+        """Interrupt the handler of a cancelled task, if possible; thread-safe."""
 
     @property
     def _must_end(self) -> bool:
         return self._stopping() or self.interrupted is not None
 
     def _run(self, subject: Any) -> object:
-        # A synchronous function may return a coroutine, which must run.
+        # Even a synchronous function may return a coroutine, which must be awaited.
         result = self._handler(subject)
         if result is not None and isawaitable(result):
             return self._finish(result)
@@ -98,9 +99,9 @@ class _Executor:
 class Inline(_Executor):
     """Runs a synchronous handler for each task, one after the other."""
 
-    # True if `run_one` does more than what is done for most tasks without it.
+    # True if a subclass extends `run_one`, so that the fast path cannot replace it.
     more = False
-    # True if it times each attempt.
+    # True if each attempt is timed.
     timed = False
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:  # noqa: PLR0915 (a call costs more)
@@ -125,7 +126,7 @@ class Inline(_Executor):
                 try:
                     task = take()
                 except IndexError:
-                    # The heartbeat has taken the last ones.
+                    # The heartbeat thread has taken the remaining tasks.
                     break
                 if (slow or cancelled or task.uncounted is not None or task.error is not None) or (
                     task.meta and not _PARTICULAR.isdisjoint(task.meta)
@@ -133,7 +134,7 @@ class Inline(_Executor):
                     batch.plain = False
                     add(run_one(task, wrap, now))
                     continue
-                # As `run_one` does it, for most tasks: here each call counts.
+                # Inline `run_one` for plain tasks: each call costs time here.
                 delivery = wrap(task)
                 set_current(delivery)
                 if timed:
@@ -149,7 +150,8 @@ class Inline(_Executor):
                         if timed:
                             task.took = clock() - now
                         if task.uncounted is not None:
-                            # The handler ran a durable step, which is removed at the task's end.
+                            # The handler ran a durable step, whose record is removed when the task
+                            # is settled.
                             batch.plain = False  # type: ignore[unreachable]
                         add(task)
                         continue
@@ -197,19 +199,19 @@ class Coroutines(_Executor):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        # The coroutine in which each task runs.
+        # The asyncio task in which each AgentBus task runs.
         self._now: dict[int, asyncio.Task[Any] | None] = {}
 
     def cancel(self, task: Taken) -> None:
-        """Cancel the coroutine of a task, in its event loop; thread-safe."""
+        """Cancel the coroutine that runs a task, in its event loop; thread-safe."""
         here = self._now.get(id(task))
         if here is not None:
-            # The loop may have been closed; then no handler runs.
+            # If the event loop is closed, no handler is running.
             with contextlib.suppress(RuntimeError):
                 here.get_loop().call_soon_threadsafe(self._cancel_now, task)
 
     def _cancel_now(self, task: Taken) -> None:
-        # Meanwhile it may have ended, and the next one may run in the same coroutine.
+        # The AgentBus task may have ended, and the asyncio task may be running the next one.
         here = self._now.get(id(task))
         if here is not None:
             here.cancel()
@@ -223,7 +225,7 @@ class Coroutines(_Executor):
         while batch.left and not self._must_end:
             now = batch.clock(now)
             if now >= batch.look_at:
-                # A look sends requests, for which the caller's loop must not wait.
+                # `look` sends requests, and must not block the caller's event loop.
                 if self._finish.shared is None:
                     batch.look(now)
                 else:
@@ -233,7 +235,7 @@ class Coroutines(_Executor):
             try:
                 task = batch.left.popleft()
             except IndexError:
-                # The heartbeat has taken the last ones.
+                # The heartbeat thread has taken the remaining tasks.
                 break
             order = batch.order
             if order is not None and not order.admits(task):
@@ -272,7 +274,7 @@ class Coroutines(_Executor):
         finally:
             self._now.pop(id(task), None)
             if here is not None and self._cancelled and task.place in self._cancelled:
-                # The next task may run in this coroutine.
+                # Clear the cancellation: the next AgentBus task may run in this asyncio task.
                 here.uncancel()
         if result is None and not delivery.settled:
             return task
@@ -285,7 +287,7 @@ class Batches(_Executor):
     chains = False
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
-        """Run the handler for all tasks together; if it raises, each of them has failed."""
+        """Run the handler for all tasks together; if it raises, every task has failed."""
         outcomes, cancelled = batch.outcomes, self._cancelled
         sound: list[Taken] = []
         deliveries: list[AnyDelivery] = []
@@ -313,7 +315,7 @@ class Batches(_Executor):
                 error = failure
                 self.interrupted = _interrupt(failure)
         if error is None and not any(map(_settled, deliveries)):
-            # All went well: the tasks are their own outcomes.
+            # Without a failure or an early settlement, the tasks are their own outcomes.
             outcomes += sound
             return
         for task, delivery in zip(sound, deliveries, strict=True):
@@ -349,7 +351,7 @@ class Finish:
         if self.shared is not None:
             return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self.shared).result()
         if not self._keep:
-            # Several threads may come here at once.
+            # Several threads may call this at once, so each gets a new event loop.
             return asyncio.run(_awaited(awaitable))
         if self._own is None:
             self._own = asyncio.new_event_loop()
@@ -378,12 +380,12 @@ class Finish:
 
 
 def is_async(handler: Handler) -> bool:
-    """Return whether a handler, or the `__call__` of an object, is a coroutine function."""
+    """Return whether a handler, or its `__call__` method, is a coroutine function."""
     return inspect.iscoroutinefunction(called(handler))
 
 
 def called(handler: Handler) -> Handler:
-    """Return the function that a call of a handler runs: of an object, its `__call__`."""
+    """Return the function that a call of a handler runs: the handler itself, or its `__call__`."""
     while isinstance(handler, partial):
         handler = handler.func
     return handler if inspect.isroutine(handler) else type(handler).__call__
@@ -409,7 +411,7 @@ def _ended(outcome: TaskOutcome, delivery: AnyDelivery, began: float) -> TaskOut
 
 
 def _interrupt(error: BaseException) -> BaseException | None:
-    """Return the error if it ends the worker, not only the task."""
+    """Return the error if it must end the worker, not only the task."""
     return None if isinstance(error, (Exception, asyncio.CancelledError)) else error
 
 
@@ -443,14 +445,14 @@ class TimedCoroutines(Coroutines):
 
 
 class TimedBatches(Batches):
-    """Runs a handler for a list of tasks, of which each takes its share of the time."""
+    """Runs a handler for a list of tasks, dividing its time among them."""
 
     def __call__(self, batch: TaskBatch, wrap: Wrap) -> None:
         before = len(batch.outcomes)
         tasks = list(batch.left)
         began = _clock()
         for task in tasks:
-            # The handler may settle it.
+            # Set the start before the run, in which the handler may settle the task.
             task.began = began
         super().__call__(batch, wrap)
         took = (_clock() - began) / max(1, len(tasks))
@@ -461,7 +463,7 @@ class TimedBatches(Batches):
 
 
 def _unmade(outcome: TaskOutcome | Taken) -> None:
-    """Let an attempt that was not made have no beginning: its task is malformed, expired or cancelled."""
+    """Remove the start time of an attempt not made: its task is malformed, expired or cancelled."""
     if isinstance(outcome, TaskOutcome) and (not outcome.begun or isinstance(outcome.error, str)):
         del outcome.task.began
 
@@ -474,7 +476,7 @@ def executor(
     cancelled: Container[tuple[str, bytes]] = (),
     timed: bool = False,
 ) -> Inline | Coroutines:
-    """Return the serial executor for this kind of handler; it times attempts if they are logged."""
+    """Return the serial executor for this kind of handler; it times attempts if `timed`."""
     if is_async(handler):
         kind = TimedCoroutines if timed else Coroutines
         return kind(handler, Finish(loop, keep=True), stopping, cancelled)
@@ -484,7 +486,7 @@ def executor(
 
 
 def begin(task: Taken, delivery: AnyDelivery) -> float | None:
-    """Return the time limit of an attempt in seconds, and let its delivery say when that is over."""
+    """Return the time limit of an attempt in seconds, and set the deadline of its delivery."""
     seconds = task.time_limit
     if seconds is not None:
         delivery.over_at = time.monotonic() + seconds
@@ -496,7 +498,7 @@ def within(
 ) -> Callable[[Any], Awaitable[object]]:
     """Return a coroutine function that cancels the handler, and raises `TimeoutError`, after `seconds`.
 
-    A handler that ends without an error nevertheless has done its task.
+    A handler that nevertheless ends without an error has done its task.
     """
 
     async def handle(delivery: Any) -> object:

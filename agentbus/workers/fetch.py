@@ -1,7 +1,7 @@
-"""`Queue.fetch`: takes tasks for programs that acknowledge them; `take` and `settle` do it by a token.
+"""`Queue.fetch` takes tasks for programs that settle them; `take` and `settle` hold a task by a token.
 
-An agent rather than a process takes a task with `take`: any process settles it later, by its token. What
-is fetched and settled is counted, and the counts are written together with the program's own requests.
+`take` gives a task to an agent rather than a process: any process can later settle it by its token. Fetched
+and settled tasks are counted, and the counts are written together with the program's requests.
 """
 
 from __future__ import annotations
@@ -45,25 +45,26 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op, Script
 
 
-# Retries and delayed tasks may become due while a fetch waits for new ones.
+# Seconds between two checks for due tasks: retries and delayed tasks may become due during a fetch.
 _LOOK_EVERY = 0.1
-# How much longer each look of a long wait is.
+# Factor by which the interval between checks grows.
 _LONGER = 1.2
 _consumers: weakref.WeakKeyDictionary[Any, Here] = weakref.WeakKeyDictionary()
 T = TypeVar("T")
-# Seconds between two entries, as for a worker.
+# Seconds between two entries in the metrics stream, as for a worker.
 _EVERY = 1.0
 OUTCOMES = ("done", "retry", "bury")
-# Seconds between two looks for retries in a long wait, on a `Bus` and on an `AsyncBus`.
+# Maximum seconds between two checks for retries during a long wait, on a `Bus` and on an
+# `AsyncBus`.
 _RETRIES_EVERY = (1.0, 0.1)
 
 
 class Here:
-    """The consumer of one bus in this process, and when it next reclaims."""
+    """The consumer of one bus in this process, and the time of its next reclaim."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        # With one name for a bus and process, calls do not leave consumers behind.
+        # Use one consumer name per bus and process, so that calls do not leave consumers behind.
         self.name = f"{socket.gethostname()}:{self.process}:{secrets.token_hex(4)}"
         self.due_at: dict[tuple[str, str], float] = {}
         # The longest visibility of a fetch, by queue and group.
@@ -78,7 +79,7 @@ class Here:
         )
 
     def flush(self) -> Op[None]:
-        """Write the counts that were not written yet."""
+        """Write the counts that are not written yet."""
         if self.process == os.getpid():
             for tally in list(self.tallies.values()):
                 yield from tally.flush()
@@ -139,14 +140,15 @@ def fetch(
 def take_tasks(
     fetcher: Fetcher, count: int, block: float, awaiting: bool, longest: float = _LOOK_EVERY
 ) -> Op[list[Taken]]:
-    """Take tasks, waiting up to `block` seconds for the first one; none of a paused queue.
+    """Take tasks, waiting up to `block` seconds for the first one; take none from a paused queue.
 
-    After a while it looks only every `longest` seconds for retries, and for delayed tasks that others
-    publish meanwhile.
+    After a while, the wait checks only every `longest` seconds for retries, and for delayed tasks that
+    others publish during the wait.
     """
     consumer = fetcher.consumer
     until = time.monotonic() + block
-    # A paused queue has its group, too: tasks that are published now are counted for it.
+    # Create the group of a paused queue too, so that tasks published from now on are counted for
+    # it.
     yield from fetcher.prepare()
     look = _LOOK_EVERY
     while True:
@@ -160,17 +162,18 @@ def take_tasks(
             if not taken and left > 0 and not awaiting:
                 moment = max(0.001, min(moment, fetcher.due_in))
                 received = yield from fetcher.wait(count, moment)
-                # The server applied the count to each priority.
+                # The server applied the count to each priority separately.
                 yield from consumer.give_back(received[count:])
                 fetcher.put_aside(len(received[count:]))
                 taken = yield from _admit(fetcher, received[:count])
         if left > 0 and not taken and (paused or awaiting):
-            # A blocking read would stop all coroutines, which share the connection.
+            # A blocking read would block all coroutines that share the connection.
             yield Pause(moment)
         if taken or left <= 0:
             break
     if taken and (yield from _paused(consumer)):
-        # It was paused meanwhile: tasks published after that must not be handed out.
+        # The queue was paused during the fetch: tasks published after the pause must not be
+        # delivered.
         yield from consumer.give_back(taken)
         fetcher.put_aside(len(taken))
         return []
@@ -185,7 +188,7 @@ def _paused(consumer: QueueConsumer) -> Op[bool]:
 
 
 def _admit(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
-    """Return the tasks that may start; malformed ones are buried."""
+    """Return the tasks that may start; malformed ones become dead letters."""
     taken = []
     for task in tasks:
         if task.error is not None:
@@ -208,20 +211,20 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
     yield from reclaimer.reclaim()
     taken: list[Taken] = []
     while not taken:
-        # Hand out a redelivered task alone: that begins its attempt, and a task beside it may kill the
-        # process.
+        # Deliver a redelivered task alone, because its attempt begins here, and another task in the
+        # same process could kill it.
         tasks, _ = yield from fetcher.retries(1, count)
         if not tasks:
             break
         taken += yield from _admit(fetcher, tasks)
     if len(taken) < count and not any(task.redelivered for task in taken):
-        # Tasks that wait for their ordering key must not hide those behind them.
+        # Continue past tasks that wait for their ordering key.
         while True:
             _, tasks = yield from fetcher.new(count - len(taken))
             taken += yield from _admit(fetcher, tasks)
             if taken or not tasks:
                 break
-    # Less often would do, but a program that fetches has no background thread.
+    # Record on every fetch, since a program that fetches has no background thread for it.
     yield from consumer.record_positions()
     return taken
 
@@ -229,7 +232,7 @@ def _due(fetcher: Fetcher, count: int) -> Op[list[Taken]]:
 class FetchTally(Tally):
     """The counts of one program's fetches for a group, written at most once a second.
 
-    They are sent in the same exchange as a fetch or a settle, and the last ones when the bus is closed.
+    They are sent in the same exchange as a fetch or a settlement, and finally when the bus is closed.
     """
 
     def __init__(self, scope: Scope, queue: str, group: str, consumer: str) -> None:
@@ -238,7 +241,7 @@ class FetchTally(Tally):
         self._due = scope.monotonic() + _EVERY
 
     def aboard(self, op: Op[T]) -> Op[T]:
-        """Return an operation that also writes the counts, if that is due."""
+        """Return an operation that also writes the counts, if they are due."""
         now = self._clock.monotonic()
         if now < self._due:
             return op
@@ -247,13 +250,13 @@ class FetchTally(Tally):
 
 
 class Fetched(QueueConsumer):
-    """The consumer of fetched tasks: settles them, and counts that. `tally` is set after construction.
+    """The consumer of fetched tasks: settles and counts them. `tally` is set after construction.
 
-    A task runs from the moment at which it was fetched until it is settled.
+    A task's duration lasts from its fetch until it is settled.
     """
 
     tally: FetchTally
-    # When the tasks were fetched, by the monotonic clock.
+    # Time of the fetch, by the monotonic clock.
     since = 0.0
 
     def finish(self, task: Taken, took: float, result: object = None) -> Op[bool]:
@@ -293,12 +296,12 @@ class Fetched(QueueConsumer):
 
 
 class ByHand(Fetched):
-    """The consumer of one task that an agent holds by hand: settles it with its `token`."""
+    """The consumer of one task held by hand: settles it with its `token`."""
 
     token: str | None = None
-    # The unix time at which its visibility ends.
+    # Unix time at which the task's visibility ends.
     until = 0.0
-    # The outcome that was asked for; `dropped` if the task had been cancelled.
+    # The requested outcome; `dropped` is set if the task had been cancelled.
     asked = "done"
     dropped = False
 
@@ -347,7 +350,7 @@ class ByHand(Fetched):
     def _script(self, script: str, keys: Sequence[str], *argv: Arg) -> Script:
         step = super()._script(script, keys, *argv)
         if self.token is not None:
-            # The scripts compare it with that of the attempt that holds the task now.
+            # The scripts compare this token with that of the attempt that now holds the task.
             step.argv = (self.group, f"{self.consumer}\n{self.token}", *argv)
         return step
 
@@ -362,7 +365,7 @@ class ByHand(Fetched):
         record = super()._run(task, outcome, error, after=after)
         if self.token is None:
             return record
-        # By these, a repeated call is recognised.
+        # The token and the requested outcome identify a repeated call.
         return record + b"," + orjson.dumps({"token": self.token, "asked": self.asked})[1:-1]
 
 
@@ -389,7 +392,7 @@ def take(
         *(consumer, reclaimer, tally), attempts=policy.attempts, exact=True, counts_all=True
     )
     awaiting = isinstance(runner, AsyncRunner)
-    # Coroutines look for new tasks, too.
+    # Coroutines poll for new tasks as well, so they need the shorter interval.
     longest = _RETRIES_EVERY[awaiting]
     until = time.monotonic() + (wait or 0.0)
     while True:
@@ -405,7 +408,7 @@ def take(
             name = consumer.id_of(task)
             yield from by_hand.extend(consumer, name, task.priority, task.entry_id, visibility)
         except StaleToken:
-            # It was reclaimed between two requests.
+            # Another consumer reclaimed the task between the two requests.
             continue
         kind = AsyncTakenTask if awaiting else TakenTask
         return kind(consumer, partial(runner.run, verb="take"), task)
@@ -422,7 +425,7 @@ def settle(
     after: float | None = None,
     group: str = "default",
 ) -> Op[SettledTask]:
-    """Settle a task that is held by hand; see `Bus.settle`."""
+    """Settle a task held by hand; see `Bus.settle`."""
     _check(outcome, result, error, after)
     asked = by_hand.checked(token)
     scope = runner.scope
@@ -472,7 +475,7 @@ def renew(
     *,
     group: str = "default",
 ) -> Op[HeldTask]:
-    """Hold a task by hand for `visibility` seconds from now; see `Bus.renew`."""
+    """Extend the visibility of a task held by hand to `visibility` seconds from now; see `Bus.renew`."""
     by_hand.seconds(visibility)
     asked = by_hand.checked(token)
     record = yield from by_hand.held_task(runner.scope, task_id, asked, group)
@@ -541,7 +544,7 @@ def _nothing(scope: Scope, queue: str, wait: float | None) -> Op[NotFound | Time
 
 
 def _as_taken(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByHand, Taken] | None]:
-    """Return a held task as it was taken, with its consumer; None if the token is stale."""
+    """Return a held task as it was taken, and its consumer; None if the token is stale."""
     scope, (priority, entry) = runner.scope, held_task.place
     consumer = _consumer(runner, held_task.queue, held_task.group, held_task.agent_id)
     entries, record, flat = yield Batch(
@@ -556,7 +559,7 @@ def _as_taken(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByH
         return None
     stored = entries if isinstance(entries, list) and entries else [(entry.encode(), [])]
     (task,) = consumer.decoded(stored, priority, int(text(record).partition(" ")[0]))
-    # It was counted when it was taken.
+    # The attempt was already counted by `take`.
     task.uncounted, task.counted = 0, True
     consumer.token = token
     runs = attempts.decoded(attempts.newest(flat if isinstance(flat, list) else []), None)
@@ -569,7 +572,7 @@ def _as_taken(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByH
 def _repeated(
     runner: Runner | AsyncRunner, task_id: str, token: str, outcome: str, group: str
 ) -> Op[SettledTask]:
-    """Return what an earlier call with this token did, if it was the same. Raises `StaleToken`."""
+    """Return the result of an identical earlier call with this token. Raises `StaleToken`."""
     queue = Address(task_id).queue
     flat = yield Command("HGETALL", runner.scope.keys.runs(task_id, group))
     states = {"failed": "retrying", "retried": "retrying"}
@@ -586,7 +589,7 @@ def _repeated(
 
 
 def _stale(runner: Runner | AsyncRunner, task_id: str, token: str, group: str) -> Op[StaleToken]:
-    """Return the error for a token that is not the one with which the task is held now."""
+    """Return the error for a token that no longer holds the task."""
     why = "no such task is known any more"
     try:
         state = yield from task_state.task(runner.scope, task_id, group, runner.policies)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.metrics import Tally
 
-# Where a new group starts: at the oldest task, or after the newest.
+# Start of a new group: the oldest task, or after the newest.
 FIRST, TAIL = "first", "tail"
-# Every tenth fetch begins at the low end, so that no priority starves.
+# Every tenth fetch starts with the lowest priority, so that no priority starves.
 _LOW_TURN = 10
 _priority = attrgetter("priority")
-# The most tasks that one step lets start in the order of their keys.
+# Maximum tasks per step that checks the order of keys.
 _ENTER = 500
 
 
@@ -43,7 +43,7 @@ class Fetcher:
     """Fetches tasks for one consumer, and decides whether each may start.
 
     Its methods return operations, which workers and `Queue.fetch` run. If it is `exact`, every attempt at a
-    task that was delivered before is counted before it starts; if it `counts_all`, also every first one.
+    redelivered task is counted before it starts; if it `counts_all`, every first attempt is, too.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Fetcher:
         self._counts_all = counts_all
         self._turn = 0
         self._unsure = True
-        # Seconds until the next delayed task is due, as of the last look of `Queue.fetch`.
+        # Seconds until the next delayed task is due, as of the last check in `Queue.fetch`.
         self.due_in = math.inf
-        # How many tasks that were put aside it has taken.
+        # Number of deferred tasks taken so far.
         self.aside = 0
 
     def prepare(self) -> Op[None]:
-        """Create the group if it is missing; a new one at the tail, if that was asked for."""
+        """Create the group if it is missing; a new group starts at the tail if requested."""
         if self._unsure or self.consumer.missing:
             yield from self.consumer.prepare(tail=self._tail)
-            # A group that is lost later must get what was published since.
+            # If the group is lost later, start it at the oldest task, so that no task is skipped.
             self._unsure = self.consumer.missing = self._tail = False
 
     def new(
@@ -83,8 +83,8 @@ class Fetcher:
     ) -> Op[tuple[int, list[Taken]]]:
         """Take new tasks without waiting, and acknowledge `done` ones in the same atomic step.
 
-        `took` is the seconds that the done ones took. Returns how many of these were stale, and the new
-        tasks.
+        `took` is the total seconds of the done tasks. Returns the number of stale ones among them, and the
+        new tasks.
         """
         yield from self.prepare()
         self._turn += 1
@@ -95,7 +95,7 @@ class Fetcher:
     def new_when_done(
         self, count: int, done: dict[str, list[bytes]], took: float
     ) -> Op[tuple[int, list[Taken]]]:
-        """Take new tasks as `new` does, from all priorities alike, where all held tasks are done."""
+        """Take new tasks like `new`, from all priorities alike, when all held tasks are done."""
         yield from self.prepare()
         if self.reclaimer.certain():
             stale, taken = yield from self.consumer.turn_all_done(done, took, count)
@@ -111,7 +111,7 @@ class Fetcher:
         batch: list[Taken],
         meanwhile: Callable[[], None],
     ) -> Op[tuple[int, list[Taken]]]:
-        """Take new tasks as `new` does; `meanwhile` runs a batch while the server responds."""
+        """Take new tasks like `new`; `meanwhile` runs a batch while the server responds."""
         yield from self.prepare()
         holds: dict[str, int] | None = None
         if self.reclaimer.certain():
@@ -139,7 +139,7 @@ class Fetcher:
     def _received(self, taken: list[Taken]) -> list[Taken]:
         if taken:
             self._tally.note("received", len(taken))
-            # The age of the middle one stands for all.
+            # Use the age of the middle task for all.
             age = self._tally.age(taken[len(taken) // 2].entry_id)
             self._tally.count_waits(len(taken), age)
         return taken
@@ -147,9 +147,10 @@ class Fetcher:
     def retries(
         self, count: int, firsts: int = 0, *, suspects: bool = True
     ) -> Op[tuple[list[Taken], bool]]:
-        """Take tasks put aside that are due, at most `firsts` of them without a counted attempt.
+        """Take deferred tasks that are due, at most `firsts` of them without a counted attempt.
 
-        Also returns whether it is one suspect, which must run alone; with `suspects` False none is taken.
+        Also returns whether it is a single suspect, which must run alone; if `suspects` is False, none is
+        taken.
         """
         taken: list[Taken] = []
         scope, due = self.consumer.scope, self.consumer.due
@@ -158,11 +159,11 @@ class Fetcher:
         ):
             self.look_again()
         alone = False
-        # Another worker may schedule a retry in the meantime.
+        # Read the time first: another worker may schedule a retry during the loop.
         now, longest = scope.now(), scope.intervals.look
         for priority in STREAMS:
             if count > len(taken) and due[priority] <= now:
-                # A suspect is not held beside others.
+                # A suspect must be held alone.
                 wanted = suspects and not taken
                 try:
                     tasks, next_due, lost, alone = yield from self.consumer.take_retries(
@@ -187,12 +188,12 @@ class Fetcher:
         return taken, alone
 
     def look_again(self) -> None:
-        """Look for due retries with the next fetch."""
+        """Make the next fetch check for due retries."""
         for priority in STREAMS:
             self.consumer.due[priority] = 0.0
 
     def admit(self, task: Taken) -> Op[bool]:
-        """Return whether a task may start; if not, it is settled or scheduled again.
+        """Return whether a task may start; if not, settle or defer it.
 
         Counts the attempt of a redelivered task before it starts. A task with an ordering key waits for
         earlier ones. A duplicate that another program published is acknowledged without a run.
@@ -227,16 +228,16 @@ class Fetcher:
         return False
 
     def bury(self, task: Taken, why: BaseException | str) -> Op[None]:
-        """Bury a task without a run, and count that."""
-        # A consumer of fetched tasks would count the burial as a failed run.
+        """Dead-letter a task without a run, and count it."""
+        # Call the base class: a consumer of fetched tasks would count this as a failed run.
         op = QueueConsumer.bury(self.consumer, task, why)
         buried = yield from self.consumer.unless_missing(op, False)
         self._tally.note("dead" if buried else "stale")
 
     def enter_orders(self, tasks: Sequence[Taken], *, chained: bool) -> Op[list[Taken]]:
-        """Return those of some tasks that may start, and put aside those that wait for their ordering key.
+        """Return the tasks that may start, and defer those that wait for their ordering key.
 
-        If they are `chained`, they run one after the other, and stop at a failure of their key.
+        If they are `chained`, they run one after the other, and a failure stops the tasks of its key.
         """
         consumer = self.consumer
         places: dict[tuple[str, str], list[Taken]] = {}
@@ -256,26 +257,27 @@ class Fetcher:
         return entered
 
     def put_aside(self, number: int = 1) -> None:
-        """Count tasks that were received, and not run."""
+        """Count tasks that were received but not run."""
         if number:
             self._tally.note("released", number)
 
     def apart(self, task: Taken) -> bool:
-        """Return whether the server is asked about a task by itself before it starts."""
+        """Return whether the server must be asked about a task separately before it starts."""
         return self.consumer.limit is not None or task.claims or self.counts(task)
 
     def counts(self, task: Taken) -> bool:
         """Return whether an attempt must be counted before it starts."""
         if self._counts_all or task.only_once or (task.redelivered and not task.attempt):
             return True
-        # Else it is counted if its worker dies, which must not bury a task that had not started.
+        # Otherwise the attempt counts if its worker dies; it must not make a task dead that had not
+        # started.
         last = task.attempt + 1 > task.limit(self._attempts)
         return task.redelivered and (self._exact or last)
 
     def expects_tasks(self) -> Op[bool]:
-        """Return whether the group has tasks to run, held by any consumer, or due for a retry.
+        """Return whether the group has tasks to run, tasks held by any consumer, or retries that are due.
 
-        Those that are not due yet, or wait for others, do not count.
+        Tasks that are not due yet, or wait for others, do not count.
         """
         consumer = self.consumer
         keys = consumer.scope.keys

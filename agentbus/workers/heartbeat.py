@@ -1,4 +1,4 @@
-"""A worker's background threads: heartbeats, renewals of its tasks, due tasks, periodic maintenance."""
+"""A worker's background threads: heartbeats, task renewals, due tasks, periodic maintenance."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds for which a worker must be busy before the threads make requests: most tasks end sooner.
+# Seconds for which a worker must be busy before the threads make requests; most tasks end sooner.
 _GRACE = 0.05
-# Seconds until it is known how quick tasks are, so that some can be returned behind slow ones.
+# Seconds after which the duration of tasks is known well enough to return tasks that wait behind
+# slow ones.
 _SETTLES = 0.4
 _READ_AT_ONCE = 1000
-# Seconds between two attempts to wake the execution loop: another idle worker may have been woken.
+# Seconds between two attempts to wake the execution loop, since another idle worker may wake
+# instead.
 _AGAIN = 0.005
 
 
 class Chore(NamedTuple):
     """Periodic maintenance: `op` runs every `every` seconds, and at the start and end of a worker.
 
-    While the worker is idle, it runs only if the worker has `worked` since, or if there are `outcomes` of
-    tasks with dependents; `always`, it costs no request if nothing is to be done.
+    While the worker is idle, the chore runs only if the worker has `worked` since, or if there are
+    `outcomes` of tasks with dependents. With `always`, it costs no request if there is nothing to do.
     """
 
     op: Callable[[], Op[object]]
@@ -51,9 +53,9 @@ class Chore(NamedTuple):
 class Heartbeat:
     """Renews a worker's tasks and its registration while handlers run.
 
-    `relieve` is called from time to time; `beat` renews the registration; `rung` is called when the queue's
-    bell stream gets an entry: due times may have changed. While the execution loop rests, it does this
-    itself, and the threads only wait for due times and for the worker's end.
+    `relieve` is called periodically; `beat` renews the registration; `rung` is called when the queue's bell
+    stream gets an entry, since due times may have changed. While the execution loop rests, it does this
+    work itself, and the threads only wait for due times and for the worker's end.
     """
 
     def __init__(
@@ -81,14 +83,14 @@ class Heartbeat:
         self._next = dict.fromkeys(chores, 0.0)
         self._over = threading.Event()
         self._bell = consumer.scope.keys.bell(consumer.queue)
-        # An idle server ends a blocked read up to 0.1 s late, so due times are waited for here. A signal
-        # handler may call `put` during `get` in the same thread, which this class allows.
+        # Wait for due times here, since an idle server ends a blocked read up to 0.1 s late.
+        # SimpleQueue is reentrant: a signal handler may call `put` during `get` in the same thread.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._ordered = False
-        # True while the execution loop rests, and while the thread then waits for it.
+        # True if the execution loop rests, and whether the heartbeat thread waits for it to resume.
         self._resting = False
         self._parked = False
-        # When the next delayed task is due, while the loop rests.
+        # Time at which the next delayed task is due while the loop rests.
         self._due_at = math.inf
         self._passing_on = False
         self._busy_since = 0.0
@@ -99,12 +101,12 @@ class Heartbeat:
         )
 
     def start(self) -> None:
-        """Do everything once, then start the thread."""
+        """Run all maintenance once, then start the thread."""
         self._work(at_once=True)
         self._keeper.start()
 
     def end(self) -> None:
-        """Stop the threads, then do everything once more."""
+        """Stop the threads, then run all maintenance once more."""
         self._over.set()
         self._wake.put(None)
         self._keeper.join()
@@ -115,35 +117,36 @@ class Heartbeat:
         self._work(at_once=True)
 
     def rest(self) -> None:
-        """Leave the server to the execution loop, which holds no task."""
+        """Leave all requests to the execution loop while it holds no task."""
         self._resting = True
         self._working.clear()
 
     def resume(self) -> None:
-        """Go on as soon as the execution loop has been busy for a while."""
+        """Resume once the execution loop has been busy for a while."""
         self._resting = False
-        # Read after that was set: either this sees that the thread waits, or the thread sees it.
+        # Set `_resting` before reading `_parked`, so that either this thread or the heartbeat
+        # thread notices the other.
         if self._parked:
             self._wake.put(None)
 
     def interrupt(self) -> None:
-        """Wake the execution loop if it rests, because it has to stop; safe in a signal handler."""
+        """Wake a resting execution loop because it has to stop; safe in a signal handler."""
         self._wake.put(None)
 
     def expect(self, due_at: float) -> None:
-        """Promote delayed tasks at a time (`time.monotonic`), while the execution loop rests."""
+        """Promote delayed tasks at a given time (`time.monotonic`), while the execution loop rests."""
         self._due_at = due_at
         if due_at < math.inf:
-            # The thread may wait for something else, such as whether the loop stays busy.
+            # Wake the thread from any other wait, so that it notices the new time.
             self._wake.put(None)
 
     def pass_on(self) -> None:
-        """Let another idle worker look at what is due."""
+        """Let another idle worker handle the due tasks."""
         self._passing_on = True
 
     def look(self, *, worked: bool, outcomes: bool) -> None:
         """Do the maintenance that an idle worker needs; called by the execution loop."""
-        # Nothing is held, so this sends nothing: it notes that the process was not frozen.
+        # Without held tasks this sends no request; it only records that the process is not frozen.
         self._renewal.renew()
         now = time.monotonic()
         self._next_beat = now + self._intervals.beat
@@ -214,7 +217,7 @@ class Heartbeat:
             self._working.clear()
 
     def _park(self) -> None:
-        """Wait until the execution loop is busy again; promote tasks and wake the loop meanwhile."""
+        """Wait until the execution loop is busy again; in the meantime, promote tasks and wake the loop."""
         self._parked = True
         if self._resting and not self._stopping():
             self._sleep(self._due_at - time.monotonic())
@@ -228,15 +231,15 @@ class Heartbeat:
             self._due_at = math.inf
             moved, due = self._try(self._consumer.promote()) or (0, None)
             if due is not None:
-                # A task that cannot be moved must not keep the server busy.
+                # A due task that cannot be moved must not keep the server busy.
                 due = _GRACE if due <= 0 and not moved else due
                 self._due_at = min(self._due_at, time.monotonic() + due)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait until something happens, for at most `seconds`."""
+        """Wait for a wakeup, for at most `seconds`."""
         with contextlib.suppress(Empty):
             self._wake.get(timeout=None if seconds == math.inf else max(0.001, seconds))
-            # Handle together what was put together.
+            # Handle all pending wakeups at once.
             while True:
                 self._wake.get_nowait()
 
@@ -252,7 +255,7 @@ class Heartbeat:
         if self._renewal.due_in <= 0:
             self._renewal.renew()
         if at_once or ordered or now >= self._next_beat:
-            # The reply contains the orders.
+            # The reply to a heartbeat carries the worker's orders.
             self._next_beat = now + self._intervals.beat
             self._beat()
         self._do(self._chores, now, at_once=at_once)
@@ -264,15 +267,15 @@ class Heartbeat:
                 try:
                     self._runner.briefly(chore.op())
                 except AgentBusError:
-                    # It runs again soon; maintenance must not end a worker.
+                    # The chore runs again soon; its failure must not end the worker.
                     continue
 
 
 class Renewal:
     """Sends heartbeats for the tasks that a worker holds; thread-safe.
 
-    A task that another worker has taken over is added to those that this consumer must not start. `held`
-    returns the tasks. `at` is the time before the last heartbeat, by `time.monotonic`.
+    Tasks that another worker has reclaimed are added to those that this consumer must not start. `held`
+    returns the held tasks. `at` is the time just before the last heartbeat, by `time.monotonic`.
     """
 
     def __init__(
@@ -286,7 +289,8 @@ class Renewal:
         self._run = run
         self._held = held
         self.every = visibility / 3
-        # After this long without one, others may soon take the tasks over: the process was frozen.
+        # Seconds without a heartbeat after which the process counts as frozen, before others
+        # reclaim the tasks.
         self._overdue = visibility / 2
         self._renewing = threading.Lock()
         self._lost: set[tuple[str, bytes]] = set()
@@ -294,15 +298,15 @@ class Renewal:
 
     @property
     def due_in(self) -> float:
-        """In how many seconds the next heartbeat is due; negative after that."""
+        """The seconds until the next heartbeat is due; negative if it is overdue."""
         return self.at + self.every - time.monotonic()
 
     def overdue(self, now: float, since: float | None = None) -> bool:
-        """Return whether tasks that were renewed, or taken, at `since` may be lost."""
+        """Return whether tasks last renewed, or taken, at `since` may have been reclaimed."""
         return now - (self.at if since is None else since) > self._overdue
 
     def catch_up(self, now: float) -> None:
-        """Renew the tasks if that is overdue, before another one begins."""
+        """If the heartbeat is overdue, renew the tasks before another one begins."""
         if self.overdue(now):
             self.renew()
 
@@ -323,7 +327,7 @@ class Renewal:
                 self._note(gone)
 
     def _note(self, gone: set[tuple[str, bytes]]) -> None:
-        """Mark the lost tasks, except those that were settled meanwhile."""
+        """Mark lost tasks, except those that have been settled."""
         held = {task.place for task in self._held()}
         stopping = self._consumer.stopping
         stopping.difference_update(self._lost - held)

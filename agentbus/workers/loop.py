@@ -58,12 +58,12 @@ class Loop(ABC):
         self._concurrency = concurrency
         self._most = most
         self._limit = limit
-        # Waits while no task is held; None if the loop may only wait for a given time.
+        # Waits while no task is held; None if waiting is limited to a given time.
         self.idle: Idle | Leave | None = None
 
     @abstractmethod
     def relieve(self) -> None:
-        """Return tasks that wait behind slow ones to their queue; called by the heartbeat."""
+        """Return tasks that wait behind slow ones to their queue; the heartbeat calls this."""
 
     @property
     def must_end(self) -> bool:
@@ -77,11 +77,11 @@ class Loop(ABC):
 
     @property
     def _left(self) -> float:
-        """How many tasks are left up to the limit."""
+        """The number of tasks left until the limit."""
         return math.inf if self._limit is None else max(0, self._limit - self._acker.done)
 
     def _take_allowed(self, take: Callable[[], list[Taken]]) -> list[Taken] | None:
-        """Take tasks, or return None if paused; if a pause began meanwhile, return the tasks."""
+        """Take tasks, or return None if paused; if a pause begins meanwhile, give the tasks back."""
         if not self._gate.enter():
             return None
         tasks: list[Taken] = []
@@ -92,7 +92,8 @@ class Loop(ABC):
         finally:
             free = self._gate.leave()
         if tasks and self._renewal.overdue(time.monotonic(), asked):
-            # The process was frozen before the reply arrived: no heartbeat included them.
+            # The process was frozen before the reply arrived, and no heartbeat included these
+            # tasks.
             tasks = self._acker.still_ours(tasks)
         if free:
             return tasks
@@ -105,7 +106,7 @@ class Loop(ABC):
         """The tasks that are not settled."""
 
     def _recover(self) -> None:
-        """Return the tasks of lost replies to the queue: they have not started."""
+        """Return the unstarted tasks of lost replies to the queue."""
         if self._consumer.doubtful:
             self._run(self._reclaimer.recover(self._known))
         if self._reclaimer.strays:
@@ -118,7 +119,7 @@ class Loop(ABC):
     def _retries(
         self, room: int, firsts: int, *, suspects: bool = True
     ) -> tuple[list[Taken], bool]:
-        """Take tasks put aside, and return whether it is one suspect, which must run alone."""
+        """Take deferred tasks, and return whether the task is a suspect, which must run alone."""
         alone = False
 
         def take() -> list[Taken]:
@@ -147,7 +148,7 @@ class Loop(ABC):
     ) -> list[Taken]:
         """Acknowledge done tasks, and unless paused, take new ones in the same step.
 
-        They are `all_done` if no other task is held.
+        `all_done` means that the consumer holds no other task.
         """
 
         def take(count: int = count) -> list[Taken]:
@@ -176,7 +177,7 @@ class Loop(ABC):
         return admitted
 
     def _room(self, most: int, settling: int = 0) -> int:
-        """Return how many tasks may be taken, at most `most`, while `settling` are not counted yet."""
+        """Return how many tasks to take, at most `most`; `settling` ones are done but not counted yet."""
         return int(max(0, min(most, self._left - settling)))
 
     def _return_excess(self, taken: list[Taken], room: int) -> list[Taken]:
@@ -189,9 +190,9 @@ class Loop(ABC):
 
 
 class Drain:
-    """One worker's drain of a queue: ended, or stopped by `stop` after `timeout` seconds.
+    """One worker's drain of a queue, which `stop` ends after `timeout` seconds at the latest.
 
-    `buried` counts the tasks of the group that any worker buried since `start`.
+    `buried` is the number of the group's tasks that became dead since `start`, at any worker.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class Drain:
         self.buried = 0
 
     def start(self, run: Callable[[Op[Any]], Any]) -> None:
-        """Start the clock, and remember which dead letters exist."""
+        """Start the clock, and record which dead letters exist."""
         self._mark = run(self._letters.newest())
         if self._timeout is not None:
             self._timer = threading.Timer(min(self._timeout, threading.TIMEOUT_MAX), self._time_out)
@@ -229,7 +230,7 @@ class Drain:
             self._timer.cancel()
 
     def finish(self, run: Callable[[Op[Any]], Any]) -> None:
-        """Count the buried tasks. Raises `TimedOut` if the time was over before the tasks were."""
+        """Count the dead tasks. Raises `TimedOut` if the time expired before the queue was drained."""
         self.buried = run(self._letters.number_after(self._mark))
         if self._late and not self.ended:
             raise TimedOut(
@@ -243,7 +244,7 @@ class Drain:
 
 
 def buried_error(drained: Iterable[tuple[str, str, int]]) -> TaskBuried | None:
-    """Return the error about tasks that were buried during drains, by queue and group; None if none was."""
+    """Return the error for tasks that became dead during drains, by queue and group; None without any."""
     numbers = {(queue, group): number for queue, group, number in drained if number}
     if not numbers:
         return None

@@ -1,7 +1,7 @@
 """One worker for the queues whose names match a pattern.
 
-A queue has a separate worker, in a thread, only while it has something to do. All others are waited for
-together, on one connection.
+A queue has a separate worker, in a thread, only while it has work. A single connection waits for all other
+queues together.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
     from agentbus.workers.middleware import Middleware
 
-# Seconds until a new queue is found at the latest.
+# Maximum seconds until a new queue is discovered.
 DISCOVERY = 5.0
-# Queues in one script, and queues that have a worker at once; more wait for their turn.
+# Maximum queues per script, and queues with a running worker; further queues wait for their turn.
 _AT_ONCE, _ACTIVE = 100, 16
-# How long a worker whose queue others wait behind may go on, in seconds.
+# Seconds for which a worker may run while other queues wait for a turn.
 _TURN = 1.0
-# Longest wait of a dead worker's tasks beyond their visibility, in seconds.
+# Maximum seconds beyond the visibility until a dead worker's tasks are reclaimed.
 _RECLAIM = 30.0
 _REFUSED = ("drain", "drain_timeout", "count")
 
 
 class _Queue:
-    """A queue that matches: what is known of it, and its worker while it has one."""
+    """A queue that matches: its known state, and its worker while it has one."""
 
     def __init__(
         self, runner: Runner, queue: str, group: str, worker: str, visibility: float | None
@@ -65,7 +65,7 @@ class _Queue:
         visibility = runner.policy(queue).visibility if visibility is None else visibility
         self.reclaim_every = min(_RECLAIM, visibility / 2)
         self.reclaim_at = 0.0
-        # It may have tasks from before, and no group.
+        # Start with a worker: the queue may have old tasks, and no group.
         self.wanted = True
         self.due_at = math.inf
         self.tails: dict[str, str] = {}
@@ -74,7 +74,7 @@ class _Queue:
 
 
 class _Running(NamedTuple):
-    """The worker of a queue, its thread, and when it began."""
+    """The worker of a queue, its thread, and its start time."""
 
     worker: AnyWorker
     thread: threading.Thread
@@ -122,7 +122,7 @@ class AnyMatchWorker:
             "concurrency": concurrency,
         }
         self._given |= options
-        # Wrong options are found now, not at the first task.
+        # Validate options at start, not at the first task.
         self._make("x").dispose()
         self._queues: dict[str, _Queue] = {}
         self._done = self._failed = 0
@@ -140,7 +140,8 @@ class AnyMatchWorker:
         self._tail = "0-0"
         self._janitor = Janitor(scope, runner.policies)
         self._discover_at = 0.0
-        # Where the group of a new queue starts; a queue that is found later has only new tasks.
+        # Start of a queue's new group. In queues discovered later all tasks are new, so their
+        # groups start at the first.
         self._options: dict[str, Any] = {}
         self._cycle = min(CYCLE * scope.intervals.beat, scope.intervals.alive / 2)
         self._news: SimpleQueue[bool] = SimpleQueue()
@@ -153,19 +154,19 @@ class AnyMatchWorker:
 
     @property
     def failed(self) -> int:
-        """The number of failed runs of the handler; their tasks are retried or buried."""
+        """The number of failed runs of the handler; their tasks are retried or dead."""
         with self._counting:
             return self._failed + sum(running.worker.failed for running in self._running())
 
     @property
     def queues(self) -> list[str]:
-        """The names of the queues that are known to match."""
+        """The names of the known queues that match."""
         return sorted(self._queues)
 
     def stop(self) -> None:
         """Stop after the running tasks are finished and acknowledged.
 
-        Idempotent; may be called from any thread and from a signal handler.
+        Idempotent; any thread and a signal handler may call it.
         """
         self._stopping.set()
         self._runner.hurry()
@@ -198,13 +199,13 @@ class AnyMatchWorker:
         return self.done
 
     def _run_once(self) -> None:
-        """Look at all queues, start the workers that are needed, and wait for news."""
+        """Check all queues, start the necessary workers, and wait for news."""
         self._raise_failure()
         self._discover()
         until = time.monotonic() + self._cycle
         self._look()
         if self._start():
-            # The running workers make room.
+            # The running workers are making room: check again soon.
             until = min(until, time.monotonic() + _TURN / 4)
         until = min(until, *(queue.due_at for queue in self._queues.values()), math.inf)
         if self._stopping.is_set():
@@ -218,7 +219,7 @@ class AnyMatchWorker:
             seconds = max(0.001, until - time.monotonic())
             news = self._runner.run(one_step(WaitAny(tails, seconds)))
         except AgentBusError:
-            # Another program's value in the place of a stream is reported by the queue's own worker.
+            # A stream key holds a value of another type; the queue's own worker reports it.
             self._stopping.wait(self._cycle)
             return
         came = {text(stream): text(entries[-1][0]) for stream, entries in news}
@@ -248,7 +249,7 @@ class AnyMatchWorker:
                 del self._queues[name]
 
     def _look(self) -> None:
-        """Send heartbeats, and look at the queues without a worker."""
+        """Send heartbeats, and check the queues without a worker."""
         now = time.monotonic()
         idle = [queue for queue in self._queues.values() if self._is_idle(queue)]
         outcomes = False
@@ -259,7 +260,7 @@ class AnyMatchWorker:
             outcomes, states = seen
             for queue, state in zip(page, states, strict=True):
                 self._note(queue, state, now)
-        # Confirms a pause.
+        # Confirm a pause.
         self._gate.open()
         chores = [self._janitor.op()]
         if outcomes:
@@ -269,13 +270,13 @@ class AnyMatchWorker:
                 self._runner.briefly(chore)
 
     def _note(self, queue: _Queue, state: Sequence[Any], now: float) -> None:
-        """Note what the script says of a queue."""
+        """Record the state of a queue that the script returned."""
         due, held, paused, rung, *ids = state
         queue.due_at, queue.tails = math.inf, {queue.bell: text(rung)}
         if paused or self._gate.held:
-            # With the next heartbeats it is looked at again.
+            # The next heartbeats check the queue again.
             return
-        # No task comes to the stream of retries without a due time.
+        # Skip the retry stream, in which every task has a due time.
         for priority, last in zip(queue.consumer.streams, ids, strict=True):
             if priority != RETRY:
                 queue.tails[queue.consumer.streams[priority]] = text(last)
@@ -302,7 +303,7 @@ class AnyMatchWorker:
         return True
 
     def _start(self) -> bool:
-        """Start the workers that are needed, in turns; return whether some have to wait."""
+        """Start the necessary workers in turns; return whether some queues have to wait."""
         if self._gate.held:
             return False
         wanted = [queue for queue in self._queues.values() if queue.wanted and self._is_idle(queue)]
@@ -310,7 +311,7 @@ class AnyMatchWorker:
         room = max(0, _ACTIVE - len(running))
         for queue in wanted[:room]:
             queue.wanted = False
-            # Queues that had their turn go to the end.
+            # Move a queue that gets its turn to the end.
             self._queues[queue.name] = self._queues.pop(queue.name)
             worker = self._make(queue.name, **queue.options)
             worker.leave_when_idle()
@@ -323,7 +324,7 @@ class AnyMatchWorker:
             return False
         late = time.monotonic() - _TURN
         ready = [run for run in running if run.worker.lingers or run.began < late]
-        # Workers without a task come first.
+        # Stop workers without tasks first.
         ready.sort(key=lambda run: not run.worker.lingers)
         for run in ready[: len(wanted) - room]:
             run.worker.stop()
@@ -340,11 +341,11 @@ class AnyMatchWorker:
                 self._done += worker.done
                 self._failed += worker.failed
                 worker.counted = True
-            # From now on, wait for its tasks together with those of the other queues.
+            # Wake the main loop, which from now on waits for this queue's tasks.
             self._news.put(True)
 
     def _running(self) -> list[_Running]:
-        # Without a lock: a signal handler calls this.
+        # A signal handler calls this, so take no lock.
         running = [run.running for run in list(self._queues.values())]
         return [run for run in running if run is not None and not run.worker.counted]
 
@@ -353,7 +354,7 @@ class AnyMatchWorker:
             raise self._failures.get()
 
     def _ring(self) -> None:
-        """Wake the thread that waits, for others that must not make requests."""
+        """Wake the waiting main loop, for threads that must not make requests."""
         while self._news.get():
             with contextlib.suppress(AgentBusError):
                 self._runner.run(ring(self._bell))
@@ -362,9 +363,9 @@ class AnyMatchWorker:
 class MatchWorker(AnyMatchWorker):
     """Runs a handler for the tasks of all queues whose names match a pattern, for one group.
 
-    `concurrency` is the number of tasks that run at once, of all queues together; the queues take turns.
-    The other options are those of `Worker` without `drain` and `count`, and apply to each queue; None
-    selects the queue's policy. New queues are found within 5 seconds.
+    `concurrency` is the number of tasks that run at once, in all queues together; the queues take turns.
+    The other options are those of `Worker` except `drain` and `count`, and apply to each queue; None
+    selects the queue's policy. New queues are discovered within 5 seconds.
     """
 
     @stops_at_signals
@@ -378,9 +379,9 @@ class MatchWorker(AnyMatchWorker):
 
 
 def matches(pattern: str, queue: str) -> bool:
-    """Return whether a queue's name matches: `*` and `?` stand for characters, `[ab]` for one of several.
+    """Return whether a queue's name matches: `*` and `?` match any characters, `[ab]` one of several.
 
-    The bus's own queues, whose names begin with `~`, match only a pattern that begins so.
+    The bus's own queues, whose names begin with `~`, match only a pattern that begins with `~`.
     """
     if queue.startswith("~") and not pattern.startswith("~"):
         return False

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A flush adds these to the queue's counters. The scripts count all other events, since only they know
-# whether a task still belonged to this worker.
+# Events that a flush adds to the queue's counters. The scripts count all others, because only the
+# server knows whether a task still belonged to this worker.
 _COUNTED_HERE = ("received", "failed")
-# The upper bounds of the buckets in seconds: 1 ms, doubled up to the first above an hour. One more bucket
-# counts longer durations.
+# Upper bounds of the buckets in seconds: 1 ms, doubled until above one hour. A final bucket counts
+# longer durations.
 BOUNDS: tuple[float, ...] = tuple(0.001 * (1 << power) for power in range(23))
-# The approximate maximum length of the metrics stream.
+# Approximate maximum length of the metrics stream.
 BOUND = 100_000
 VERSION = 1
-# The server remembers a token for 300 seconds; a flush is not sent again after this many.
+# Seconds after which a flush is not resent; the server remembers its token for 300 seconds.
 _KNOWN_FOR = 240.0
 
 
@@ -57,13 +57,13 @@ class Histogram:
         self.total = 0.0
 
     def add(self, number: int, seconds: float) -> None:
-        """Count `number` durations of `seconds` each; negative ones (a clock was set back) as 0."""
+        """Count `number` durations of `seconds` each; negative ones (a clock was set back) count as 0."""
         seconds = max(seconds, 0.0)
         self.buckets[bucket(seconds)] += number
         self.total += number * seconds
 
     def merge(self, buckets: Sequence[int], total: float) -> None:
-        """Add the counts of another histogram, from which empty buckets at the end may be missing."""
+        """Add the counts of another histogram, which may lack empty buckets at the end."""
         for at, number in enumerate(buckets[: len(self.buckets)]):
             self.buckets[at] += number
         self.total += total
@@ -76,7 +76,7 @@ class Histogram:
         return self.buckets[:end]
 
     def percentile(self, share: float) -> float:
-        """Return the duration that this share (0 to 1) did not exceed, interpolated in its bucket."""
+        """Return the duration that a share (0 to 1) of all did not exceed, interpolated in its bucket."""
         rank = share * sum(self.buckets)
         below = 0
         for at, number in enumerate(self.buckets):
@@ -103,12 +103,12 @@ class Histogram:
 def bucket(seconds: float) -> int:
     """Return the index of a duration's bucket."""
     fraction, power = math.frexp(seconds * 1000)
-    # An upper bound is inclusive.
+    # Upper bounds are inclusive.
     return max(0, min(power - (fraction == 0.5), len(BOUNDS)))
 
 
 def _conclude(flush: Op[bool], step: Step, reply: Any) -> Op[None]:
-    """End a flush whose first step was answered with a reply, or with an error."""
+    """End a flush whose first step got a reply or an error."""
     try:
         if not isinstance(reply, ServerReply):
             yield from rest(flush, flush.send(reply))
@@ -155,9 +155,9 @@ class Tally:
         self._lock = Lock()
         self._now = _Counts(scope.now())
         self._flushing = False
-        # The offset of the server's clock, in seconds.
+        # Offset of the server's clock from the local clock, in seconds.
         self._ahead = 0.0
-        # A flush without a reply, which is sent again with the same token.
+        # An unanswered flush, to be resent with the same token.
         self._unsure: tuple[Once, list[Arg], float] | None = None
 
     def note(self, event: str, number: int = 1) -> None:
@@ -182,9 +182,9 @@ class Tally:
         return max(0.0, self._scope.now() + self._ahead - published)
 
     def beside(self, op: Op[T]) -> Op[T]:
-        """Run an operation, and with its first script flush these counts, in the same exchange.
+        """Run an operation, and flush these counts together with its first script, in the same exchange.
 
-        If the counts cannot be written, the operation is not affected, and they stay for the next flush.
+        If the counts cannot be written, the operation is not affected, and the next flush sends them.
         """
         flush = self.flush()
         try:
@@ -202,7 +202,7 @@ class Tally:
                 try:
                     reply, written = yield both
                 except BaseException as failure:  # noqa: BLE001 (passed on to the operation)
-                    # It may have been executed: the next flush resends it with its token.
+                    # The flush may have been executed: the next flush resends it with its token.
                     step.sendings = both.sendings
                     step = op.throw(failure)
                 else:
@@ -219,8 +219,8 @@ class Tally:
     def flush(self) -> Op[bool]:
         """Append an entry to the metrics stream and increment the counters; return whether it did.
 
-        Atomic. Counts that could not be sent stay for the next flush; a retry is recognized by the server
-        and counted once. During another flush it does nothing.
+        Atomic. Counts that could not be sent remain for the next flush; the server recognizes a retry and
+        counts it once. During another flush, this does nothing.
         """
         with self._lock:
             if self._flushing:
@@ -237,7 +237,8 @@ class Tally:
             return False
         once, argv, began = self._unsure
         if self._scope.monotonic() - began > _KNOWN_FOR:
-            # The server may have forgotten the token: lose the counts, rather than count twice.
+            # The server may have forgotten the token: drop these counts rather than count them
+            # twice.
             self._unsure = None
             return False
         yield self._step(once, argv)
@@ -259,7 +260,7 @@ class Tally:
         except OutcomeUnknown:
             raise
         except Exception:
-            # Nothing was written: the next flush sends these counts.
+            # Nothing was written: merge these counts into the next flush.
             self._unsure = None
             with self._lock:
                 counts.add(self._now)

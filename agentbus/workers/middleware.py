@@ -1,6 +1,7 @@
-"""Middleware: functions around a worker's handler, for what every task needs, such as timing or a session.
+"""Middleware: functions around a worker's handler, for needs of every task, such as timing or a session.
 
-Each gets the delivery and `call_next`, which runs the rest: the middleware after it, and the handler last.
+Each middleware gets the delivery and `call_next`, which runs the rest: further middleware, and finally the
+handler.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
     """Return a handler that runs in `middleware`, of which the first is the outermost.
 
-    Raises `UsageError` for one that cannot be called, or is awaited where the handler is not.
+    Raises `UsageError` for a middleware that is not callable, or that is asynchronous if the handler is
+    not.
     """
     if not isinstance(middleware, (list, tuple)):
         raise UsageError(f"the middleware is {middleware!r}", hint="give a list of functions")

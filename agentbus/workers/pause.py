@@ -1,4 +1,4 @@
-"""Stops a worker from fetching while it is paused or its heartbeat is too old, and waits while it is idle.
+"""Keeps a worker from fetching while it is paused or its heartbeat is too old, and waits while it is idle.
 
 An idle worker waits for tasks, due times and orders on one connection.
 """
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from agentbus.workers.heartbeat import Heartbeat
     from agentbus.workers.registry import WorkerOrders, WorkerRegistration
 
-    # Runs a fetch, unless the worker is paused; see `Loop`.
+    # Runs a fetch unless the worker is paused; see `Loop`.
     Allowed = Callable[[Callable[[], list[Taken]]], list[Taken] | None]
-# With a heartbeat, a read and a check for cancelled tasks in each cycle, two requests a second.
+# Heartbeat intervals per idle cycle, which sends three requests: heartbeat, read, and check for
+# cancelled tasks.
 CYCLE = 1.5
-# Seconds until it looks again for a retry that was due and could not be taken.
+# Seconds until a due retry that could not be taken is tried again.
 _FRUITLESS = 0.05
 _READ_AT_ONCE = 1000
 
@@ -82,10 +83,10 @@ os.register_at_fork(after_in_child=_stop_in_child)
 class Gate:
     """Applies the orders that heartbeats return; two threads use it.
 
-    The execution loop calls `enter` before it fetches and `leave` after; the heartbeat thread calls `beat`
-    every second and when the bell stream gets an entry. `run` runs an operation, `figures` returns the
-    numbers of done, failed and running tasks, `stop` stops the worker, `cancel` stops some of its tasks.
-    `halt` shows others a pause.
+    The execution loop calls `enter` before it fetches and `leave` afterwards; the heartbeat thread calls
+    `beat` every second, and when the bell stream gets an entry. `run` runs an operation, `figures` returns
+    the numbers of done, failed and running tasks, `stop` stops the worker, `cancel` stops some of its
+    tasks. `halt` shows a pause to others.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Gate:
     ) -> None:
         self.registration = registration
         self.reason: str | None = None
-        # True if a fetch was refused: it is then unknown whether tasks are left.
+        # True if a fetch was refused, so that it is unknown whether tasks are left.
         self.refused = False
         self._run = run
         self._stop = stop
@@ -112,7 +113,7 @@ class Gate:
         self.halt = halt or Halt()
         self._taking = False
         self._said = ""
-        # A signal handler may call `put` during `get` in the same thread, which this class allows.
+        # SimpleQueue is reentrant: a signal handler may call `put` during `get` in the same thread.
         self._wake: SimpleQueue[None] = SimpleQueue()
 
     @property
@@ -131,7 +132,7 @@ class Gate:
 
     def beat(self, send: Callable[..., Op[WorkerOrders]] | None = None) -> WorkerOrders:
         """Send a heartbeat, and apply the orders in its reply; `send` replaces `beat_op`."""
-        # One at a time, so that an older reply does not undo a newer one.
+        # Send one heartbeat at a time, so that an older reply cannot undo a newer one.
         with self._beating:
             state = self.state
             op = (send or self.registration.beat_op)(state, *self._figures())
@@ -159,9 +160,9 @@ class Gate:
     def enter(self, wait: float = 0.0) -> bool:
         """Begin a fetch and return True; if paused, wait up to `wait` seconds and return False.
 
-        After True, the caller must call `leave`.
+        If it returned True, the caller must call `leave`.
         """
-        # Set first: either this thread sees the pause, or the heartbeat sees that it is fetching.
+        # Set the flag first: either this thread sees the pause, or the heartbeat sees the fetch.
         self._taking = True
         if not self.registration.current:
             self.beat()
@@ -177,11 +178,11 @@ class Gate:
         return False
 
     def sent(self) -> None:
-        """End the fetch for heartbeats once its request is sent; `leave` decides about its reply."""
+        """End the fetch for heartbeats once its request is sent; `leave` handles the reply."""
         self._taking = False
 
     def leave(self) -> bool:
-        """End a fetch, and return whether its tasks may run; if not, they must be returned."""
+        """End a fetch, and return whether its tasks may run; if not, the caller must return them."""
         if not self.registration.current:
             self.beat()
         self._taking = False
@@ -191,18 +192,19 @@ class Gate:
         return False
 
     def wake(self) -> None:
-        """Wake a waiting loop; safe in a signal handler."""
+        """Wake a waiting execution loop; safe in a signal handler."""
         self._wake.put(None)
 
     def withdraw(self) -> None:
-        """Remove the worker from the registry, if it is in it."""
+        """Remove the worker from the registry, if it is registered."""
         with self._beating:
             if self._said:
                 self._run(self.registration.unregister_op())
                 self._said = ""
 
 
-# Seconds without a task after which a worker leaves its queue to the wait for many; and of one read.
+# Seconds without a task after which a worker leaves its queue to the common wait; and seconds per
+# read.
 _LINGERS, _PART = 1.0, 0.1
 
 
@@ -210,7 +212,7 @@ class Idle:
     """Waits while a worker holds no task.
 
     One blocked read waits for new tasks and for entries of the queue's bell stream. Between two reads, a
-    single script sends the heartbeat and returns the orders and the next due times; until a task arrives,
+    single script sends the heartbeat and returns the orders and the next due times. Until a task arrives,
     the background threads make no requests.
     """
 
@@ -227,23 +229,23 @@ class Idle:
         self._brief = intervals.beat
         self._cycle = min(CYCLE * intervals.beat, intervals.alive / 2)
         if self._reclaimer.visibility < 4 * self._cycle:
-            # Longer, it would seem frozen.
+            # With a longer cycle, the worker would seem frozen.
             self._cycle = self._reclaimer.visibility / 4
-        # When to look again, and when the next retry is due, by `time.monotonic`.
+        # Times of the next check and of the next due retry, by `time.monotonic`.
         self._look_at = 0.0
         self._retry_at = math.inf
-        # When the wait last ended for a retry, and how many had been taken by then.
+        # Time at which the wait last ended for a retry, and number of deferred tasks taken by then.
         self._left_at, self._aside = 0.0, -1
         self._rings: list[bytes] = []
-        # True if the bell has a group for this worker, as far as is known.
+        # True if this worker's bell group is believed to exist.
         self._listening = False
         self._bell = self._consumer.scope.keys.bell(self._consumer.queue)
         self._tail = "0-0"
 
     def wait(self, room: int, allowed: Allowed) -> list[Taken]:
-        """Return new tasks, at most `room` of each priority; none if something else is to be done first.
+        """Return new tasks, at most `room` of each priority; none if other work comes first.
 
-        That is a retry that is due, a task of a dead worker, a pause, or the worker's end.
+        Such work is a due retry, a task of a dead worker, a pause, or the worker's end.
         """
         self._heartbeat.rest()
         try:
@@ -253,7 +255,7 @@ class Idle:
 
     def _wait(self, room: int, allowed: Allowed) -> list[Taken]:
         worked = True
-        # This worker may have put a task aside that is due soon.
+        # A task that this worker has deferred may be due soon.
         due = min(self._consumer.due.values()) - self._consumer.scope.now()
         self._look_at = min(self._look_at, time.monotonic() + due)
         while not self._gate.stopping():
@@ -270,7 +272,7 @@ class Idle:
                 continue
             until = min(self._look_at, self._retry_at)
             if worked:
-                # Its counts are written as often as those of a busy worker.
+                # After work, write the metrics as often as a busy worker does.
                 until = min(until, now + self._brief)
             rings: list[bytes] = []
             taken = allowed(partial(self._listen, room, until - now, rings))
@@ -283,7 +285,7 @@ class Idle:
                 self._look_at = 0.0
             if taken:
                 if rings or self._retry_at < now + self._cycle:
-                    # This worker is busy now: another one must see to what is due.
+                    # This worker is busy now, so let another one handle the due tasks.
                     self._heartbeat.pass_on()
                 return taken
         return []
@@ -295,13 +297,13 @@ class Idle:
         except AgentBusError:
             if not self._listening:
                 raise
-            # The bell may hold another program's value, which the next look replaces.
+            # The bell may hold a value of another type, which the next check replaces.
             self._listening = False
             return []
         self._listening = self._listening and not self._consumer.missing
         rings += entry_ids
         if orders > 1:
-            # Each was for one worker: the others wake the next ones.
+            # Each order wakes one worker: pass the surplus on to others.
             self._runner.run(ring(self._bell, orders - 1, "order"))
         return taken
 
@@ -326,7 +328,7 @@ class Idle:
         self._heartbeat.expect(math.inf if delayed is None else now + delayed)
         self._retry_at = math.inf if retry is None else now + retry
         if self._fetcher.aside == self._aside:
-            # A task that cannot be taken must not keep the server busy.
+            # A due task that cannot be taken must not keep the server busy.
             self._retry_at = max(self._retry_at, self._left_at + _FRUITLESS)
         if expected.held and now >= self._reclaimer.due_at:
             self._look_at = 0.0
@@ -352,13 +354,13 @@ class Idle:
 
 
 class Leave:
-    """The wait of a worker that ends when its queue has nothing for a while, or is paused."""
+    """The wait of a worker that ends when its queue is idle for a while, or paused."""
 
     def __init__(self, fetcher: Fetcher, runner: LastingRunner, stop: Callable[[], None]) -> None:
         self._fetcher = fetcher
         self._runner = runner
         self._stop = stop
-        # When it began to wait; None while there are tasks.
+        # Time at which the wait began; None while there are tasks.
         self._since: float | None = None
 
     @property
@@ -367,10 +369,10 @@ class Leave:
         return self._since is not None
 
     def wait(self, room: int, allowed: Allowed) -> list[Taken]:
-        """Return new tasks, as `Idle.wait` does, waiting for a short time."""
+        """Return new tasks like `Idle.wait`, waiting only for a short time."""
         if self._since is None:
             self._since = time.monotonic()
-        # In parts, because it may have to make room for the worker of another queue.
+        # Wait in short reads, so that the worker can make room for another queue's worker.
         left = min(_PART, max(0.001, self._since + _LINGERS - time.monotonic()))
         taken = allowed(lambda: self._runner.run(self._fetcher.wait(room, left)))
         if taken:

@@ -1,4 +1,4 @@
-"""Runs a handler for several tasks at once; each is reported when it ends, so that none delays others."""
+"""Runs a handler for several tasks at once, and reports each when it ends, so that none delays others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Pool:
     """Runs a handler for several tasks at once, and reports each when it ends.
 
-    `waiting` holds the tasks that have not started.
+    `waiting` holds the unstarted tasks.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pool:
         self._report = report
         self._renewal = renewal
         self.waiting: deque[Taken] = deque()
-        # One entry for each thread that should look for tasks; None ends a thread.
+        # One entry per thread that should look for tasks; None ends a thread.
         self._calls: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -76,31 +76,31 @@ class Pool:
                 ) from error
 
     def cancel(self, task: Taken) -> None:
-        """Interrupt the handler of a cancelled task, if that is possible; thread-safe."""
+        """Interrupt the handler of a cancelled task, if possible; thread-safe."""
         self._executor.cancel(task)
 
     def submit(self, tasks: Sequence[Taken]) -> None:
-        """Submit tasks; those not started when the worker stops are reported as not begun."""
+        """Submit tasks; those still unstarted when the worker stops are reported as not begun."""
         self._executor.look()
         self.waiting.extend(tasks)
         if self._loop is None:
-            # Each runs tasks until none is left.
+            # Wake enough threads; each runs tasks until none is left.
             for _ in range(min(len(tasks), self._concurrency)):
                 self._calls.put(True)
             return
         try:
             self._loop.call_soon_threadsafe(self._fill)
         except RuntimeError:
-            # The caller has closed its loop.
+            # The caller has closed its event loop.
             for task in self.take_back(len(self.waiting)):
                 self._report(TaskOutcome(task, begun=False), 0.0)
             raise
 
     def take_back(self, number: int) -> list[Taken]:
-        """Take away the newest tasks that have not started; thread-safe."""
+        """Take away the newest unstarted tasks; thread-safe."""
         tasks: list[Taken] = []
         with contextlib.suppress(IndexError):
-            # Meanwhile the others may start.
+            # Threads may start tasks at the same time.
             while len(tasks) < number:
                 tasks.append(self.waiting.pop())
         return tasks[::-1]
@@ -112,7 +112,7 @@ class Pool:
                 try:
                     task = take()
                 except IndexError:
-                    # Other threads have taken the rest, or it was taken back.
+                    # Other threads, or `take_back`, have taken the remaining tasks.
                     break
                 began = clock()
                 if self._stopping() or (overdue(began) and not self._caught_up(began)):
@@ -133,14 +133,14 @@ class Pool:
         return True
 
     def _fill(self) -> None:
-        """Start as many tasks as may run."""
+        """Start as many tasks as the concurrency allows."""
         assert self._loop is not None
         while self.waiting and len(self._running) < self._concurrency:
             try:
                 task = self.waiting.popleft()
             except IndexError:
                 return
-            # The loop keeps only weak references to its tasks.
+            # Keep a reference: an event loop keeps only weak references to its tasks.
             started = self._loop.create_task(self._run_guarded(task))
             self._running.add(started)
             started.add_done_callback(partial(self._ended, task))
@@ -148,19 +148,19 @@ class Pool:
     def _ended(self, task: Taken, ended: asyncio.Task[None]) -> None:
         self._running.discard(ended)
         if ended.cancelled():
-            # It was cancelled before its first step, so that nothing has reported it.
+            # The coroutine was cancelled before its first step, and has not reported the task.
             self._report(TaskOutcome(task, begun=False), 0.0)
         self._fill()
 
     async def _run_guarded(self, task: Taken) -> None:
-        """Run a task, and then those that wait, as long as nobody cancels this coroutine."""
+        """Run a task, and then waiting ones, until this coroutine is cancelled."""
         assert isinstance(self._executor, Coroutines)
         here = asyncio.current_task()
         assert here is not None
         while True:
             began = time.monotonic()
             outcome: TaskOutcome | Taken = TaskOutcome(task, begun=False)
-            # Even if cancelled: a task that is not reported would be held forever.
+            # Report the task even if it is cancelled; otherwise it would be held forever.
             with contextlib.suppress(asyncio.CancelledError):
                 sure = not self._renewal.overdue(began)
                 if not self._stopping() and (
@@ -170,11 +170,11 @@ class Pool:
             self._stopping.leave_child(getattr(outcome, "error", None))
             self._report(outcome, time.monotonic() - began)
             if not self._threads and self._executor.interrupted is not None:
-                # An interrupt in the caller's loop is raised there.
+                # Raise an interrupt in the caller's event loop.
                 raise self._executor.interrupted
             if here.cancelling() or not self.waiting:
                 return
-            # Other coroutines of the loop run between two tasks.
+            # Let other coroutines of the event loop run between two tasks.
             await asyncio.sleep(0)
             try:
                 task = self.waiting.popleft()

@@ -1,4 +1,4 @@
-"""Reclaims the tasks of dead consumers, and recovers those of lost replies."""
+"""Reclaims the tasks of dead consumers, and recovers the tasks of lost replies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _EVERY = 30.0
 _PAGE = 100
 _LONGEST = 3_660 * 86_400
-# How many seconds late the network may deliver a request that was given up.
+# Seconds by which the network may delay a request after the client has given it up.
 _LATE = 300.0
 
 
 def seconds(visibility: object) -> float:
-    """Check the visibility of tasks that a consumer takes, in seconds."""
+    """Check the visibility of a consumer's tasks, in seconds, and return it."""
     if not is_seconds(visibility) or not 0 < visibility <= _LONGEST:
         raise UsageError(
             f"the visibility is {visibility!r}", hint="give seconds above 0, at most ten years"
@@ -34,11 +34,11 @@ def seconds(visibility: object) -> float:
 
 
 class Reclaimer:
-    """Reclaims tasks for the workers of a group, and keeps those of one consumer's lost replies.
+    """Reclaims tasks for the workers of a group, and keeps the tasks of one consumer's lost replies.
 
-    A task is reclaimed after `visibility` seconds without a heartbeat. `own` also reclaims the consumer's
-    own idle tasks, for one that sends no heartbeats. `due_at` is the next time to reclaim, by
-    `time.monotonic`.
+    A task is reclaimed after `visibility` seconds without a heartbeat. With `own`, the consumer's own idle
+    tasks are reclaimed, too, for a consumer that sends no heartbeats. `due_at` is the time of the next
+    reclaim, by `time.monotonic`.
     """
 
     def __init__(
@@ -55,30 +55,31 @@ class Reclaimer:
         self.visibility = visibility
         self._own = own
         self.due_at = due_at
-        # Until this time (`time.monotonic`) the server may assign tasks that this consumer does not know.
+        # Time (`time.monotonic`) until which the server may assign tasks without this consumer's
+        # knowledge.
         self._doubtful_until = 0.0
-        # Tasks that a lost reply gave to this consumer, and that have not started.
+        # Tasks that a lost reply assigned to this consumer, and that have not started.
         self.strays: list[Taken] = []
-        # Two threads may look for the tasks of lost replies.
+        # Two threads may recover the tasks of lost replies.
         self._recovering = threading.Lock()
 
     @property
     def unsettled(self) -> bool:
-        """True if a reply with tasks was lost, and not all of them have run."""
+        """True if a reply with tasks was lost, and not all of these tasks have run."""
         return self._consumer.doubtful or bool(self.strays)
 
     def certain(self) -> bool:
         """Return whether this consumer knows all tasks that it holds."""
         now = time.monotonic()
         if self._consumer.doubtful:
-            # A copy of the lost request may still arrive, after a later one was answered.
+            # A copy of the lost request may arrive even after a later request was answered.
             self._doubtful_until = now + _LATE
         return now >= self._doubtful_until
 
     def recover(self, known: Callable[[str], list[bytes]]) -> Op[None]:
-        """Find the tasks of lost replies; to be called between two fetches.
+        """Find the tasks of lost replies; call this only between two fetches.
 
-        `known` returns the entry ids of a priority that this consumer knows it holds.
+        `known` returns the entry ids that this consumer knows it holds, for a priority.
         """
         consumer = self._consumer
         if not consumer.doubtful:
@@ -94,18 +95,18 @@ class Reclaimer:
             )
 
     def unknown(self, known: Callable[[str], list[bytes]]) -> Op[list[Taken]]:
-        """Return the tasks that this consumer holds beside the `known` ones; they have not started."""
+        """Return the unstarted tasks that this consumer holds in addition to the `known` ones."""
         tasks: list[Taken] = []
         for priority in STREAMS:
             own = self._consumer.read_lost_deliveries(priority, known(priority))
             tasks += yield from self._consumer.unless_missing(own, [])
         for task in tasks:
-            # It never ran: this is its first attempt, unless one was counted.
+            # The task never ran, so this is its first attempt unless one was already counted.
             task.uncounted = 0
         return tasks
 
     def reclaim(self) -> Op[None]:
-        """If it is time, put aside the tasks of dead consumers, due at once for any worker of the group."""
+        """If it is time, defer the tasks of dead consumers, due at once for any worker of the group."""
         now = time.monotonic()
         if now < self.due_at:
             return

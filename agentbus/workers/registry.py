@@ -1,8 +1,8 @@
 """The registry of workers: heartbeats, orders, and the list of workers.
 
-A worker sends a heartbeat every second, an idle one every 1.5 seconds, and the reply contains its
-orders. A worker whose last heartbeat is older than `ALIVE` seconds counts as dead, and sends another
-before it runs a task. So a pause is in effect as soon as all live workers have received it.
+A worker sends a heartbeat every second (an idle worker every 1.5 seconds), and the reply contains its
+orders. A worker whose last heartbeat is older than `ALIVE` seconds counts as dead, and sends another before
+it runs a task. A pause is therefore in effect as soon as all live workers have received it.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
 
-# Seconds after its last heartbeat at which a worker counts as dead.
+# Seconds without a heartbeat after which a worker counts as dead.
 ALIVE = INTERVALS.alive
-# Seconds for which a dead worker stays on the list.
+# Seconds for which a dead worker remains listed.
 KEPT = 3600
 _AT_ONCE = 500
-# The workers that are listed at most: those that were seen last.
+# Maximum number of workers to list, those with the latest heartbeats.
 MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The seconds that an idle worker waits: until the next delayed task is due, and the next retry.
+    """The seconds until an idle worker's next delayed task is due, and until its next retry is due.
 
-    Both are None if there is none. `held` is the number of tasks that consumers of its group hold;
-    `outcomes` is whether tasks have ended whose dependents are still to be notified.
+    Each is None if there is none. `held` is the number of tasks that consumers of its group hold;
+    `outcomes` is true if outcomes of tasks with dependents are still to be processed.
     """
 
     delayed: float | None
@@ -73,8 +73,8 @@ class WorkerOrders:
 class Registered:
     """A worker in the list. `age` is the seconds since its last heartbeat, by the server's clock.
 
-    `pending` counts the tasks that it has taken and not settled; `paused` is the reason of a pause. `lag`
-    is the number of due tasks that its group has not finished; only `who` sets it.
+    `pending` is the number of tasks that it has taken and not settled; `paused` is the reason of a pause.
+    `lag` is the number of due tasks that its group has not finished; only `who` sets it.
     """
 
     worker: str
@@ -112,7 +112,7 @@ class WorkerRegistration:
             *("host", gethostname(), "pid", os.getpid(), "version", __version__),
         ]
         self._fields = fields_of(queue, agent, worker)
-        # Each heartbeat returns the limits of this consumer, and tells its tasks' progress.
+        # Heartbeats update this consumer's limits, and report the progress of its tasks.
         self.consumer: QueueConsumer | None = None
         self._numbers = count(1)
         self._until = float("-inf")
@@ -125,7 +125,7 @@ class WorkerRegistration:
     def beat_op(self, state: str, done: int, failed: int, running: int) -> Op[WorkerOrders]:
         """Send a heartbeat, and return the orders. `state` is `working`, `paused` or `stopping`.
 
-        A worker that has reported `paused` takes no task until a reply ends the pause.
+        A worker that has reported `paused` takes no tasks until a reply ends the pause.
         """
         return (yield from self._beat("heartbeat_worker", (), (), state, done, failed, running))
 
@@ -136,10 +136,10 @@ class WorkerRegistration:
         *figures: Any,
         listen: bool,
     ) -> Op[WorkerOrders]:
-        """Send a heartbeat as `beat_op` does, and also return what an idle worker waits for.
+        """Send a heartbeat like `beat_op`, and also return the times for which an idle worker waits.
 
-        `rings` are the entries of the queue's bell that the worker has read. With `listen`, the group of
-        its readers is created if it is missing.
+        `rings` are the entries of the queue's bell that the worker has read. With `listen`, the bell's
+        consumer group is created if it is missing.
         """
         keys = self.scope.keys
         waits = (
@@ -156,10 +156,10 @@ class WorkerRegistration:
     def watch_op(
         self, consumers: Sequence[QueueConsumer], group: str, *figures: Any
     ) -> Op[tuple[WorkerOrders, bool, list[Any]]]:
-        """Send a heartbeat as `beat_op` does, and look at the queues of these consumers.
+        """Send a heartbeat like `beat_op`, and check the queues of these consumers.
 
-        Also returns whether outcomes of tasks with dependents are recorded, and for each queue what the
-        script `heartbeat_many_queues` returns.
+        Also returns whether outcomes of tasks with dependents are recorded, and for each queue the result
+        of the script `heartbeat_many_queues`.
         """
         keys = self.scope.keys
         waits = [keys.settled]
@@ -182,7 +182,7 @@ class WorkerRegistration:
         *figures: int,
         rest: list[Any] | None = None,
     ) -> Op[WorkerOrders]:
-        # Measure from before the request, so that it never ends later than on the server.
+        # Count the time from before the request, so that it never ends later than on the server.
         began = self.scope.monotonic()
         keys, number = self.scope.keys, next(self._numbers)
         done, failed, running = figures
@@ -228,7 +228,7 @@ def _expected(delayed: bytes, retry: bytes, held: int, outcomes: int) -> Expecte
 
 
 def fields_of(queue: str, agent: str, worker: str | None = None) -> list[str]:
-    """Return the fields of the orders that apply to a worker, or to an agent that fetches."""
+    """Return the fields of all orders that apply to a worker, or to an agent that fetches."""
     fields = [pause_field("project"), pause_field("queue", queue), pause_field("agent", agent)]
     fields.append(pause_field("limit", queue))
     return fields if worker is None else [*fields, pause_field("worker", worker)]
@@ -249,9 +249,9 @@ def unregister(scope: Scope, worker: str, *, silent: float = 0.0) -> Op[bool]:
 def pause_reason(
     scope: Scope, queue: str, agent: str, limited: QueueConsumer | None = None
 ) -> Op[str | None]:
-    """Return the reason of the pause that stops an agent from taking a queue's tasks, or None.
+    """Return the reason of the pause that keeps an agent from taking a queue's tasks; None if not paused.
 
-    The limits of the queue, read in the same request, are set on the consumer `limited`.
+    The limits of the queue, read in the same request, are set on the consumer `limited`, if given.
     """
     asked = one_step(Command("HMGET", scope.keys.paused, *fields_of(queue, agent)))
     orders = yield from or_empty(asked, [])
@@ -263,15 +263,15 @@ def pause_reason(
 
 
 def ring(bell: str, number: int = 1, why: str = "due") -> Op[None]:
-    """Wake a queue's workers: all that are busy or paused, and of each group as many idle ones.
+    """Wake a queue's workers: all that are busy or paused, and `number` idle ones of each group.
 
-    `why` is `due` if due times have changed, and `order` for an order to workers.
+    `why` is `due` if due times have changed, or `order` for an order to workers.
     """
     yield from in_batches([("XADD", bell, "MAXLEN", number, "*", why, "1")] * number)
 
 
 def reason(order: bytes) -> str | None:
-    """Return who ordered a pause, and why; None without an order."""
+    """Return who ordered a pause, and why; None if there is no order."""
     if not order:
         return None
     parts = parsed(order)
@@ -280,7 +280,7 @@ def reason(order: bytes) -> str | None:
 
 
 def parsed(stored: bytes) -> dict[str, str]:
-    """Return the text fields of a JSON object, such as an order; none if it is malformed."""
+    """Return the text fields of a JSON object, such as an order; empty if it is malformed."""
     try:
         fields = orjson.loads(stored)
     except ValueError:
@@ -293,8 +293,8 @@ def parsed(stored: bytes) -> dict[str, str]:
 def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[list[Registered]]:
     """Return the registered workers by queue and agent, including dead ones, at most 10,000.
 
-    Unless `counted`, their pending tasks are not requested. If another program has overwritten the
-    registry, it is empty until their next heartbeats, for which this waits if it must be `sure`.
+    Unless `counted`, their numbers of pending tasks are not requested. If another program has overwritten
+    the registry, it is empty until the workers' next heartbeats, for which this waits if it must be `sure`.
     """
     now, last, records = yield from _listed(scope, sure=sure)
     if not records:
@@ -352,7 +352,7 @@ def _listed(
     last = {text(seen[i]): score(seen[i + 1]) / 1000 for i in range(0, len(seen), 2)}
     replies = yield from in_batches([("HGETALL", keys.beat(worker)) for worker in last])
     if sure and (foreign or any(isinstance(flat, ServerReply) for flat in replies)):
-        # A worker that has not registered again by then does so before it takes a task.
+        # A worker without a record registers again within this time, or before it takes a task.
         yield Pause(scope.intervals.alive)
         return (yield from _listed(scope, sure=False))
     records = {
@@ -364,7 +364,7 @@ def _listed(
 
 
 def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
-    """Return the reason of each pause by its order's field, of at most about 10,000."""
+    """Return the reason of each pause by its order's field, for about 10,000 orders at most."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
     reasons = {text(field): reason(order) or "" for field, order in stored.items()}
     return {field: why for field, why in reasons.items() if not field.startswith("limit:")}
@@ -373,7 +373,7 @@ def orders_by_field(scope: Scope) -> Op[dict[str, str]]:
 def _pending(
     scope: Scope, groups: Sequence[tuple[str, str]]
 ) -> Op[dict[tuple[str, str, str], int]]:
-    """Return how many tasks each consumer of the groups holds."""
+    """Return the number of tasks that each consumer of the groups holds."""
     asked = [(queue, group, priority) for queue, group in groups for priority in STREAMS]
     pending: dict[tuple[str, str, str], int] = {}
     replies = yield from in_batches(
@@ -383,7 +383,7 @@ def _pending(
         ]
     )
     for (queue, group, _), reply in zip(asked, replies, strict=True):
-        # The stream or its group may be missing.
+        # The reply is an error if the stream or its group is missing.
         for consumer in reply if isinstance(reply, list) else ():
             about: dict[bytes, Any] = dict(zip(consumer[::2], consumer[1::2], strict=True))
             who = (queue, group, text(about[b"name"]))
@@ -392,7 +392,7 @@ def _pending(
 
 
 def in_batches(commands: Sequence[tuple[Arg, ...]]) -> Op[list[Any]]:
-    """Send commands, a bounded number in a request, and return their replies, including errors."""
+    """Send commands in batches of limited size, and return their replies, including errors."""
     replies: list[Any] = []
     for at in range(0, len(commands), _AT_ONCE):
         replies += yield Batch(commands[at : at + _AT_ONCE])

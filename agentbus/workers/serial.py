@@ -13,20 +13,21 @@ from agentbus.workers.acker import acks
 from agentbus.workers.batch import Executor, KeyOrder, TaskBatch, TaskOutcome
 from agentbus.workers.loop import Loop
 
-# The target duration of a batch in seconds: a longer one withholds tasks from other workers. What is done
-# is acknowledged as often.
+# Target duration of a batch in seconds, and interval of acknowledgements: a longer batch withholds
+# tasks from other workers.
 _TARGET = 0.2
-# After twice that, the tasks that have not started are given back.
+# After this many seconds, unstarted tasks are given back.
 _OVERDUE = 2 * _TARGET
-# The next batch is fetched while one runs, if that has at least this many tasks, and is this fast.
+# Fetch the next batch during the current one if it has at least _AHEAD tasks and takes under _BRISK
+# seconds.
 _AHEAD = 16
 _BRISK = 0.05
-# The bytes of payloads at which a batch is complete: more of them do not fit into the processor's caches.
+# Maximum bytes of payloads per batch; more would exceed the processor's caches.
 _BYTES = 1 << 20
 
 
 class _RanBatch(NamedTuple):
-    """A batch that ran, its seconds since the last acknowledgement, and the tasks not started."""
+    """A batch that has run, the seconds since the last acknowledgement, and the unstarted tasks."""
 
     batch: TaskBatch
     took: float
@@ -39,30 +40,31 @@ class Serial(Loop):
     def __init__(self, executor: Executor, *parts: Any, whole: bool = False, **limits: Any) -> None:
         super().__init__(*parts, **limits)
         self.executor = executor
-        # If true, it takes as many tasks as it may hold, however long they run.
+        # If true, a batch takes as many tasks as the worker may hold, regardless of their duration.
         self._whole = whole
         self._size = self._most if whole else min(self._concurrency, self._most)
-        # Seconds for one task.
+        # Mean seconds per task.
         self._mean = 0.0
         self._look_every = min(_TARGET, self._reclaimer.visibility / 4)
         self._brisk = False
-        # True if the number of tasks in a batch is bounded by their bytes.
+        # True if payload bytes limit the number of tasks in a batch.
         self._large = False
-        # The batch that runs, of which the heartbeat may settle a part; and one that has run.
+        # The running batch, which the heartbeat may settle in part, and the last batch that has
+        # run.
         self._running: TaskBatch | None = None
         self._ran: TaskBatch | None = None
-        # When the task that runs alone began.
+        # Start of the task that is running alone.
         self._alone_since: float | None = None
         self._settling = threading.Lock()
-        # The error with which a settlement of the heartbeat failed.
+        # The error of a settlement by the heartbeat.
         self._failure: Exception | None = None
-        # While the next tasks are fetched: how many of them the heartbeat has returned.
+        # During a fetch of the next tasks, the number of tasks that the heartbeat has returned.
         self._ahead: int | None = None
-        # Taken, and to be run alone; the first may run now.
+        # Tasks to run alone; the first one may be running.
         self._single: list[Taken] = []
-        # Taken, and not started.
+        # Tasks that have been fetched but not started.
         self._next: list[Taken] = []
-        # Done, to be acknowledged with the next fetch.
+        # Done tasks, to be acknowledged with the next fetch.
         self._done: dict[str, list[bytes]] = {}
         self._took = 0.0
 
@@ -81,7 +83,7 @@ class Serial(Loop):
         if self.must_end:
             return handled
         if self._limit is not None:
-            # Redelivered tasks may have used up the limit.
+            # The redelivered tasks may have used up the limit.
             self._next = self._return_excess(self._next, self._room(len(self._next)))
         if not self._next:
             self._next = self._take(self._room(self._size))
@@ -91,7 +93,7 @@ class Serial(Loop):
         return handled + (self._batch() if self._next else 0)
 
     def settle(self) -> int:
-        """Run the tasks taken so far, and return their number."""
+        """Run the tasks fetched so far, and return their number."""
         handled = 0
         while self._next and not self.must_end:
             handled += self._batch(more=False)
@@ -99,7 +101,7 @@ class Serial(Loop):
         return handled
 
     def let_go(self) -> None:
-        """Acknowledge the done tasks, and return those not started."""
+        """Acknowledge done tasks, and return unstarted ones."""
         self._flush()
         self._acker.give_back(self._waiting(0))
 
@@ -107,7 +109,7 @@ class Serial(Loop):
         self.executor.close()
 
     def relieve(self) -> None:
-        """Return the tasks that wait behind a slow one, and acknowledge those done before it."""
+        """Return tasks that wait behind a slow one, and acknowledge those done before it."""
         slow_since = time.monotonic() - _OVERDUE
         with self._settling:
             batch, alone_since = self._running, self._alone_since
@@ -121,33 +123,34 @@ class Serial(Loop):
                 self._failure = failure
 
     def _give_back_ahead(self) -> None:
-        """Return the next tasks: the reply with them will not be read before the running batch ends."""
+        """Return the prefetched tasks, whose reply will not be read before the running batch ends."""
         if self._ahead is not None:
             ahead = self._run(self._reclaimer.unknown(self._known))
             self._acker.give_back(ahead)
             self._ahead += len(ahead)
 
     def _waiting(self, running: int) -> list[Taken]:
-        """Take away the tasks that wait while others run, of which so many run alone."""
+        """Take away the waiting tasks, while `running` tasks run alone."""
         waiting = [*self._single[running:], *self._next]
         del self._single[running:]
         self._next = []
         return waiting
 
     def _batch(self, *, more: bool = True) -> int:
-        """Run the tasks taken, acknowledge them, and take the next ones in the same step."""
+        """Run the fetched tasks, acknowledge them, and fetch the next ones in the same step."""
         handled = len(self._next)
         if self._consumer.asks_first or self._consumer.limit is not None:
             self._ask()
         enough = self._size // 2 + 1 if self._large else _AHEAD
         all_done = False
         if more and self._brisk and len(self._next) >= enough and self._limit is None:
-            # The server works for others meanwhile, and acknowledges all that one holds at less cost.
+            # The server is busy with other consumers anyway, and acknowledging all held tasks at
+            # once is cheaper.
             all_done = self._consumer.accompanied > 0 and not self._large
             if not all_done:
                 self._run_overlapped()
                 return handled
-        # Acknowledge the previous batch before this one runs.
+        # Acknowledge the previous batch before running this one.
         self._flush()
         tasks, self._next = self._next, []
         batch, took, rest = self._run_timed(tasks)
@@ -165,12 +168,12 @@ class Serial(Loop):
         return handled
 
     def _ask(self) -> None:
-        """Run the tasks that the server is asked about one by one, and ask it about the others of a key."""
+        """Run tasks that need admission one by one, and check the order of the others' ordering keys."""
         single = [task for task in self._next if self._apart(task)]
         self._next = [task for task in self._next if not self._apart(task)]
         self._each_alone(single)
         if any(task.ordered for task in self._next):
-            # Tasks done before may have the same keys.
+            # Tasks finished earlier may have the same keys.
             self._flush()
             self._next = self._run(self._fetcher.enter_orders(self._next, chained=True))
 
@@ -200,13 +203,13 @@ class Serial(Loop):
         try:
             following = self._take_allowed(ahead) or []
         except BaseException:
-            # An interrupt came while it waited for the reply: the batch has still run.
+            # An interrupt ended the wait for the reply, but the batch has run.
             for ran in results:
                 for priority, ids in self._conclude(ran.batch).items():
                     self._done[priority] = [*self._done.get(priority, ()), *ids]
             raise
         if not results:
-            # The worker is paused: nothing was fetched, and nothing ran.
+            # The worker is paused: nothing was fetched or run.
             self._next = tasks
             self.let_go()
             return
@@ -225,9 +228,9 @@ class Serial(Loop):
             self._trim()
 
     def _trim(self) -> None:
-        """Give back the tasks that are too many: of each priority, as many are taken."""
+        """Give back excess tasks, since the server applies a fetch's count to each priority."""
         if len(self._next) > 2 * self._size:
-            # Or they were asked for before tasks became slow.
+            # The fetch was sized before tasks became slow, or several priorities filled it.
             self._acker.give_back(self._next[self._size :])
             self._next = self._next[: self._size]
 
@@ -250,7 +253,7 @@ class Serial(Loop):
             mean = (now - batch.began) / ran
             batch.count(self._tally, now - batch.began)
             self._resize(len(tasks), mean, now - batch.began)
-        # Some are left if the worker was stopped.
+        # If the worker was stopped, unstarted tasks remain in the batch.
         return _RanBatch(batch, now - batch.counted, batch.whole())
 
     def _execute(self, batch: TaskBatch) -> None:
@@ -262,7 +265,7 @@ class Serial(Loop):
     def _resize(self, number: int, mean: float, took: float) -> None:
         """Choose the size of the next batch, after one of `number` tasks."""
         self._brisk = took < _BRISK and number >= self._size // 2
-        # A task that became slow counts at once.
+        # Let the mean rise at once when tasks become slow.
         self._mean = max(mean, (self._mean + mean) / 2)
         grown = self._size * 2 if number >= self._size else self._size
         self._large = self._consumer.mean_bytes > _BYTES / self._most
@@ -273,7 +276,7 @@ class Serial(Loop):
         self._size = max(1, min(most, grown))
 
     def _look(self, now: float) -> None:
-        """Look at the batch that runs, between two of its tasks."""
+        """Check the running batch, between two of its tasks."""
         batch = self._running
         assert batch is not None
         self._renewal.catch_up(now)
@@ -284,7 +287,7 @@ class Serial(Loop):
         batch.look_at, batch.looked = ended + self._look_every, batch.looked + ended - now
 
     def _acknowledge(self, batch: TaskBatch, rest: list[Taken]) -> None:
-        """Settle what is done of the batch that runs, and return tasks that have not started."""
+        """Settle the done tasks of the running batch, and return the unstarted ones."""
         done, now = self._conclude(batch), time.monotonic()
         if done:
             self._acker.ack(done, now - batch.counted)
@@ -297,9 +300,10 @@ class Serial(Loop):
         batch.held = [task for task in batch.held if id(task) not in gone]
 
     def _conclude(self, batch: TaskBatch) -> dict[str, list[bytes]]:
-        """Settle what has run and needs more than an ack, and return the ids to acknowledge."""
+        """Settle the outcomes that need more than an ack, and return the ids to acknowledge."""
         outcomes = batch.unsettled()
-        # In this order: an outcome that needs more is added after that was noted.
+        # Read the outcomes before `plain`: an executor clears `plain` before it adds a special
+        # outcome.
         if batch.plain and self._consumer.log is not None:
             self._consumer.log.remember(cast("list[Taken]", outcomes))
         ids = acks(outcomes) if batch.plain else self._acker.plain(outcomes)
@@ -324,7 +328,7 @@ class Serial(Loop):
             raise failure
 
     def _pass_on_interrupt(self) -> None:
-        """Raise the interrupt of a handler, after the done tasks are settled."""
+        """Raise the interrupt of a handler after the done tasks have been settled."""
         interrupt, self.executor.interrupted = self.executor.interrupted, None
         if interrupt is not None:
             raise interrupt
@@ -332,7 +336,7 @@ class Serial(Loop):
     def _again(self) -> int:
         handled = 0
         if self._consumer.doubtful:
-            # Done tasks are not among the held ones.
+            # Acknowledge done tasks first: they are not among the held tasks.
             self._flush()
         self._recover()
         self._run(self._reclaimer.reclaim())
@@ -340,12 +344,13 @@ class Serial(Loop):
             tasks, alone = self._retries(self._room(self._size), self._room(self._size))
             if not alone:
                 break
-            # If it kills this process, nothing else should wait for the visibility.
+            # This task may kill the process: no other task should then have to wait for the
+            # visibility.
             waiting, self._next = self._next, []
             self._single = tasks
             self._acker.give_back(waiting)
             handled += self._each_alone(tasks)
-        # Tasks whose attempt is not counted before it starts run as new ones do.
+        # Redelivered tasks whose attempts are not counted beforehand run like new tasks.
         others = [task for task in tasks if self._apart(task)]
         plain = [task for task in tasks if not self._apart(task)]
         if plain:
@@ -369,7 +374,7 @@ class Serial(Loop):
                 handled += self._alone(tasks[0])
                 del tasks[0]
         finally:
-            # After an interrupt, those that have not started are given back.
+            # After an interrupt, the unstarted tasks are given back.
             self._single = tasks[1:]
         return handled
 
@@ -377,7 +382,7 @@ class Serial(Loop):
         if self._halted:
             self._acker.give_back([task])
             return 0
-        # Done tasks get no heartbeat, and this one may take long.
+        # Acknowledge done tasks first: they get no heartbeat, and this task may take long.
         self._flush()
         if self._admit(task):
             began = self._alone_since = time.monotonic()
@@ -393,7 +398,7 @@ class Serial(Loop):
                     self._tally.count_runs(1, time.monotonic() - began)
                 self._acker.settle(TaskOutcome(task) if isinstance(outcome, Taken) else outcome)
             if not batch.outcomes:
-                # The worker was stopped after the attempt was counted.
+                # The worker was stopped after the attempt had been counted.
                 self._acker.release(task)
             self._pass_on_interrupt()
         return 1

@@ -1,4 +1,4 @@
-"""Slots in which the handlers of several workers run, in the order in which they asked."""
+"""Slots in which the handlers of several workers run, first come, first served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Slots:
         self._guard = threading.Lock()
 
     def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return the handler, which waits for a slot before each call."""
+        """Wrap a handler so that it waits for a slot before each call."""
         if is_async(handler):
 
             @functools.wraps(handler)
@@ -46,7 +46,7 @@ class Slots:
         return blocking
 
     def _enter(self) -> Future[None] | None:
-        """Take a slot and return None, or return what is done when a slot is passed on."""
+        """Take a slot and return None, or return a future that completes when a slot is passed on."""
         with self._guard:
             if self._free:
                 self._free -= 1
@@ -56,7 +56,8 @@ class Slots:
             return turn
 
     def _leave(self) -> None:
-        # Pass it on instead of freeing it: the thread that leaves would take it again before others wake.
+        # Pass the slot directly to a waiting thread: if it were freed, this thread could take it
+        # again first.
         with self._guard:
             while self._waiting:
                 turn = self._waiting.popleft()
@@ -86,6 +87,6 @@ class Slots:
             raise
 
     def _give_up(self, turn: Future[None]) -> None:
-        """Leave the queue; a slot that was passed on meanwhile goes to the next."""
+        """Leave the waiting list; a slot that was already passed on goes to the next in line."""
         if not turn.cancel() and not turn.cancelled():
             self._leave()

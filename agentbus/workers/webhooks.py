@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from agentbus.queues.runner import BlockingBus
 
     class Headers(Protocol):
-        """The headers of a request: not all frameworks, nor `http.server`, have a `Mapping`."""
+        """The headers of a request; some frameworks, and `http.server`, do not provide a `Mapping`."""
 
         def items(self) -> Iterable[tuple[str, str]]: ...
 
 
 SIGNATURE = "AgentBus-Signature"
-# The maximum age of a signature in seconds, which includes the difference of the clocks.
+# Maximum age of a signature in seconds, including clock differences.
 TOLERANCE = 300.0
 _TIMEOUT = 10.0
 _LONGEST_PAUSE = 3600.0
@@ -51,10 +51,10 @@ _RETRIED = frozenset((408, 425, 429))
 _ATTEMPTS = 10
 _AT_ONCE = 8
 _PAUSES = Backoff(first=2.0, longest=900.0)
-# Global unicast, and the NAT64 prefix, whose addresses contain an IPv4 address.
+# Global unicast addresses, and the NAT64 prefix, which embeds IPv4 addresses.
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-# For documentation (RFC 9637); Python does not know it yet.
+# Documentation prefix of RFC 9637, which Python does not know yet.
 _DOCUMENTATION_6 = ipaddress.IPv6Network("3fff::/20")
 # Protocols use the first two; not every Python version treats all of them as special. The others are
 # networks of Azure and of IBM Cloud, which only machines in these clouds reach.
@@ -82,10 +82,10 @@ def verify(
     *,
     now: float | None = None,
 ) -> bool:
-    """Return whether a request was signed with this secret, at most `tolerance` seconds ago.
+    """Return whether a request was signed with this secret at most `tolerance` seconds ago.
 
-    `headers` may come from any framework, in any letter case: a mapping, or what else has `items()`;
-    `body` is the raw request body. Raises `ConfigError` if the secret is empty, with which anybody could
+    `headers` may come from any framework, in any letter case: a mapping, or another object with `items()`;
+    `body` is the raw request body. Raises `ConfigError` if the secret is empty, because then anybody could
     sign.
     """
     _check_secret(secret)
@@ -128,7 +128,7 @@ def _digest(secret: str, stamp: str, body: bytes) -> str:
 def sender(bus: BlockingBus, **options: Any) -> Worker:
     """Return a worker that posts the webhooks in `~webhooks`; `options` are those of `Bus.subscribe`.
 
-    Raises `ConfigError` if webhooks are off or no signing secret is set.
+    Raises `ConfigError` if webhooks are disabled or no signing secret is set.
     """
     kept = {"attempts": _ATTEMPTS, "concurrency": _AT_ONCE, "backoff": _PAUSES, **options}
     pauses = kept["backoff"] if isinstance(kept["backoff"], Backoff) else _PAUSES
@@ -144,10 +144,10 @@ class WebhooksSent:
 
 @contextlib.contextmanager
 def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[WebhooksSent]:
-    """Send webhooks in a thread during the `with` block, if they are on.
+    """Send webhooks in a thread during the `with` block, if they are enabled.
 
-    At the end of the block it sends the waiting webhooks as long as `drain` returns true, without retries.
-    Then the number of those that were sent is in the yielded object's `count`.
+    At the end of the block, it sends the waiting webhooks as long as `drain` returns true, without retries.
+    The yielded object's `count` is then the number of webhooks sent.
     """
     sent = WebhooksSent()
     if not bus.runner.settings.webhooks:
@@ -174,7 +174,7 @@ def beside(bus: BlockingBus, *, drain: Callable[[], bool] = bool) -> Iterator[We
 def handler(settings: Settings, pauses: Backoff = _PAUSES) -> Callable[[Delivery], None]:
     """Return a handler for the queue `~webhooks`. Raises `ConfigError`.
 
-    The pause before the next attempt is that of `pauses`, or longer if the receiver asks for it.
+    The pause before the next attempt is that of `pauses`, or longer if the receiver asks for more.
     """
     secret, allowed = settings.webhook_secret, frozenset(settings.webhook_allow)
     if not settings.webhooks:
@@ -200,10 +200,11 @@ def handler(settings: Settings, pauses: Backoff = _PAUSES) -> Callable[[Delivery
         permitted = not allowed.isdisjoint((target.host, target.authority))
         try:
             status, retry_after, answered = _post(target, body, headers, allowed=permitted)
-            # What hosts of one's own network say is not for all who read dead letters.
+            # A reply of a host in the user's own network is kept out of the dead letter, which others read.
             _judge(status, retry_after, "" if permitted else answered)
         except Retry as again:
-            # A receiver that says 0 would get all attempts at once.
+            # Enforce the backoff, since a receiver that asks for 0 seconds would get all attempts
+            # at once.
             if again.after is not None:
                 again.after = max(again.after, pauses.after(delivery.attempt))
             raise
@@ -234,7 +235,7 @@ def _post(
     until = time.monotonic() + _TIMEOUT
     try:
         with _connected(target, _addresses(target, allowed=allowed), until) as link:
-            # http.client puts an IPv6 address into brackets.
+            # http.client itself puts an IPv6 address in brackets.
             connection = http.client.HTTPConnection(target.host, target.port)
             connection.sock = link
             connection.default_port = 443
@@ -243,14 +244,14 @@ def _post(
                 answered = answer.read(_MOST_OF_ANSWER).decode("utf-8", "backslashreplace")
                 return answer.status, answer.getheader("Retry-After"), answered
     except (OSError, http.client.HTTPException, ValueError) as error:
-        # It may have arrived: receivers recognize it by AgentBus-Delivery.
+        # The webhook may have arrived; receivers detect duplicates by AgentBus-Delivery.
         late = isinstance(error, TimeoutError)
         why = f"no answer within {_TIMEOUT:g} s" if late else str(error) or type(error).__name__
         raise Retry(f"{target.host}:{target.port} could not be posted to ({why})") from None
 
 
 def _judge(status: int, retry_after: str | None, answered: str) -> None:
-    """Return if a status means success; else raise `Retry` or `Bury`."""
+    """Return if a status means success; otherwise raise `Retry` or `Bury`."""
     if 200 <= status < 300:
         return
     what = f"the receiver answered {status}" + (f": {answered[:300]}" if answered else "")
@@ -338,7 +339,7 @@ def _connected(
 
 
 class _DeadlineSocket(ssl.SSLSocket):
-    """A TLS socket with a deadline for the whole exchange, against receivers that send slowly."""
+    """A TLS socket with a deadline for the whole exchange, as a defence against slow receivers."""
 
     until = float("inf")
 

@@ -1,8 +1,8 @@
 """A worker: fetches tasks of a queue, runs a handler for each, and settles them.
 
 First deliveries are fetched and acknowledged in batches. Each attempt of a redelivered task is counted
-before it starts, and a worker holds one task at most that a dead one may have begun: a task that kills its
-workers is buried after its last attempt, no other task is, and none waits for it.
+before it starts, and a worker holds at most one task that a dead worker may have begun. A task that kills
+its workers thus becomes dead after its last attempt, without affecting or delaying other tasks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _MOST = 500
 _MOST_AT_ONCE = 100_000
-# A larger number is not exact in a script.
+# Larger numbers lose precision in Lua scripts.
 _MOST_TASKS = 2**53
 
 
@@ -62,7 +62,7 @@ class AnyWorker:
     _heartbeat: Heartbeat | None = None
     _idle: Idle | Leave | None = None
     _leaves = False
-    # True if its figures were added to those of a worker of many queues.
+    # True if a MatchWorker has added this worker's counts to its own.
     counted = False
 
     def __init__(
@@ -133,7 +133,7 @@ class AnyWorker:
             whole=prefetch is not None,
             timed=policy.record_attempts > 0,
             concurrency=concurrency,
-            # With a single attempt, fetched tasks that still wait would be buried if this worker died.
+            # With a single attempt, tasks that wait in this worker would become dead if it died.
             most=concurrency if attempts == 1 else prefetch or _MOST,
             limit=count,
         )
@@ -144,7 +144,7 @@ class AnyWorker:
         ]
 
     def _make_gate(self, concurrency: int) -> Gate:
-        """Register this worker; return the gate that stops it from fetching while it is paused."""
+        """Register this worker; return the gate that keeps it from fetching while it is paused."""
         scope = self._runner.scope
         registration = WorkerRegistration(
             *(scope, self.name, scope.agent, self.queue, self.group, concurrency)
@@ -171,7 +171,7 @@ class AnyWorker:
         timed: bool,
         **limits: Any,
     ) -> Serial | Concurrent:
-        """Return the execution loop of the handler: serial, serial with batches, or concurrent."""
+        """Return the execution loop for the handler: serial, serial with batches, or concurrent."""
         wrap: Callable[[Taken], AnyDelivery] = partial(Delivery, self._consumer, self._do)
         if is_async(handler) and not batch:
             wrap = partial(AsyncDelivery, self._consumer, arun or self._runner.arun)
@@ -194,15 +194,15 @@ class AnyWorker:
 
     @property
     def lingers(self) -> bool:
-        """True if it has no task, and is about to leave."""
+        """True if it has no task and is about to leave."""
         return isinstance(self._idle, Leave) and self._idle.lingers
 
     def leave_when_idle(self) -> None:
-        """Let `run` end when the queue has nothing for a second, or is paused; the server is known."""
+        """Make `run` end when the queue has been idle for a second, or is paused; the server is known."""
         self._leaves = self._runner.answered = True
 
     def dispose(self) -> None:
-        """Stop the threads of a worker that does not run."""
+        """Stop the threads of a worker that is not running."""
         self._loop.close()
 
     def execute_by(self, executor: Executor) -> None:
@@ -217,18 +217,18 @@ class AnyWorker:
 
     @property
     def failed(self) -> int:
-        """The number of failed runs of the handler; their tasks are retried or buried."""
+        """The number of failed runs of the handler; their tasks are retried or dead."""
         return self._acker.failed
 
     @property
     def buried(self) -> int:
-        """The number of tasks of the group that were buried during a drain; 0 without `drain`."""
+        """The number of the group's tasks that became dead during a drain; 0 without `drain`."""
         return 0 if self._drain is None else self._drain.buried
 
     def stop(self) -> None:
         """Stop after the running tasks are finished and acknowledged.
 
-        Idempotent; may be called from any thread and from a signal handler.
+        Idempotent; any thread and a signal handler may call it.
         """
         self._halt.stopped = True
         self._stopping.set()
@@ -245,12 +245,12 @@ class AnyWorker:
             self._renewal,
             self.chores,
             relieve=self._loop.relieve,
-            # Due times may have changed.
+            # The bell also means that due times may have changed.
             rung=self._fetcher.look_again,
             beat=self._gate.beat,
             stopping=self._stopping.is_set,
         )
-        # A drain looks again and again whether anything is left.
+        # A drain repeatedly checks whether tasks are left, instead of waiting.
         if self._leaves:
             self._idle = Leave(self._fetcher, self._runner, self.stop)
         elif self._drain is None:
@@ -266,7 +266,7 @@ class AnyWorker:
                 self._do(self._consumer.promote())
             waits = self._drain is None
             while not self._loop.must_end:
-                # Before it waits, a drain checks whether anything is left.
+                # Before it waits, a drain checks whether tasks are left.
                 wait = self._runner.scope.intervals.fetch if waits or self._held() else 0.0
                 handled = self._loop.turn(wait) if self._open(wait) else 0
                 if self._drain is not None:
@@ -275,7 +275,7 @@ class AnyWorker:
                         self._drain.ended = True
                         break
         except BaseException:
-            # A request may have been interrupted before its reply.
+            # The exception may have interrupted a request whose reply holds tasks.
             self._consumer.doubtful = True
             raise
         finally:
@@ -289,7 +289,7 @@ class AnyWorker:
         return self.done
 
     def _unfinished(self) -> bool:
-        """Return whether tasks are left, of which other workers of the group may hold some."""
+        """Return whether tasks are left, including those that other workers of the group hold."""
         return (
             bool(self._held())
             or self._reclaimer.unsettled
@@ -297,7 +297,8 @@ class AnyWorker:
         )
 
     def _end(self, heartbeat: Heartbeat) -> None:
-        # If the server is unavailable, unsettled tasks are redelivered; an earlier error is more important.
+        # If the server is unavailable, unsettled tasks are redelivered. An earlier error takes
+        # precedence.
         for step in (
             self._loop.let_go,
             self._loop.close,
@@ -310,7 +311,7 @@ class AnyWorker:
                 step()
 
     def _give_back_strays(self) -> None:
-        """Return the tasks of lost replies to the queue; all others are settled."""
+        """Return the tasks of lost replies to the queue; all other tasks are settled."""
         self._do(self._reclaimer.recover(lambda _priority: []))
         self._acker.give_back(self._reclaimer.strays, received=False)
         self._reclaimer.strays = []
@@ -333,7 +334,7 @@ class AnyWorker:
         self._gate.withdraw()
 
     def _open(self, wait: float) -> bool:
-        """Return whether tasks may be taken; if not, return those not started, and wait."""
+        """Return whether tasks may be taken; if not, return unstarted ones, and wait."""
         if self._gate.held:
             self._loop.let_go()
         if self._gate.open(0.0 if self._idle is not None else wait):
@@ -345,7 +346,7 @@ class AnyWorker:
         return False
 
     def _cancel(self, tasks: frozenset[str]) -> None:
-        """Stop cancelled tasks: those not started are dropped, and a coroutine is interrupted."""
+        """Stop cancelled tasks: drop the unstarted ones, and interrupt coroutines."""
         consumer = self._consumer
         for task in self._held():
             place = task_id(text(task.entry_id), self.queue, task.priority)
@@ -361,17 +362,17 @@ class Worker(AnyWorker):
     """Runs a handler for the tasks of one queue, for one group.
 
     `concurrency` tasks run at once, at most 100,000: in threads, or in an event loop if the handler is
-    asynchronous. With `batch` the handler gets a list of deliveries. `attempts` is the maximum number
-    of runs, `visibility` the seconds without a heartbeat after which other workers reclaim the tasks,
-    `backoff` the delay before the next attempt, or a mapping with that of typed tasks by their names;
-    None selects the queue's policy. With `drain` it ends when the group has no task queued, waiting for
-    a retry, or held by any worker (those of a dead one until their visibility ends); tasks that are not
-    due yet, or wait for others, are left. `buried` is then the number of tasks of the group that were
-    buried meanwhile. After `drain_timeout` seconds, a drain that has not ended is stopped. With `count`
-    it ends after that many tasks. `prefetch` is the maximum number of tasks that it holds; with `batch`
-    each list has as many, if they are there. A group that is new starts at the queue's oldest task,
-    with `start="tail"` after the newest; an existing one continues. `middleware` are functions
-    `(delivery, call_next)` around the handler, outermost first.
+    asynchronous. With `batch`, the handler gets a list of deliveries. `attempts` is the maximum number of
+    runs, `visibility` the seconds without a heartbeat after which other workers reclaim the tasks,
+    `backoff` the delay before the next attempt, or a mapping from names of typed tasks to their delays;
+    None selects the queue's policy. With `drain`, the worker ends when the group has no task queued,
+    waiting for a retry, or held by any worker (for a dead worker, until the visibility ends); tasks that
+    are not due yet, or wait for others, are left. `buried` is then the number of the group's tasks that
+    became dead during the drain. A drain that has not ended after `drain_timeout` seconds is stopped. With
+    `count`, the worker ends after that many tasks. `prefetch` is the maximum number of tasks that it holds;
+    with `batch`, each list has that many, if available. A new group starts at the queue's oldest task, or
+    with `start="tail"` after the newest; an existing one continues. `middleware` are functions `(delivery,
+    call_next)` around the handler, outermost first.
     """
 
     def __enter__(self) -> Worker:
@@ -384,9 +385,10 @@ class Worker(AnyWorker):
     def run(self) -> int:
         """Run until stopped (with `drain`, until nothing is left), and return the number of tasks done.
 
-        In the main thread, SIGTERM and SIGINT stop it as `stop` does, unless the program handles them; a
-        second one ends the process at once. If the server becomes unavailable, it retries without limit;
-        raises `BackendUnavailable` if it was never reachable, and `TimedOut` after the `drain_timeout`.
+        In the main thread, SIGTERM and SIGINT stop it like `stop`, unless the program handles them; a
+        second signal ends the process at once. If the server becomes unavailable, the worker retries
+        without limit. Raises `BackendUnavailable` if the server was never reachable, and `TimedOut` after
+        the `drain_timeout`.
         """
         return self._work()
 

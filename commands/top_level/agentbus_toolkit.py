@@ -5,7 +5,7 @@ A top-level module, since the package `agentbus` may be another project's.
 
 
 def main() -> None:
-    """Run the command line of this process and end it."""
+    """Run the command line of this process and exit."""
     try:
         from agentbus.commands._main import main as run
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Lets Spark find the source `agentbus` by itself: it loads every top-level module named `pyspark_*`."""
+"""Registers the source `agentbus` with Spark, which loads every top-level module `pyspark_*`."""
 
 from __future__ import annotations
 

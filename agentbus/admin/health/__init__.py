@@ -44,7 +44,7 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     findings += of_queues + of_events
     findings += yield from or_empty(holds.examine(scope, levels), [])
     findings += yield from or_empty(schedules.examine(scope, levels), [])
-    # A stable sort keeps the server first, which may be the cause of the other findings.
+    # The sort is stable: findings about the server, which may cause the others, stay first.
     findings.sort(key=lambda one: one.severity != CRITICAL)
     return Health(tuple(findings), number, consumers, workers.number, streams)
 
@@ -73,7 +73,7 @@ def _server(scope: Scope, levels: Thresholds, *, embedded: bool) -> Op[list[Heal
     return findings
 
 
-# Checks without a figure, of which the config sets the severity.
+# Checks without a figure; the config sets their severity.
 _STATES = ("eviction", "persistence", "role")
 _SUBJECTS = {"snapshot": "snapshots"}
 _SENTENCES = {

@@ -1,6 +1,6 @@
 """The health checks of relays and event consumers, from their reports in the metrics stream.
 
-Their checkpoints are in a database, which is not read here.
+Their checkpoints are in a database, which these checks do not read.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 RELAY = "relay"
-# The newest entries to read, entries per script (about 5 ms), and their maximum age in seconds.
+# Maximum number of entries to read, entries per script (about 5 ms), and maximum age in seconds.
 _MOST, _PAGE, _DAY = 20_000, 1_000, 86_400
-# Counts are of the last five minutes.
+# Counts cover the last five minutes.
 _LATELY = 300.0
 
 
 class RoleReport:
-    """The last report of a relay or a consumer, at the unix time `at`; `gone` if it was forgotten."""
+    """The last report of a relay or a consumer, at the unix time `at`; `gone` if it was deleted."""
 
     def __init__(self, stream: str, role: str, at: float, *, gone: bool) -> None:
         self.stream = stream
@@ -42,12 +42,12 @@ class RoleReport:
 
     @property
     def subject(self) -> str:
-        """The stream and the role on it."""
+        """The stream, and the role of the relay or consumer on it."""
         return f"{self.stream}/{self.role}"
 
     @property
     def name(self) -> str:
-        """The relay or consumer, for messages."""
+        """The name of the relay or consumer in messages."""
         if self.role == RELAY:
             return f"the relay of {self.stream!r}"
         return f"the consumer {self.role!r} of {self.stream!r}"
@@ -60,7 +60,7 @@ def examine(scope: Scope, thresholds: Thresholds) -> Op[tuple[list[HealthFinding
     findings: list[HealthFinding] = []
     for report in reported:
         silent = list(_silence(report, now, last.get(report.stream, 0.0), thresholds))
-        # The lag of an old report is out of date.
+        # The lag in an old report is out of date, so do not check it.
         findings += silent or _lags(report, thresholds)
         findings += _unknown(report, thresholds)
     findings += yield from _quarantined(scope, thresholds)
@@ -68,7 +68,7 @@ def examine(scope: Scope, thresholds: Thresholds) -> Op[tuple[list[HealthFinding
 
 
 def reports(scope: Scope) -> Op[tuple[float, Sequence[RoleReport]]]:
-    """Return the server's time, and what each relay and consumer reported within a day, by subject."""
+    """Return the server's time, and the last day's reports of relays and consumers, by subject."""
     now, last = yield from last_reports(scope)
     return now, recent(last.values(), now)
 
@@ -82,8 +82,8 @@ def recent(reported: Iterable[RoleReport], now: float) -> list[RoleReport]:
 def last_reports(
     scope: Scope, since: str | None = None
 ) -> Op[tuple[float, dict[tuple[str, str], RoleReport]]]:
-    """Return the server's time, and the last report by stream and role since an id, or within a day."""
-    # Read backwards: the first entry of each is its newest.
+    """Return the server's time, and the last report by stream and role since an id or a day."""
+    # Read backwards: the first entry of a stream and role is its newest.
     by_role: dict[tuple[str, str], RoleReport] = {}
     begin, stop, now = "+", since or "-", 0.0
     for _ in range(_MOST // _PAGE):
@@ -110,7 +110,7 @@ def last_reports(
 
 
 def ends(scope: Scope, streams: Sequence[str]) -> Op[dict[str, float]]:
-    """Return the time of the last event of each stream, which may have been trimmed since."""
+    """Return the time of each stream's last event, even if the event was trimmed."""
     times: dict[str, float] = {}
     replies = yield from in_batches(
         [("XINFO", "STREAM", scope.keys.events(name)) for name in streams]
@@ -189,7 +189,7 @@ def _quarantined(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]
 
 
 def quarantined(scope: Scope) -> Op[dict[str, dict[str, str]]]:
-    """Return what supervisors have recorded of the consumers in quarantine, by name."""
+    """Return the supervisors' records of consumers in quarantine, by consumer name."""
     stored = yield from or_empty(hash_fields(scope.keys.quarantined, MOST), {})
     records = {text(name): parsed(record) for name, record in stored.items()}
     # The field with an empty name is internal.

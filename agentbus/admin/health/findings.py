@@ -64,7 +64,7 @@ class Health:
 def above(
     levels: Levels, check: str, subject: str, figure: float, text: str, remedy: str
 ) -> Iterator[HealthFinding]:
-    """Yield a finding if a figure is above its thresholds."""
+    """Yield a finding if a figure exceeds its thresholds."""
     crossed = levels.crossed(figure)
     if crossed is not None:
         severity, threshold = crossed
@@ -72,7 +72,7 @@ def above(
 
 
 def things(number: float, thing: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun in the right form."""
     return f"{number:,.0f} {thing}" + ("" if number == 1 else "s")
 
 

@@ -1,4 +1,4 @@
-"""The health check of the project's own records: a key of another type was written by another program."""
+"""The health check of key types: a key of a wrong type was written by another program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AT_ONCE = 500
 
 
 def examine(scope: Scope) -> Op[list[HealthFinding]]:
-    """Return a critical finding for each record that has another type than the bus gives it."""
+    """Return a critical finding for each key whose type is not the one that the bus uses."""
     keys = scope.keys
     records = (
         *(keys.client_sessions, keys.channel, keys.metrics, keys.lease_bell, keys.schedule_bell),
@@ -61,7 +61,7 @@ def _examine(keys: Sequence[str]) -> Op[list[HealthFinding]]:
     replies = yield Batch([("TYPE", key_bytes(key)) for key in keys])
     findings = []
     for key, reply in zip(keys, replies, strict=True):
-        # A user whose rules do not allow TYPE gets the other checks.
+        # Without permission to call TYPE, skip this check and run the others.
         if not isinstance(reply, Exception) and (said := spoilt(key, text(reply))):
             findings.append(
                 HealthFinding(

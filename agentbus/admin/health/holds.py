@@ -1,4 +1,4 @@
-"""The health check of flags: holds without a TTL that nobody is left to end."""
+"""The health check of flags: holds without a TTL whose holder is gone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LeftHold:
 
     @property
     def found(self) -> str:
-        """A sentence for people."""
+        """The finding as a sentence for people."""
         seen = "never seen" if self.silent is None else f"last seen {span(self.silent)} ago"
         return (
             f"the flag {self.flag!r} has no TTL, and its holder {self.agent_id!r} is gone ({seen})"
@@ -50,7 +50,7 @@ class LeftHold:
 
     @property
     def remedy(self) -> str:
-        """The advice, as a shell command."""
+        """The remedy as a shell command."""
         release = command("agentbus release --force", self.flag)
         if not self.ended:
             release = f"make sure that the holder does not work any more, then: {release}"
@@ -58,7 +58,7 @@ class LeftHold:
 
 
 def examine(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
-    """Return a finding for each hold that its holder left behind."""
+    """Return a finding for each hold whose holder is gone."""
     severity = thresholds.severity("holder_gone", WARNING)
     if severity is None:
         return []

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg
     from agentbus.workers.registry import Registered
 
-# A live worker prefetches this many tasks, and sends heartbeats for them.
+# Maximum number of tasks that a live worker prefetches, and sends heartbeats for.
 _PREFETCH = 500
-# The number of pending entries to read for idle tasks.
+# Maximum number of pending entries to read for idle tasks.
 _HELD = 100
 
 
@@ -56,14 +56,14 @@ class QueueCheck:
         self._first: dict[str, list[int]] = {}
 
     def ask_letters(self, requests: Requests, where: str, boxes: Iterable[str]) -> None:
-        """Add the requests about dead letters; those of the groups `boxes` are stored under `where`."""
+        """Add the requests for dead letters of the groups `boxes`, stored under `where`."""
         self._requests, self._where, keys = requests, where, self._keys
         for name in sorted(boxes):
             asked = letter_counts.requests(keys, where, name)
             self._letters[name] = [requests.put(*one) for one in asked]
 
     def ask(self) -> None:
-        """Add the other requests."""
+        """Add all other requests."""
         requests, keys = self._requests, self._keys
         self._delayed = requests.put("ZRANGE", keys.delayed(self.queue), 0, 0, "WITHSCORES")
         for group in self._groups:
@@ -103,12 +103,13 @@ class QueueCheck:
 
     def _idle_levels(self) -> Levels:
         levels = self._levels("idle")
-        # `fetch` with a long visibility sends no heartbeat during it.
+        # A task taken by `fetch` with a long visibility gets no heartbeat until the visibility
+        # ends.
         over = self._policy.visibility - levels.least
         return levels.plus(over) if over > 0 else levels
 
     def _request_needed(self, priority: str) -> list[int]:
-        """Request whether the oldest entry of a stream is still needed; if not, it can be trimmed."""
+        """Request the data that tells whether a group still needs a stream's oldest entry."""
         key, first = self._keys.queue(self.queue, priority), self._survey.firsts[priority]
         asked = [self._requests.put("HVALS", self._keys.readers(self.queue, priority))]
         for parts in self._survey.groups.values():
@@ -155,13 +156,14 @@ class QueueCheck:
         parts = [group[priority] for group in self._survey.groups.values() if priority in group]
         if not parts or any(int(part[2]) + int(part[5]) >= bound for part in parts):
             return True
-        # Up to ten times the bound, finished tasks may stay behind an unfinished one.
+        # Behind an unfinished task, finished tasks may accumulate up to ten times the bound.
         if self._survey.lengths[priority] < 10 * bound:
             return False
         oldest = position(first)
         if any(position(text(part[1])) < oldest for part in parts):
             return True
-        # A publisher that is refused moves tasks that were put aside out of the way.
+        # Tasks that wait for a retry do not count: a refused publisher moves them to another
+        # stream.
         if any(text(row[1]) != ASIDE for at in pending for row in self._requests.rows(at)):
             return True
         needed = (text(value) for value in self._requests.rows(readers))
@@ -239,7 +241,7 @@ class QueueCheck:
             )
 
     def _oldest(self, group: Group) -> float:
-        """Return the age in seconds of the oldest task that could run."""
+        """Return the age in seconds of the oldest task that is ready to run."""
         waits = [group.oldest or 0.0]
         due = [] if self._workers.alive(self.queue, None) else [self._delayed]
         for at in (*due, *self._retries.get(group.group, ())):
@@ -250,7 +252,7 @@ class QueueCheck:
         return max(waits)
 
     def _attended(self, group: Group) -> bool:
-        """Return whether a consumer takes tasks of the group."""
+        """Return whether a live consumer takes tasks of the group."""
         alive = self._alive(group)
         if alive:
             return not all(worker.paused is not None for worker in alive)
@@ -283,7 +285,7 @@ class QueueCheck:
             (int(row[2]) / 1000, text(row[1]))
             for at in self._idle[group.group]
             for row in self._requests.rows(at)
-            # One that is held by hand sends no heartbeats, and is due when its visibility ends.
+            # A task held by hand gets no heartbeats; it is due when its visibility ends.
             if text(row[1]) != ASIDE
             and taker(text(row[1])) is None
             and int(row[2]) > visible.get(text(row[1]), 0)
@@ -318,7 +320,8 @@ class QueueCheck:
             option = "" if group == "default" else f" --group {typed(group)}"
             yield from self._above(
                 *("dead_letters", f"{self._where}/{group}", count),
-                # The name that several queues share stands for the letters of all.
+                # Several queues may share this name, so the command lists the letters of all of
+                # them.
                 f"the group {group!r} of {self._where!r} has {things(count, 'dead letter')}",
                 f"{command('agentbus dlq list', self._where, option)}; then replay or purge them",
             )
@@ -346,7 +349,7 @@ class QueueCheck:
         return f"{self.queue!r} (group {group.group!r})"
 
     def _more_workers(self, group: str | None) -> str:
-        """Return the remedy for a backlog."""
+        """Return the remedy for a backlog: more workers."""
         if self._workers.paused(self.queue):
             halted = self._workers.halted
             return "agentbus resume" if halted else command("agentbus resume", self.queue)
@@ -368,7 +371,7 @@ class QueueCheck:
 
     def _start(self, group: str | None, what: str = "start a worker") -> str:
         option = "" if group in (None, "default") else f" --group {typed(str(group))}"
-        # After the first `--` there are no options.
+        # A queue name that begins with `-` follows a `--`, so the program needs no second `--`.
         program = " CMD" if self.queue.startswith("-") else " -- CMD"
         start = f"{what}: {command('agentbus work', self.queue, option)}{program}"
         if not option or self._workers.of(self.queue, group):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Queues examined by one check, which takes a second or less.
+# Maximum number of queues per check, which takes a second or less.
 _MOST = 3_000
 
 
@@ -41,7 +41,7 @@ def examine(
     for survey in (yield from surveyed(scope, names)):
         where = policies.letters_of(survey.queue)
         boxes = {*survey.groups, *letters.pop(where, ())}
-        # Several queues may share dead letters.
+        # Several queues may share dead letters; count them once.
         boxes -= seen.setdefault(where, set())
         seen[where] |= boxes
         policy = _policy(policies, survey.queue)
@@ -51,7 +51,7 @@ def examine(
         checks.append(check)
     yield from requests.run()
     findings = [one for check in checks for one in check.findings()]
-    # Dead letters of deleted queues, or under a name that no policy sets any more.
+    # Include dead letters of deleted queues, and those under a name that no policy sets any more.
     findings += yield from _strays(scope, thresholds, letters)
     findings += yield from _logs(scope, thresholds)
     if left_out:
@@ -73,7 +73,7 @@ def _policy(policies: Policies, queue: str) -> Policy:
     try:
         return policies.policy_of(queue)
     except ConfigError:
-        # Another program's queue, with a name that is invalid here.
+        # Another program created this queue, with a name that is invalid here.
         return Policy(queue, bound=bound_of(queue), dead_letters=queue)
 
 
@@ -92,7 +92,7 @@ def _strays(
 
 
 def _logs(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
-    """Check the streams that every append trims, which other programs may not do."""
+    """Check streams that the bus trims at every append, as other programs may not."""
     keys = scope.keys
     bounds: list[tuple[str, str, int]] = [
         ("channel", keys.channel, scope.channel_bound),

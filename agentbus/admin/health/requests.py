@@ -1,4 +1,4 @@
-"""Commands that health checks send together."""
+"""Batches the commands of several health checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Commands that are sent together, and their replies."""
+    """Commands to send in one batch, and their replies."""
 
     def __init__(self) -> None:
         self._commands: list[tuple[Arg, ...]] = []
@@ -23,7 +23,7 @@ class Requests:
         return len(self._commands) - 1
 
     def run(self) -> Op[None]:
-        """Send all commands."""
+        """Send all commands, and keep the replies."""
         self._replies = yield from in_batches(self._commands)
 
     def number(self, at: int) -> int:

@@ -1,4 +1,4 @@
-"""The health check of schedules: ticks that no scheduler publishes."""
+"""The health check of schedules: due ticks that no scheduler publishes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def examine(scope: Scope, thresholds: Thresholds) -> Op[list[HealthFinding]]:
-    """Return a finding for the schedule that was due first, if that is too long ago.
+    """Return a finding if the earliest due schedule is overdue for too long.
 
-    While a scheduler runs, one that a full queue refuses is put off by a second each time.
+    A running scheduler postpones a schedule by one second each time a full queue refuses its task.
     """
     levels = thresholds.levels("overdue")
     first = yield Command("ZRANGE", scope.keys.schedules, 0, 0, "WITHSCORES")
     if not first or not levels.wanted:
         return []
-    # Another program may have stored any number, also an infinite one.
+    # Another program may have stored any number, even an infinite one.
     due = max(0.0, float(first[1]) / 1000)
     name, late = text(first[0]), (yield from server_time(scope)) - due
     crossed = levels.crossed(late)

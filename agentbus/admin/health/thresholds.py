@@ -1,7 +1,7 @@
-"""The thresholds of health checks: the defaults, and what the config sets instead.
+"""The thresholds of health checks: the defaults, and the values set in the config file.
 
-The config file's `health` maps checks to `[warning, critical]`, either of which may be `off`, or to `off`.
-Below `queues` it does so for single queues, by prefixes as policies have them.
+The config file's `health` maps checks to `[warning, critical]`, either of which may be `off`, or to
+`off`. Its `queues` does the same for single queues, by prefixes as in policies.
 """
 
 # mypy: disable-error-code="func-returns-value"
@@ -22,7 +22,7 @@ WARNING, CRITICAL = "warning", "critical"
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """A figure above `warning` is a warning, one above `critical` is critical; None is never."""
+    """A figure above `warning` is a warning, above `critical` critical; None disables a level."""
 
     warning: float | None
     critical: float | None
@@ -34,11 +34,11 @@ class Levels:
 
     @property
     def least(self) -> float:
-        """The figure above which the check reports something."""
+        """The figure above which the check reports a finding."""
         return min(each for each in (self.warning, self.critical, _NEVER) if each is not None)
 
     def crossed(self, figure: float) -> tuple[str, float] | None:
-        """Return how severe a figure is and which threshold it crossed, or None."""
+        """Return a figure's severity and the threshold that it exceeds, or None."""
         for severity, level in ((CRITICAL, self.critical), (WARNING, self.warning)):
             if level is not None and figure > level:
                 return severity, level
@@ -55,39 +55,39 @@ class Levels:
 
 
 _NEVER = float("inf")
-# Figures of each queue, of events, and of the server; then states without a figure.
+# Checks of queues, events and the server that have a figure; then checks of states, without one.
 _QUEUES = {
-    # Seed 004: in multiples of the bound, tasks, seconds, tasks; the last three in tasks.
+    # Units: multiples of the bound, tasks, seconds, tasks; the last three in tasks.
     "stream_length": Levels(2, 5),
     "pending": Levels(50, 200),
     "idle": Levels(300, 900),
     "lag": Levels(100, 500),
-    # In seconds, as long as a task that was taken may be idle.
+    # In seconds; the same as for an idle task.
     "starving": Levels(300, 900),
     "no_worker": Levels(0, None),
     "dead_letters": Levels(0, None),
     "dead_worker": Levels(0, None),
 }
 _EVENTS = {
-    # Seed 001's alerts: milliseconds, events, meetings with a type in 5 minutes, seconds.
+    # Units: milliseconds, events, events of an unknown type within 5 minutes, seconds.
     "lag_ms": Levels(60_000, 300_000),
     "lag_events": Levels(10_000, None),
     "unknown_events": Levels(0, None),
     "silent": Levels(None, 300),
 }
 _SERVER = {
-    # A share of maxmemory; seconds; seconds.
+    # Units: share of maxmemory, seconds, seconds.
     "memory": Levels(0.8, 0.95),
     "clock": Levels(1, 30),
     "replication": Levels(10, None),
 }
-# In seconds.
+# Unit: seconds after the due time.
 _SCHEDULES = {"overdue": Levels(60, 600)}
 _STATES = ("full", "holder_gone", "quarantined", "eviction", "persistence", "role")
 _OF_QUEUES = (*_QUEUES, "full")
 _SECONDS = frozenset(("idle", "starving", "silent", "clock", "replication", "overdue"))
 _LEVELS = {**_QUEUES, **_EVENTS, **_SERVER, **_SCHEDULES}
-# The checks that compare a figure with two thresholds, and all checks of the config.
+# Checks that compare a figure with two thresholds, and all checks that the config may name.
 FIGURES = (*_LEVELS,)
 CHECKS = (*_LEVELS, *_STATES)
 _OFF = Levels(None, None)
@@ -114,12 +114,12 @@ class Thresholds:
             raise problems.error()
 
     def levels(self, check: str, queue: str | None = None) -> Levels:
-        """Return the levels of a check that has figures."""
+        """Return the levels of a check that has a figure."""
         value = self._found(check, queue)
         return value if isinstance(value, Levels) else _LEVELS[check]
 
     def severity(self, check: str, usual: str, queue: str | None = None) -> str | None:
-        """Return how severe a state is, `usual` by default; None if it is not reported."""
+        """Return the severity of a state, `usual` by default; None if it is not reported."""
         value = self._found(check, queue)
         if value is None:
             return usual
@@ -134,7 +134,7 @@ class Thresholds:
 
 
 def read(settings: Settings) -> Thresholds:
-    """Return the thresholds that the settings hold. Raises `ConfigError`."""
+    """Return the thresholds from the settings. Raises `ConfigError`."""
     return Thresholds(settings.mapping("health"), settings.sources.get("health", "default"))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WorkerList:
-    """The registered workers by queue, the numbers of live and `dead` ones, and the reasons of pauses."""
+    """The registered workers by queue, the numbers of live and `dead` ones, and pause reasons."""
 
     def __init__(self, workers: Sequence[Registered], orders: Mapping[str, str]) -> None:
         self.workers = workers
@@ -41,7 +41,7 @@ class WorkerList:
         return next((self._orders[field] for field in fields if field in self._orders), None)
 
     def reason(self, field: str) -> str | None:
-        """Return the reason of the pause that a field of the orders has, or None."""
+        """Return the reason of the pause order stored in a field, or None."""
         return self._orders.get(field)
 
     @property
@@ -50,6 +50,6 @@ class WorkerList:
 
 
 def listed(scope: Scope) -> Op[WorkerList]:
-    """Read the workers and orders."""
+    """Read the registered workers and the pause orders."""
     workers = yield from registry.workers(scope, counted=False)
     return WorkerList(workers, (yield from registry.orders_by_field(scope)))

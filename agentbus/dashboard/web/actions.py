@@ -1,7 +1,7 @@
-"""Actions of the pages' forms, with --write: through the library, as a person, and said to all.
+"""Actions of the pages' forms, with --write: done as a person, and announced on the channel.
 
-An action is a function that takes the person's bus and the form's fields, and returns a sentence that says
-what was done. The sentence is spoken on the channel and logged. An action's name is `<thing>.<deed>`, and
+An action is a function of the person's bus and the form's fields that returns a sentence about the
+result. The sentence is spoken on the channel and logged. An action's name is `<thing>.<deed>`, and
 the template calls `ui.action(view, name, …)`.
 """
 
@@ -30,7 +30,7 @@ _WHY = "from web"
 
 
 async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str:
-    """Do an action as the person of the settings, say so and log it, and return what was done."""
+    """Perform an action as the settings' person, announce and log it, and return the result."""
     async with AsyncBus(settings) as bus:
         try:
             done = await ACTIONS[name](bus, form)
@@ -42,7 +42,7 @@ async def perform(settings: Settings, name: str, form: Mapping[str, str]) -> str
             try:
                 await bus.speak(done, topic=person.TOPIC)
             except AgentBusError:
-                # It is done: who reads of a failure here does it again.
+                # The action is done: a reader of an error would repeat it.
                 return f"{done}; the channel does not say so, because the server is away"
     return done
 
@@ -80,5 +80,5 @@ ACTIONS: dict[str, WebAction] = {
     **letter_actions.ACTIONS,
     **AGENT_ACTIONS,
 }
-# Actions whose result is on the channel without a sentence.
+# Actions that appear on the channel by themselves, so that no message announces them.
 _SPOKEN = frozenset(("talk.speak",))

@@ -1,4 +1,4 @@
-"""The ASGI application of `agentbus web`: its routes, and what a request of each becomes."""
+"""The ASGI application of `agentbus web`: its routes and endpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _TAKES, _LOOK = 20.0, 2.0
 
 
 class WebSite:
-    """The parts of an application: the feed, the templates, the files, the person who acts."""
+    """The parts of an application: the feed, the templates, the files, and the acting person."""
 
     def __init__(
         self, bus: AsyncBus, *, write: bool, person: str | None, reports: str | None
@@ -73,7 +73,7 @@ class WebSite:
         persons.log(self.settings, "web", "session", f"wrong token from {address}", level="warning")
 
     def message(self, base: str, title: str, text: str, refresh: str = "", form: str = "") -> str:
-        """Return a page that says something, outside of a session."""
+        """Return a page with a message, outside of a session."""
         values = {"base": base, "title": title, "text": text, "refresh": refresh, "form": form}
         return self.templates.render("message.html", {**values, "assets": self.context.assets})
 
@@ -137,7 +137,7 @@ def application(
 
 
 class _Served:
-    """The endpoints."""
+    """The endpoints of the routes."""
 
     def __init__(self, site: WebSite, sessions: WebSessions) -> None:
         self._site = site
@@ -180,7 +180,7 @@ class _Served:
         return answer
 
     async def text(self, request: Request) -> Response:
-        """Answer with a long text, to be saved."""
+        """Answer with a long text as a download."""
         (file,) = (one for one in TEXTS if one.path == _path(request))
         view = self._view(request, file, dict(request.query_params), self._site.feed.newest)
         try:
@@ -192,7 +192,7 @@ class _Served:
         return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
 
     async def report(self, request: Request) -> Response:
-        """Answer with a page that `agentbus report` wrote, in a sandbox: it is not a page of ours."""
+        """Answer with a page of `agentbus report`, in a sandbox since its content is not ours."""
         view = self._view(request, archive.PAGE, dict(request.query_params), None)
         try:
             data = await archive.report(view)
@@ -201,7 +201,7 @@ class _Served:
         return HTMLResponse(data, headers={"content-security-policy": report_files.policy()})
 
     async def live(self, request: Request) -> Response:
-        """Answer with the stream of what changes on a page."""
+        """Answer with the stream of a page's changes."""
         site = self._site
         path, _, query = request.query_params.get("page", "/").partition("?")
         page = site.by_path.get(path)
@@ -228,7 +228,7 @@ class _Served:
         return Response(data, headers={"cache-control": how_long}, media_type=kind)
 
     async def act(self, request: Request) -> Response:
-        """Act as the person, and go back to the page."""
+        """Perform an action as the person, and redirect to the page."""
         action: str = request.path_params["name"]
         form: Mapping[str, str] = request.scope[FORM]
         if action not in actions.ACTIONS:
@@ -262,7 +262,7 @@ class _Served:
         return HTMLResponse(said, 404)
 
     async def refused(self, request: Request, error: Any) -> Response:
-        """Answer a request of the wrong method."""
+        """Answer a request with an unsupported method."""
         return PlainTextResponse(f"{error.detail}\n", error.status_code)
 
     async def failed(self, request: Request, error: Exception) -> Response:
@@ -272,7 +272,8 @@ class _Served:
             "This page failed unexpectedly: this is a defect. The operations log names the error."
         )
         text = self._site.message(request.scope.get("root_path", ""), "Failed", said)
-        # The guard lies within what calls this.
+        # Add the headers here: this handler runs outside the guard, which adds them to other
+        # replies.
         return HTMLResponse(text, 500, HEADERS)
 
 
@@ -294,7 +295,7 @@ class _EventStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until one of both ends."""
+        """Send events until the browser leaves or the stream ends."""
         ways = (self._send(send), self._left(receive), self._ended(), self._viewer.dropped.wait())
         tasks = [asyncio.ensure_future(way) for way in ways]
         try:
@@ -314,7 +315,7 @@ class _EventStream(Response):
                     await send({"type": "http.response.body", "body": said, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            # It takes nothing: the server closes the connection.
+            # The browser receives nothing: the server closes the connection.
             return
         finally:
             await stream.aclose()

@@ -1,4 +1,4 @@
-"""Draws charts as SVG on the server, each with its figures as text for those who do not see it."""
+"""Draws charts as SVG on the server, each with its figures as text for screen readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT = 90, 20
 
 
 def spark(points: Sequence[float]) -> Markup:
-    """Return a small line of rates, a point for each 20 seconds, oldest first."""
+    """Return a small line chart of rates, one point per 20 seconds, oldest first."""
     if not any(points):
         return Markup('<span class="none">-</span>')
     most, last = max(points), len(points) - 1

@@ -1,4 +1,4 @@
-"""The CPU time that one coroutine takes, apart from that of the others between its steps."""
+"""Measures the CPU time of one coroutine, excluding others that run between its steps."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Timed(Generic[T]):
-    """Runs a coroutine where it is awaited; `spent` are the seconds of CPU time that it has taken."""
+    """Runs a coroutine when awaited; `spent` is the CPU time in seconds that it has taken."""
 
     def __init__(self, runs: Coroutine[Any, Any, T]) -> None:
         self._runs = runs
         self.spent = 0.0
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """Run it step by step; what it raises, and what it is cancelled by, passes through."""
+        """Run the coroutine step by step; exceptions and cancellation pass through."""
         go: Any = self._runs.send
         given: Any = None
         while True:

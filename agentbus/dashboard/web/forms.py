@@ -1,4 +1,4 @@
-"""The fields of the forms by which pages act."""
+"""The fields of the pages' forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the chain of a task, and the last hour of a queue, as SVG, each with the same as text."""
+"""Draws the chain of a task and the last hour of a queue as SVG, with the same data as text."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from agentbus.store.verb import Awaiting
     from agentbus.workers.metrics import Durations
 
-# A task of a chain, and the room between two.
+# Pixels: width and height of a task's box, and the gaps between columns and between rows.
 _WIDE, _HIGH, _GAP, _LINE = 190, 46, 56, 16
-# The letters of a line in a task.
+# Maximum characters of a line in a task's box.
 _LETTERS = 25
-# A chart of an hour: the largest value is written above it, the times below.
+# Pixels of an hour's chart: its width, the space above for the largest value, its height, and the
+# space below for the times.
 _CHART, _TOP, _TALL, _BELOW = 360, 14, 110, 16
 _SAID = {"caused": "caused", "before": "comes before", "replayed": "was replayed as"}
 
 
 def chain(found: Chain, this: str, address: Callable[[ChainTask], str]) -> Markup:
-    """Return the tasks of a chain as boxes in the order of time, with an arrow for each link."""
+    """Return a chain's tasks as boxes in order of time, with an arrow for each link."""
     depths = _depths(found)
     rows: dict[int, int] = {}
     places = {}
@@ -56,7 +57,7 @@ def chain(found: Chain, this: str, address: Callable[[ChainTask], str]) -> Marku
 
 
 def links_of(found: Chain, task: str) -> list[str]:
-    """Return in words how a task of a chain is linked to later ones."""
+    """Return the links of a task to later tasks of the chain, in words."""
     return [f"{_SAID[one.kind]} {one.to}" for one in found.links if one.start == task]
 
 
@@ -83,7 +84,7 @@ def _box(one: ChainTask, x: int, y: int, link: str) -> Markup:
 
 
 def _depths(found: Chain) -> dict[str, int]:
-    """Return the column of each task: past the columns of all tasks before it, unless in a circle."""
+    """Return the column of each task: after those of all earlier tasks, unless in a cycle."""
     depths = {one.id: 0 for one in found.tasks}
     for _ in range(len(depths)):
         before = dict(depths)
@@ -106,7 +107,7 @@ async def hour_of(dashboard: Dashboard[Awaiting], queue: str | None = None) -> M
 
 
 def hour(found: History) -> Markup:
-    """Return the charts of an hour: tasks done and failed, how long they ran, how long they waited."""
+    """Return the charts of an hour: tasks done and failed, run times, and waiting times."""
     points = found.points
     rates = _chart(
         "Done and failed a second",
@@ -137,7 +138,7 @@ def _chart(
     said: Callable[[float], str],
     begins: float,
 ) -> Markup:
-    """Return a chart of lines, which leave out the points without a value."""
+    """Return a line chart, with gaps at points without a value."""
     most = max((value for _, values in series for value in values if value), default=0.0)
     lines = Markup()
     words = []
@@ -183,7 +184,7 @@ def _path(values: Sequence[float | None], most: float) -> str:
             continue
         x = at * _CHART / max(1, len(values) - 1)
         found.append(f"{pen}{x:.1f} {_TALL - 1 - (_TALL - 1 - _TOP) * value / most:.1f}")
-        # A point without neighbours is a short line.
+        # Draw a point without neighbours as a short line.
         if pen == "M" and (at + 1 == len(values) or values[at + 1] is None):
             found.append("h2")
         pen = "L"

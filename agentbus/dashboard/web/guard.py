@@ -1,8 +1,8 @@
-"""Lets in only requests of the application's own pages: Host, Origin, session, and the tokens of forms.
+"""Accepts only requests from the application's own pages, by host, origin, session and form token.
 
-A page of another site must not read the dashboard (DNS rebinding: the Host is checked), nor act by it
-(Origin, SameSite cookie, token of the form), nor frame it (headers). What is refused is answered in a
-sentence.
+A page of another site must not read the dashboard (DNS rebinding is prevented by the Host check),
+nor act through it (Origin, SameSite cookie, form token), nor frame it (headers). A refused request
+is answered with a sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-# The bytes of a form, its fields, and the seconds within which it must have come.
+# Maximum bytes and fields of a form, and the seconds to receive it.
 _MOST_BYTES, _LOGIN_BYTES, _MOST_FIELDS, _SECONDS = 1_000_000, 4_000, 200, 10.0
 _LOGIN, LEAVE = "/session", "/leave"
 _STATIC = "/static/"
@@ -77,7 +77,7 @@ class WebGuard:
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -89,7 +89,7 @@ class WebGuard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    # Keep a header that is set: the policy of a report is stricter.
+                    # Keep a header that the page has set: a report has a stricter policy.
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-store")
             await send(message)
@@ -99,7 +99,7 @@ class WebGuard:
             await answer(scope, receive, guarded)
 
     async def _examine(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
-        """Return the answer to a request that is not passed on."""
+        """Return the answer to a request that is not passed to the application."""
         headers, base = Headers(scope=scope), scope.get("root_path", "")
         path = scope["path"].removeprefix(base)
         host = headers.getlist("host")
@@ -139,7 +139,7 @@ class WebGuard:
             return self._refuse(base, "This form comes from another site.")
         name = _cookie_name(headers["host"])
         cookie, entering = _cookie(headers, name), path == _LOGIN
-        # Before the form is read: a stranger could keep it coming.
+        # Check the session before reading the form: a stranger could send it endlessly.
         if not (entering or self._sessions.is_valid(cookie)):
             return self._refuse(base, "This browser has no session here.")
         if not (entering or self._write or path == LEAVE):
@@ -161,7 +161,7 @@ class WebGuard:
         return None
 
     def _is_ours(self, host: str, scope: Scope) -> bool:
-        """Tell whether a Host header names this server: by a known name, or by its very address."""
+        """Tell whether a Host header names this server, by a known name or its address."""
         name = _host_name(host)
         if name in self._hosts:
             return True
@@ -197,9 +197,10 @@ class WebGuard:
         return answer
 
     def _entered(self, scope: Scope, name: str, cookie: str) -> Response:
-        """Begin a session, and go to the page without the code, from a page of ours.
+        """Begin a session, and go from a page of ours to the page without the code.
 
-        A redirect would be of the site whose link was followed, and a strict cookie not be sent.
+        A redirect would count as a request from the site whose link was followed, for which
+        browsers do not send a strict cookie.
         """
         base = scope.get("root_path", "")
         path = scope["path"].removeprefix(base)
@@ -210,12 +211,13 @@ class WebGuard:
         return answer
 
     def _unknown(self, scope: Scope, headers: Headers, base: str) -> Response:
-        """Answer a browser that shows no session."""
+        """Answer a browser without a session."""
         path = scope["path"].removeprefix(base)
         if headers.get("sec-fetch-mode") == "navigate" and (
             headers.get("sec-fetch-site") == "cross-site"
         ):
-            # It followed a link of another site, and so sent no strict cookie: from our page it does.
+            # The browser followed another site's link, and so sent no strict cookie; from our own
+            # page it sends one.
             return HTMLResponse(self._page(base, "Opening", "", _target(scope, base, path), ""))
         if self._sessions.has_token:
             text = "Enter the token that agentbus web has printed, or that its file holds."
@@ -232,7 +234,7 @@ class WebGuard:
 
 
 def _target(scope: Scope, base: str, path: str) -> str:
-    """Return the path and the query of a request, without the one-time code."""
+    """Return the path and query of a request without the one-time code."""
     kept = [
         (name, value)
         for name, value in parse_qsl(
@@ -240,7 +242,7 @@ def _target(scope: Scope, base: str, path: str) -> str:
         )
         if name != "code"
     ]
-    # One slash: two, or one that leans back, would begin the name of another host.
+    # Keep one leading slash: `//` or `/\` would begin the name of another host.
     return f"{base}/{quote(path.lstrip('/'))}" + (f"?{urlencode(kept)}" if kept else "")
 
 
@@ -253,13 +255,13 @@ def _host_name(host: str) -> str:
 
 
 def _cookie_name(host: str) -> str:
-    """Return the cookie's name: the ports of one host share their cookies."""
+    """Return the name of the cookie, with the port: all ports of a host share their cookies."""
     port = host.rpartition(":")[2]
     return f"agentbus_{port if port.isascii() and port.isdigit() else 'web'}"
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    # Not by `http.cookies`, which stops at a cookie of another program that it cannot read.
+    # Do not use `http.cookies`, which stops at another program's cookie that it cannot parse.
     found = (cookie_parser(header).get(name) for header in headers.getlist("cookie"))
     return next((value for value in found if value), "")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard.web.forms import WebAction
     from agentbus.store.verb import Awaiting
 
-# Seconds for which one form replays or purges; the rest waits for the next one.
+# Seconds for which one form replays or purges; the next form continues.
 _SECONDS = 10.0
 
 
@@ -40,7 +40,7 @@ async def _purge(bus: AsyncBus, form: Mapping[str, str]) -> str:
 
 
 async def _replay_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
-    """Replay all letters of an error, for ten seconds at most."""
+    """Replay all letters with an error, for at most ten seconds."""
     dashboard: Dashboard[Awaiting] = Dashboard(bus)
     to = form.get("to") or None
     replayed, after, ends = 0, None, time.monotonic() + _SECONDS
@@ -59,7 +59,7 @@ async def _replay_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
 
 
 async def _purge_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
-    """Purge all letters of an error, for ten seconds at most."""
+    """Purge all letters with an error, for at most ten seconds."""
     _typed(form, form.get("queue") or bus.project)
     dashboard: Dashboard[Awaiting] = Dashboard(bus)
     purged, after, ends = 0, None, time.monotonic() + _SECONDS
@@ -82,7 +82,7 @@ async def _cancel(bus: AsyncBus, form: Mapping[str, str]) -> str:
 
 
 def _typed(form: Mapping[str, str], name: str) -> None:
-    """Raise `UsageError` unless the person has typed the name."""
+    """Raise `UsageError` unless the person has typed the name as confirmation."""
     if form.get("typed", "") != name:
         raise UsageError(f"nothing was purged: type {name!r} to purge", hint="type the name")
 

@@ -1,8 +1,9 @@
-"""Follows the project for all browsers together, and sends each of them what changed on its page.
+"""Follows the project for all browsers, and sends each browser the changes of its page.
 
-One task reads a snapshot each second, one waits for messages of the channel, and for each page that
-somebody looks at another one renders its regions again. They run only while somebody looks. What a browser
-has not taken yet is bounded: a slow one is dropped, connects again, and gets its page as it is then.
+One task reads a snapshot each second, one waits for messages of the channel, and one for each
+watched page renders its regions again. They run only while a browser is connected. The data that a
+browser has not received yet is bounded: a slow browser is disconnected, connects again, and gets
+its current page.
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ if TYPE_CHECKING:
     from agentbus.dashboard.web.templates import PageTemplates
     from agentbus.dashboard.web.viewers import Viewer
 
-# Seconds between two snapshots, and between two that a notice makes earlier.
+# Seconds between two snapshots, and the minimum if a notice requests one earlier.
 EVERY, _SOONER = 1.0, 0.3
-# Seconds for which messages are collected before they are sent, and the newest of them that are.
+# Seconds for which messages are collected before they are sent, and the maximum sent at once.
 _GATHER, _MESSAGES = 0.05, 100
-# Seconds to wait for a message before a look whether the channel is still there.
+# Seconds to wait for a message before checking that the channel still exists.
 _WAIT = 4.0
 MOST_VIEWERS = 200
-# A page that failed unexpectedly is rendered again after this time.
+# Seconds before a page that failed unexpectedly is rendered again.
 _FAILED = 30.0
-# A page rests for this multiple of the CPU time that its regions took, and for this one of it for each page
-# that is rendered as often and that somebody looks at: those together take a quarter of a core at most. It
-# rests for at least the time that they took, so that a slow server is not asked all the time.
+# A page rests for `_REST` times the CPU time of its last rendering, or `_SHARED` times that for
+# each watched page with the same interval: together these take at most a quarter of a core. It
+# rests at least as long as the rendering took, so that a slow server is not asked all the time.
 _REST, _SHARED = 10.0, 4.0
 _LEAST_REST, _MOST_REST = 0.1, 5.0
 _ROWS = RowRange(limit=10)
 
 
 class LiveFeed:
-    """The snapshots of a project that all pages share, and the browsers to which changes are sent."""
+    """The snapshots of a project that all pages share, and the browsers that receive changes."""
 
     def __init__(self, context: WebContext, templates: PageTemplates) -> None:
         self._context = context
         self._dashboard = context.dashboard
-        # Since when the server is away, and why.
+        # When the server became unavailable, and the error.
         self.blind: tuple[float, str] | None = None
         self._templates = templates
         self._newest: Snapshot | None = None
@@ -66,22 +67,23 @@ class LiveFeed:
 
     @property
     def newest(self) -> Snapshot | None:
-        """The newest snapshot, of whatever age."""
+        """The newest snapshot, of any age."""
         return self._newest
 
     @property
     def viewers(self) -> int:
-        """The number of browsers that look."""
+        """The number of connected browsers."""
         return sum(len(group.viewers) for group in self._groups.values())
 
     @property
     def idle(self) -> bool:
-        """Tell whether nothing is read because nobody looks."""
+        """Tell whether no data is read because no browser is connected."""
         return not self._tasks
 
     async def snapshot(self, oldest: float = EVERY) -> Snapshot:
         """Return a snapshot that is at most `oldest` seconds old. Raises `BackendUnavailable`."""
-        # Without the lock: a page that needs no newer one does not wait for those who read.
+        # Do not take the lock: a page for which the last snapshot is new enough need not wait for a
+        # reader.
         if self._newest is not None and time.monotonic() - self._at <= oldest:
             return self._newest
         async with self._context.reading:
@@ -96,7 +98,7 @@ class LiveFeed:
             return self._newest
 
     def forget(self) -> None:
-        """Read everything again, after an action that has changed it."""
+        """Read everything again after an action that changed it."""
         self._dashboard.forget()
         self._context.reader.forget()
         self._context.shared.forget()
@@ -139,7 +141,7 @@ class LiveFeed:
 
     @property
     def ended(self) -> bool:
-        """Tell whether no more streams are served."""
+        """Tell whether new streams are no longer served."""
         return self._ended
 
     def _watching(self) -> list[Viewer]:
@@ -150,7 +152,7 @@ class LiveFeed:
         await _cancel(*tasks, *(group.task for group in self._groups.values()))
 
     async def _tick(self) -> None:
-        """Read a snapshot each second, and have the pages rendered again."""
+        """Read a snapshot each second, and render the pages again."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -164,13 +166,13 @@ class LiveFeed:
                 for group in self._groups.values():
                     group.soon.set()
                     if group.rests_until > loop.time() + EVERY / 2:
-                        # It shows that its figures are older, but the verdict is of now.
+                        # The page shows that its figures are older; update the verdict.
                         group.show(self._templates.regions("base.html", (), _values(group, self)))
             await asyncio.sleep(_SOONER)
             await _within(EVERY - (loop.time() - began), self._soon)
 
     async def _keep(self, group: ViewerGroup) -> None:
-        """Render a page again and again, and rest between."""
+        """Render a page repeatedly, with a rest after each time."""
         loop, every = asyncio.get_running_loop(), group.every
         while True:
             group.soon.clear()
@@ -179,11 +181,11 @@ class LiveFeed:
             rest = await self._render(group)
             group.rests_until = loop.time() + rest
             await _within(rest, group.now)
-            # Others wait for the next snapshot.
+            # Wait for the next snapshot.
             await _within(every - (loop.time() - began) if every < EVERY else None, group.soon)
 
     async def _render(self, group: ViewerGroup) -> float:
-        """Send what has changed on a page, and return for how long it rests."""
+        """Send a page's changes, and return the seconds of its rest."""
         began, drawing = time.monotonic(), Timed(self._regions(group.view))
         try:
             group.show(await drawing)
@@ -193,7 +195,8 @@ class LiveFeed:
         except Exception as error:  # noqa: BLE001 (the pages of others go on)
             self._context.failed(error, group.view.page.name)
             return _FAILED
-        # By CPU time: on a machine that is overloaded, all takes long, and no page stands still for that.
+        # Measure CPU time: on an overloaded machine everything takes long, which should not stop a
+        # page.
         alike = sum(one.every == group.every for one in self._groups.values())
         rest = drawing.spent * max(_REST, _SHARED * alike)
         return min(max(_LEAST_REST, time.monotonic() - began, rest), _MOST_REST)
@@ -223,7 +226,7 @@ class LiveFeed:
             group.hurry()
 
     async def _regions(self, view: PageView) -> dict[str, str]:
-        """Return the regions of a page as they are now."""
+        """Return the current regions of a page."""
         view = view.again(await self.snapshot(2 * EVERY))
         page: Any = view.page
         try:
@@ -236,12 +239,13 @@ class LiveFeed:
 
     @staticmethod
     def _lost(error: AgentBusError) -> bool:
-        """Tell whether the server is away, rather than what the page shows."""
+        """Tell whether the server is down, rather than the page's object missing."""
         return error.exit_code in (1, 7)
 
     async def _follow(self) -> None:
-        """Send messages as they come."""
-        # From the newest that pages have, which the browsers leave out if they have it, too.
+        """Send messages as they arrive."""
+        # Start after the newest message that pages have; browsers skip a message that they already
+        # show.
         after = self._context.recent[-1].id if self._context.recent else ""
         while True:
             try:
@@ -254,7 +258,7 @@ class LiveFeed:
                     after = min(after, end, key=position)
                     continue
             except AgentBusError as error:
-                # Messages that are spoken while the server is away are sent when it is back.
+                # Messages spoken while the server is down are sent when it is back.
                 self._lose(error)
                 await asyncio.sleep(EVERY)
                 continue
@@ -280,7 +284,7 @@ class LiveFeed:
             viewer.send("entry", {"channel": entries, "left": left}, found[-1].id)
 
     async def _catch_up(self, viewer: Viewer) -> None:
-        """Send the messages since the one that the browser has seen last."""
+        """Send the messages after the last one that the browser has seen."""
         try:
             found, left = await self._dashboard.talk(viewer.since, limit=_MESSAGES)
         except AgentBusError as error:
@@ -291,7 +295,7 @@ class LiveFeed:
 
 
 def _short(one: Message) -> Message:
-    """Return a message of which a page keeps no more than it shows."""
+    """Return a message with its text cut to the length that a page shows."""
     return one if len(one.text) <= FOLDED else replace(one, text=one.text[:FOLDED] + "…")
 
 
@@ -300,7 +304,7 @@ def _values(group: ViewerGroup, feed: LiveFeed) -> dict[str, Any]:
 
 
 async def _within(seconds: float | None, event: asyncio.Event) -> None:
-    """Wait for an event, at most for some seconds."""
+    """Wait for an event, at most for a number of seconds."""
     try:
         async with asyncio.timeout(None if seconds is None else max(0.0, seconds)):
             await event.wait()

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Rows of a table on one page.
+# Rows per page of a table.
 ROWS = 100
 _MOST_PAGES = 1_000_000
-# The newest messages that are kept.
+# Number of newest messages that are kept.
 RECENT = 100
 
 
@@ -79,7 +79,7 @@ class WebContext:
         self.pages: tuple[WebPage, ...] = ()
 
     def failed(self, error: Exception, page: str) -> None:
-        """Log that a page failed unexpectedly; what the error says may be secret."""
+        """Log that a page failed unexpectedly, without the error's text, which may be secret."""
         settings = self.bus.settings
         fields = {"verb": "web", "agent": self.person, "project": self.bus.project, "page": page}
         outcome = f"failed unexpectedly ({type(error).__name__})"
@@ -90,9 +90,9 @@ class WebContext:
 class WebPage:
     """A page: its name, which is its path and its template, its title, and how its values are loaded.
 
-    `live` are the ids of the regions that are rendered again each second or, with `every`, more often.
-    `under` is the page in the navigation to which a page belongs that is not there itself. `hears` tells
-    whether a message belongs on the page's list `data-stream="channel"`.
+    `live` are the ids of the regions that are rendered again each second or, with `every`, more
+    often. `under` is the page in the navigation to which a page outside the navigation belongs.
+    `hears` tells whether a message belongs in the page's list `data-stream="channel"`.
     """
 
     name: str
@@ -123,10 +123,11 @@ class TextFile:
 
 
 class PageView:
-    """One look at a page: the bus, the newest snapshot, the query, and the links of this application.
+    """One request for a page: the bus, the newest snapshot, the query, and the application's links.
 
-    `base` is the path below which the application is mounted, `csrf` the token of the viewer's session,
-    `write` whether actions are allowed, `person` the agent as which they act.
+    `base` is the path below which the application is mounted, `csrf` the token of the viewer's
+    session, `write` tells whether actions are allowed, and `person` is the agent that performs
+    them.
     """
 
     def __init__(
@@ -148,22 +149,22 @@ class PageView:
 
     @property
     def bus(self) -> AsyncBus:
-        """The bus by which pages read."""
+        """The bus from which pages read."""
         return self.context.bus
 
     @property
     def dashboard(self) -> Dashboard[Awaiting]:
-        """The dashboard that all pages share: use it `async with view.reading`."""
+        """The dashboard that all pages share; use it within `async with view.reading`."""
         return self.context.dashboard
 
     @property
     def reader(self) -> Pages[Awaiting]:
-        """The reader of the pages' lists and single objects; any number of calls may run at a time."""
+        """The reader of the pages' lists and objects; concurrent calls are allowed."""
         return self.context.reader
 
     @property
     def reading(self) -> asyncio.Lock:
-        """The lock of the dashboard, which has one reader at a time."""
+        """The lock of the dashboard, which supports one reader at a time."""
         return self.context.reading
 
     @property
@@ -173,12 +174,12 @@ class PageView:
 
     @property
     def person(self) -> str:
-        """The agent as which actions are done."""
+        """The agent that performs actions."""
         return self.context.person
 
     @property
     def project(self) -> str:
-        """The project."""
+        """The name of the project."""
         return self.context.bus.project
 
     @property
@@ -213,18 +214,18 @@ class PageView:
 
     @property
     def number(self) -> int:
-        """The number of the page of a list, the parameter `page`, from 1."""
+        """The page number of a list, the parameter `page`, from 1."""
         text = self.param("page", "1")
         good = text.isascii() and text.isdigit() and len(text) < 8
         return min(max(1, int(text)), _MOST_PAGES) if good else 1
 
     @property
     def rows(self) -> RowRange:
-        """The rows of the list that the query asks for: 100, those that match the filter."""
+        """The requested rows of the list: 100 that match the filter."""
         return RowRange(self.match, (self.number - 1) * ROWS, ROWS)
 
     def link(self, to: str, /, **query: object) -> str:
-        """Return the link to a page, a text or an action, without the parameters that are None or empty."""
+        """Return the link to a page, text or action, omitting parameters that are None or empty."""
         path = self.context.paths[to]
         given = {name: str(value) for name, value in query.items() if value not in (None, "")}
         return f"{self.base}{path}" + (f"?{urlencode(given)}" if given else "")
@@ -235,7 +236,7 @@ class PageView:
 
     @property
     def back(self) -> str:
-        """This page with its query, below `base`: where an action returns to."""
+        """The address of this page, below `base`, to which an action returns."""
         return self.here().removeprefix(self.base)
 
     def asset(self, name: str) -> str:
@@ -243,12 +244,12 @@ class PageView:
         return f"{self.base}/static/{name}?v={self.context.assets[name]}"
 
     def id(self, *parts: object) -> str:
-        """Return an id of HTML for a row, from its names, which can be any text."""
+        """Return an HTML id for a row, from names that may be any text."""
         text = "\0".join(map(str, parts))
         return f"r{blake2s(text.encode('utf-8', 'replace'), digest_size=8).hexdigest()}"
 
     def again(self, snapshot: Snapshot | None) -> PageView:
-        """Return this look with a newer snapshot, for the regions that are live."""
+        """Return this view with a newer snapshot, for the live regions."""
         found = PageView(self.context, self.page, self.query, self.base, self.csrf, snapshot)
         found._is_live = True
         return found
@@ -262,10 +263,11 @@ class PageView:
         behind: bool = False,
         turn: asyncio.Lock | None = None,
     ) -> T:
-        """Return what `read` returns; for live regions, what it has returned lately for another browser.
+        """Return the result of `read`, cached for the live regions of all browsers.
 
-        The value rests for `rest` times as long as its reading took, at most 5 seconds. With
-        `behind`, the page does not wait for a new one. It is read holding `turn`.
+        The value is cached for `rest` times the duration of its reading, at most 5 seconds. With
+        `behind`, the page gets the cached value while a new one is read. The lock `turn` is held
+        during the reading.
         """
         fresh = not self._is_live
         return await self.context.shared.get(

@@ -1,4 +1,4 @@
-"""Serves the pages by uvicorn, so that slow, silent and idle clients do not stop the others."""
+"""Serves the pages with uvicorn, so that slow, silent and idle clients do not block others."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _MOST = 512
 # Connections that are accepted at a time: until they are served or closed, each is an open file more.
 _ACCEPTED = 64
-# Seconds within which a request's head must have come, a client must take something of its answer, and
-# what is left of an answer must have gone once the connection is closed.
+# Seconds to receive a request's head, for a client to accept part of a reply, and to send the rest
+# of a reply after the connection was closed.
 _HEAD, _STUCK, _CLOSING = 10.0, 30.0, 5.0
 _KEPT_ALIVE = 5
-# Seconds for what is still being answered at the end.
+# Seconds to finish replies when the server stops.
 _LAST = 2
 
 
@@ -67,7 +67,7 @@ class _Places:
 
 
 class _WebConnection(H11Protocol):
-    """A connection that knows since when it waits for a request, or for its client to take the answer."""
+    """A connection with the times since when it waits for a request, or for its client to read."""
 
     since = 0.0
     stuck: float | None = None
@@ -95,7 +95,7 @@ class _WebConnection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Tell whether it waits for a request."""
+        """Tell whether the connection waits for a request."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
@@ -104,13 +104,13 @@ class _WebConnection(H11Protocol):
         return self.idle or self.cycle.more_body
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Begin to wait for the next request."""
         self.since = self.loop.time()
         self._places.add(self)
         super().on_response_complete()
 
     def sweep(self, now: float) -> None:
-        """Close the connection if it has waited for too long."""
+        """Close the connection if it has waited too long."""
         closing = self.transport.is_closing()
         if not (closing or self.flow.write_paused):
             self.stuck = None
@@ -126,11 +126,11 @@ class _Quiet(Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Do not handle signals."""
         yield
 
     async def on_tick(self, counter: int) -> bool:
-        """Sweep now and then."""
+        """Sweep the connections at intervals."""
         if counter % 10 == 0:
             now = asyncio.get_running_loop().time()
             for one in [*self.server_state.connections]:
@@ -140,14 +140,14 @@ class _Quiet(Server):
 
 
 class _Prefixed:
-    """Serves an application below a path, whether or not the proxy in front leaves the path away."""
+    """Serves an application below a path, whether or not a proxy in front removes the path."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its whole path."""
+        """Pass a request on with its full path."""
         if scope["type"] == "http":
             prefix, path = self._prefix, scope["path"]
             whole = path == prefix or path.startswith(prefix + "/")
@@ -156,17 +156,17 @@ class _Prefixed:
 
 
 class _Said(logging.Handler):
-    """Says in one line that a request failed unexpectedly; what it held may be secret."""
+    """Reports an unexpectedly failed request in one line, without content that may be secret."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.ERROR)
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say what kind of error it was."""
+        """Report the class of the error."""
         error = record.exc_info[1] if record.exc_info else None
-        # Without one it is an answer that was not finished: its client took nothing. At the end, requests
-        # that have not come are cancelled.
+        # A record without an error is about an unfinished reply, which its client did not accept. At the
+        # end, requests that have not come are cancelled.
         if error is not None and not isinstance(error, asyncio.CancelledError):
             self._say(f"a request failed unexpectedly ({type(error).__name__})")
 
@@ -181,7 +181,8 @@ async def serve(
 ) -> None:
     """Serve the application of `agentbus.dashboard.app` on a listening socket, until `ended` is set.
 
-    `prefix` is the path below which a proxy shows it. `say` is called with sentences about failures.
+    `prefix` is the path below which a proxy serves it. `say` is called with sentences about
+    failures.
     """
     logger, handler = logging.getLogger("uvicorn.error"), _Said(say)
     logger.addHandler(handler)
@@ -192,7 +193,7 @@ async def serve(
             http=partial(_WebConnection, _Places()),  # type: ignore[arg-type]
             ws="none",
             loop="asyncio",
-            # Addresses hold the one-time code, and are not logged.
+            # Do not log addresses: they contain the one-time code.
             log_config=None,
             access_log=False,
             server_header=False,

@@ -1,4 +1,4 @@
-"""Sessions of browsers: signed cookies, so that the server keeps nothing for them; codes and tokens."""
+"""Sessions of browsers: signed cookies, for which the server stores nothing; codes and tokens."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from agentbus.core.errors import ConfigError
 LASTS, IDLE, RENEWED = 7 * 86_400, 12 * 3_600, 3_600
 # Seconds for which the one-time code can be used.
 CODE_LASTS = 600
-# A shorter token could be guessed.
+# The minimum length of a token: a shorter one could be guessed.
 LEAST_TOKEN = 16
 # Wrong tokens from one address, and from all, after which none is examined for a number of seconds.
 _WRONG_EACH, _WRONG, _WITHIN = 5, 100, 60
 
 
 class WebSessions:
-    """Signs the cookies of one application; whether a session is `needed` at all.
+    """Signs the cookies of one application; `needed` tells whether a session is required.
 
     With a `token` its sessions stay valid when the program is started again with it, as the same `site`:
     the cookies and forms of another site are refused. A `code` opens one session and then no other. Without
@@ -30,7 +30,7 @@ class WebSessions:
     """
 
     def __init__(self, token: str | None, code: str | None, site: str = "") -> None:
-        """Raises `ConfigError` for a token that could be guessed."""
+        """Create the signer. Raises `ConfigError` for a token that could be guessed."""
         if token is not None and len(token) < LEAST_TOKEN:
             raise ConfigError(
                 f"the token has {len(token)} characters", hint=f"use at least {LEAST_TOKEN}"
@@ -79,7 +79,7 @@ class WebSessions:
         self._ended[session] = _begun(session)
 
     def csrf(self, cookie: str) -> str:
-        """Return the token that the forms of a session carry."""
+        """Return the token for the forms of a session."""
         return self._sign("csrf", _parts(cookie)[0])
 
     def is_csrf(self, cookie: str, token: str) -> bool:
@@ -115,7 +115,7 @@ class WebSessions:
         return f"{body}.{self._sign('text', body)}"
 
     def unsealed(self, cookie: str) -> str:
-        """Return the text of a cookie that `sealed` made; of another one ''."""
+        """Return the text of a cookie that `sealed` created; '' for any other."""
         body, _, signature = cookie.partition(".")
         good = hmac.compare_digest(self._sign("text", body).encode(), _bytes(signature))
         return bytes.fromhex(body).decode() if good else ""
@@ -155,5 +155,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _digest(text: str) -> bytes:
-    # Of one length, so that the comparison does not tell the length of what is secret.
+    # Compare digests, which have the same length, so that the time of comparison does not reveal
+    # the secret's length.
     return hashlib.sha256(_bytes(text)).digest()

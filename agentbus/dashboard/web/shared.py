@@ -1,4 +1,4 @@
-"""A cache of the live pages' reads: many browsers cost the server as much as one."""
+"""A cache for the reads of live pages: many browsers cost the server no more than one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A value rests for this multiple of the time that its reading took, and for no more seconds than this.
+# A value is cached for this multiple of the time that its reading took, and at most for these
+# seconds.
 REST, _LONGEST = 10.0, 5.0
 _MOST = 256
 
 
 class SharedReads:
-    """The newest value of each key, which several pages wait for together."""
+    """The newest value of each key, whose readings several pages share."""
 
     def __init__(self) -> None:
         self._values: dict[object, tuple[float, Any]] = {}
@@ -36,10 +37,11 @@ class SharedReads:
         behind: bool = False,
         turn: asyncio.Lock | None = None,
     ) -> T:
-        """Return the value of a key, read again if its rest is over, or with `fresh`.
+        """Return a key's value, read again if its rest is over, or with `fresh`.
 
-        It is read holding `turn`; to wait for that makes the rest no longer. With `behind`, the last value
-        is returned while a new one is read; a reading that fails is left to the next caller.
+        The lock `turn` is held during the reading; waiting for the lock does not lengthen the rest.
+        With `behind`, the last value is returned while a new one is read; if that reading fails,
+        the next caller reads again.
         """
         if fresh:
             return await self._read(key, read, rest, turn)
@@ -64,7 +66,7 @@ class SharedReads:
                 self._locks.pop(key, None)
 
     def forget(self) -> None:
-        """Read everything again, after an action that has changed it."""
+        """Read everything again after an action that changed it."""
         self._values.clear()
         for reading in self._behind.values():
             reading.cancel()
@@ -74,7 +76,7 @@ class SharedReads:
         if self._behind.get(key) is reading:
             del self._behind[key]
         if not reading.cancelled() and reading.exception() is not None:
-            # The next caller finds no value, reads it and gets the error, if there still is one.
+            # The next caller finds no value, reads it and gets the error, if it persists.
             self._values.pop(key, None)
 
     async def _read(

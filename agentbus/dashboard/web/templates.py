@@ -1,4 +1,4 @@
-"""Renders the templates of the pages: whole, or the regions that are live. Every value is escaped."""
+"""Renders the templates of pages, in whole or the live regions. Every value is escaped."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from agentbus.dashboard.web import charts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# The bytes of a payload or a message that a page shows.
+# Maximum bytes of a payload or a message that a page shows.
 FOLDED = 4_096
 # Seconds after which a time is shown with its day.
 _DAY = 20 * 3600.0
-# The regions of base.html.
+# The regions that every page has, from base.html.
 BASE = ("verdict", "pulse")
 
 
@@ -72,7 +72,7 @@ class PageTemplates:
     def regions(
         self, name: str, wanted: Iterable[str], values: Mapping[str, Any]
     ) -> dict[str, str]:
-        """Return the HTML of regions of a page, and of those that all pages have, by id."""
+        """Return the HTML of a page's regions, and of regions that all pages have, by id."""
         found: dict[str, str] = {}
         for template, ids in (("base.html", BASE), (name, wanted)):
             page = self._jinja.get_template(template)
@@ -81,25 +81,25 @@ class PageTemplates:
         return found
 
     def part(self, macro: str, *values: object) -> str:
-        """Return what a macro of parts.html makes of values."""
+        """Return the result of a macro of parts.html."""
         module: Any = self._jinja.globals["ui"]
         return str(getattr(module, macro)(*values))
 
 
 def folded(text: str) -> str:
-    """Return text cut to a few kilobytes, without what moves or turns other characters."""
+    """Return text cut to a few kilobytes, without characters that move or reverse others."""
     return lines(text if len(text) <= FOLDED else text[:FOLDED] + "…")
 
 
 def lines(text: str) -> str:
-    """Return text without what moves or turns other characters; its lines stay."""
+    """Return text without characters that move or reverse others; line breaks stay."""
     return "\n".join(escaped(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def span(seconds: float | None) -> str:
-    """Format how long ago something was, or how long it lasts: in whole seconds, above a minute in minutes.
+    """Format an age or a duration: in whole seconds, above a minute in minutes.
 
-    A page with a hundred of them is not sent again each second for their sake.
+    A page with a hundred durations therefore does not change every second.
     """
     if seconds is None:
         return "-"
@@ -108,17 +108,17 @@ def span(seconds: float | None) -> str:
 
 
 def _figure(value: float | None) -> str:
-    """Format a whole number with separators."""
+    """Format a number as a whole number with separators."""
     return "-" if value is None else f"{value:,}"
 
 
 def _utc(seconds: float) -> str:
-    """Format a unix time for machines, and for the title of a time."""
+    """Format a unix time for machines, and for tooltips."""
     return rfc3339(seconds, milliseconds=True)
 
 
 def _stamp(seconds: float | None, now: float | None = None) -> Markup:
-    """Return the element of a time: its UTC, with the day if it is another one, or its age at `now`."""
+    """Return an HTML time element: UTC, with the date if it is another day, or the age at `now`."""
     if seconds is None:
         return Markup('<span class="none">-</span>')
     utc = rfc3339(seconds)

@@ -1,4 +1,4 @@
-"""The browsers that look at a page: what each has been sent, and what it has not taken yet."""
+"""The browsers that show a page: the data sent to each, and the data not received yet."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from agentbus.dashboard.web.page import PageView
 
-# The bytes that a browser may be behind.
+# Maximum number of bytes that a browser may be behind.
 _BEHIND = 2_000_000
-# A comment is sent after this time without anything else, so that who has gone is noticed.
+# Seconds without output after which a comment is sent, which detects a browser that has gone.
 _QUIET = 15.0
 
 
 class Viewer:
-    """A browser that looks at a page; `since` is the last message that it has seen."""
+    """A browser that shows a page; `since` is the last message that it has seen."""
 
     def __init__(self, view: PageView, since: str) -> None:
         self.view = view
@@ -37,7 +37,7 @@ class Viewer:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The key of the page: viewers with the same key see the same."""
+        """The key of the page: viewers with the same key see the same content."""
         view = self.view
         return view.page.name, tuple(view.query.items()), view.base, view.csrf
 
@@ -49,7 +49,7 @@ class Viewer:
             self.send("regions", changed)
 
     def forget(self) -> None:
-        """Send all regions next, changed or not."""
+        """Send all regions next time, changed or not."""
         self._shown.clear()
 
     def send(self, event: str, data: object, entry: str = "") -> None:
@@ -63,7 +63,7 @@ class Viewer:
         self._came.set()
 
     def drop(self) -> None:
-        """Give the browser up, and what it has not taken."""
+        """Disconnect the browser, and discard its queued data."""
         self.dropped.set()
         self._waiting.clear()
         self.end()
@@ -74,7 +74,7 @@ class Viewer:
         self._came.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what is queued, as server-sent events, until the stream ends."""
+        """Yield the queue as server-sent events, until the stream ends."""
         yield b"retry: 1000\n\n"
         while True:
             try:
@@ -93,34 +93,34 @@ class Viewer:
 
 
 class ViewerGroup:
-    """The viewers who see the same, for whom a page is rendered once."""
+    """The viewers of the same content, for whom a page is rendered once."""
 
     def __init__(self, view: PageView) -> None:
         self.view = view
-        # Seconds between two looks.
+        # Seconds between two renderings.
         self.every = view.page.every if isinstance(view.page, WebPage) else 1.0
         self.viewers: set[Viewer] = set()
-        # Set when the page is to be rendered as soon as it has rested, and when it is to rest no longer.
+        # `soon` is set to render the page after its rest, `now` to end the rest.
         self.soon, self.now = asyncio.Event(), asyncio.Event()
-        # By the loop's clock.
+        # A time of the event loop's clock.
         self.rests_until = 0.0
         self.task: asyncio.Task[None] | None = None
         self._regions: dict[str, str] = {}
 
     def join(self, viewer: Viewer) -> None:
-        """Add a viewer, who gets what the others see."""
+        """Add a viewer, and send it what the others see."""
         self.viewers.add(viewer)
         viewer.show(self._regions)
         self.soon.set()
 
     def hurry(self) -> None:
-        """Have the page rendered at once."""
+        """Render the page at once."""
         self.rests_until = 0.0
         self.soon.set()
         self.now.set()
 
     def show(self, regions: Mapping[str, str]) -> None:
-        """Send regions to the viewers for whom they have changed."""
+        """Send each viewer the regions that have changed for it."""
         self._regions |= regions
         for viewer in self.viewers:
             viewer.show(regions)

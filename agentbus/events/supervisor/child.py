@@ -1,4 +1,4 @@
-"""The supervised process itself: lists the consumers of a module, or runs its role and sends heartbeats."""
+"""The supervised process: lists the consumers of a module, or runs its role with heartbeats."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
     from agentbus.events.supervisor.roles import Role
 
-# A line must fit into one atomic write to a pipe, even if JSON needs six bytes for each character.
+# Maximum length of an error: a line must fit into one atomic write to a pipe, even if JSON needs
+# six bytes per character.
 _LONGEST = 600
 _BEATS_A_TIMEOUT = 20
 
 
 def work(job: Mapping[str, Any]) -> int:
-    """Do the job that a supervisor handed over, and return the exit code of this process."""
+    """Do the job that a supervisor passed to this process, and return the exit code."""
     control = set_apart(0)
     stopping = threading.Event()
     running: list[Role] = []
-    # The supervisor's stdout has its own records: the handlers' output goes to stderr.
+    # The supervisor writes its records to stdout, so the handlers' output goes to stderr.
     os.dup2(2, 1)
     report = ReportPipe(job["report"], job["timeout"] / _BEATS_A_TIMEOUT, job["heartbeat"])
     die_with(job["parent"])
@@ -56,7 +57,8 @@ def work(job: Mapping[str, Any]) -> int:
         said = (
             str(error) if isinstance(error, AgentBusError) else f"{type(error).__name__}: {error}"
         )
-        # Another process may be configured correctly: the consumer is not to blame.
+        # A ConfigError is the fault of this process, not of the consumer: another process may have
+        # a correct configuration.
         own = isinstance(error, ConfigError)
         report.send(error=_shown(said), own=own)
         return error.exit_code if isinstance(error, ConfigError) else 1

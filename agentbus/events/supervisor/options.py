@@ -14,17 +14,18 @@ from agentbus.events.leases import LEASE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The name of the relay's process, which no consumer can have.
+# The name of the relay's process, which no consumer may have.
 RELAY = "relay"
 _MOST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedJob:
-    """A job beside the consumers, in its own process: `target` is a function, as `module:name`.
+    """A job that runs beside the consumers in its own process; `target` is `module:name`.
 
-    It is called with `options`, which must be JSON, and a `JobControl`; it runs until that is stopped. Its
-    name is that of the quarantine, and must not be that of a consumer, another job or the relay.
+    The function is called with `options`, which must be JSON, and a `JobControl`, and runs until
+    that is stopped. The job's name is used for its quarantine, and must differ from those of
+    consumers, other jobs and the relay.
     """
 
     name: str
@@ -34,9 +35,10 @@ class SupervisedJob:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """The timing of consumers and the relay; what is None is left to their defaults.
+    """The timing of consumers and the relay; None means their default.
 
-    `heartbeat_dir` is a directory in which each process touches a file of its name with each heartbeat.
+    `heartbeat_dir` is a directory in which each process touches a file with its name at each
+    heartbeat.
     """
 
     lease: float = LEASE_SECONDS
@@ -57,16 +59,16 @@ class ProcessOptions:
             raise ConfigError("a batch has at least one event", hint="give a larger batch size")
 
     def fields(self) -> dict[str, Any]:
-        """Return them as JSON has them."""
+        """Return the options in JSON types."""
         return asdict(self)
 
 
 def options_of(fields: Mapping[str, Any]) -> ProcessOptions:
-    """Return what `fields` returned."""
+    """Return the options that `fields` has converted."""
     cleanup = fields["cleanup"]
     return ProcessOptions(**{**fields, "cleanup": cleanup and Cleanup(**cleanup)})
 
 
 def heartbeat_file(directory: str, name: str) -> str:
-    """Return the file that a process touches: any name is one of a file."""
+    """Return the path of a process's heartbeat file, for any name."""
     return os.path.join(directory, urllib.parse.quote(name, safe=" ")[:_MOST_NAME])

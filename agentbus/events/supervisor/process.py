@@ -26,7 +26,7 @@ _SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_bo
 
 
 class ConsumerProcess(WorkerProcess):
-    """A supervised process; `owner` holds its lease, and `consumers` are those of the module, if asked."""
+    """A supervised process; `owner` holds its lease, and `consumers` lists those of the module."""
 
     def __init__(self, label: str, job: Mapping[str, Any]) -> None:
         self.owner = str(job.get("owner"))
@@ -47,7 +47,7 @@ class ConsumerProcess(WorkerProcess):
 
 
 class ProcessFactory:
-    """Starts processes for the consumers of a module, the relay and jobs, and one that lists consumers."""
+    """Starts processes for consumers, the relay and jobs, and one to list the consumers."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ProcessFactory:
     def declared(
         self, only: str | None, within: float, stopped: StopEvent
     ) -> dict[str, str] | None:
-        """Return the stream of each consumer by its name; None if `stopped` was set meanwhile.
+        """Return the stream of each consumer by its name; None if `stopped` is set first.
 
         The module is loaded in its own process. Raises `UsageError`.
         """
@@ -114,9 +114,10 @@ class ProcessFactory:
 
 
 def _listen_to_all(worker: ConsumerProcess, until: float, stopped: StopEvent) -> None:
-    """Listen until a process has listed its consumers or ended, or its time is up."""
+    """Listen until a process has listed its consumers, has ended, or has run out of time."""
     while not stopped.is_set() and time.monotonic() < until:
-        # Its end of the pipe may stay open in a process that the module started.
+        # A process that the module started may keep this end of the pipe open, so check whether the
+        # worker has ended.
         if not worker.listen() or worker.consumers is not None or worker.ended() is not None:
             return
         time.sleep(_GLANCE)

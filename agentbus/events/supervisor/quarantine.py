@@ -1,4 +1,4 @@
-"""Quarantine: consumers that no supervisor starts until they are released, as kept on the server."""
+"""Quarantine: a list on the server of consumers that no supervisor starts until their release."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 CRASH_LOOP, HEARTBEAT = "crash_loop", "heartbeat"
 _EVERY = 1.0
-# The field with the random id of the hash, which shows if it was replaced; not a valid consumer's name.
+# The hash field with a random id, which shows whether the hash was replaced; not a valid consumer
+# name.
 _LIFE = b""
 
 
@@ -36,7 +37,7 @@ _LIFE = b""
 class Quarantined:
     """A quarantined consumer: since when, the reason (`crash_loop`, `heartbeat`), and its last error.
 
-    A record of another program that cannot be read counts, too; its fields are empty.
+    An unreadable record of another program counts as well; its fields are empty.
     """
 
     consumer: str
@@ -47,7 +48,7 @@ class Quarantined:
     error: str | None
 
     def fields(self) -> dict[str, object]:
-        """Return all but the consumer's name, as they are on the server."""
+        """Return the fields of the server's record, without the consumer's name."""
         return {
             "stream": self.stream,
             "quarantined_at": self.at,
@@ -58,7 +59,7 @@ class Quarantined:
 
 
 def quarantined(bus: BlockingBus) -> list[Quarantined]:
-    """Return the consumers that are in quarantine, by name. Raises `BackendUnavailable`."""
+    """Return the quarantined consumers, by name. Raises `BackendUnavailable`."""
     with RedisClient(bus.runner) as server:
         records, _ = _read(server, ())
     return [records[name] for name in sorted(records)]
@@ -67,7 +68,7 @@ def quarantined(bus: BlockingBus) -> list[Quarantined]:
 def release_consumer(bus: BlockingBus, consumer: str | None) -> list[str]:
     """Release a consumer, or all (None), from quarantine; returns their names. Raises `NotFound`.
 
-    Every running supervisor starts them within about a second, without their earlier crashes.
+    Every running supervisor starts them within about a second, with their crash counts reset.
     """
     asked = () if consumer is None else (names.name("consumer", consumer),)
     with RedisClient(bus.runner) as server:
@@ -102,7 +103,7 @@ class QuarantineSync:
         self.known = threading.Event()
 
     def start(self) -> None:
-        """Start the thread; `known` is set once the server has answered."""
+        """Start the thread; `known` is set once the server has replied."""
         self._thread.start()
 
     def close(self, within: float) -> None:
@@ -120,12 +121,12 @@ class QuarantineSync:
         self._wake.set()
 
     def about(self, consumer: str) -> Quarantined | None:
-        """Return the record of a consumer if it is in quarantine, or None."""
+        """Return a consumer's record if it is in quarantine, or None."""
         with self._lock:
             return self._mine.get(consumer)
 
     def released(self) -> list[str]:
-        """Return the consumers that were released since the last call."""
+        """Return the consumers released since the last call."""
         with self._lock:
             consumers, self._released = self._released, []
         return consumers
@@ -152,20 +153,20 @@ class QuarantineSync:
             pending = [record for name, record in self._mine.items() if name not in self._written]
         if pending:
             _write(server, pending)
-        # The thread alone changes what was written.
+        # Only this thread changes the set of written records.
         known, life = _read(server, self._written)
         with self._lock:
             went_back = _went_back(self._life, life)
             self._written.update(record.consumer for record in pending if record.consumer in known)
             self._life = life
             if went_back:
-                # The next exchange follows at once, and writes them again.
+                # Start the next exchange at once, which writes the records again.
                 self._written = {name for name in self._mine if name in known}
                 self._wake.set()
             else:
                 gone = [name for name in self._written if name not in known]
                 if life is not None:
-                    # Records of this exchange that are gone already were released, too.
+                    # Records written in this exchange that are already gone were released as well.
                     gone += [record.consumer for record in pending if record.consumer not in known]
                 for name in gone:
                     self._mine.pop(name, None)
@@ -203,7 +204,7 @@ def _stored(
     key: str, known: Collection[str]
 ) -> Op[tuple[dict[str, Quarantined], tuple[str, int] | None]]:
     stored = yield from hash_fields(key, MOST)
-    # Read the lifetime last: a hash that was replaced while it was read has another one.
+    # Read the hash's id last: a hash that was replaced during the read has another id.
     rest = [name.encode() for name in known if name.encode() not in stored]
     life, *values = yield Command("HMGET", key, _LIFE, *rest)
     stored.pop(_LIFE, None)

@@ -33,7 +33,8 @@ class Role(Protocol):
 class JobControl:
     """A supervised job's connection to its supervisor; the job ends when `stopped` is set.
 
-    The first heartbeat says that the job has started, which may take longer than the heartbeat timeout.
+    The first heartbeat shows that the job has started, which may take longer than the heartbeat
+    timeout.
     """
 
     def __init__(self, report: ReportPipe) -> None:
@@ -49,7 +50,7 @@ class JobControl:
         self._report.beat()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, and send heartbeats meanwhile; returns whether the job is to end."""
+        """Wait while sending heartbeats; returns whether the job must end."""
         while seconds > 0 and not self.stopped.wait(min(seconds, 1.0)):
             self.beat()
             seconds -= 1.0
@@ -57,14 +58,14 @@ class JobControl:
 
 
 def role(job: Mapping[str, Any], report: ReportPipe) -> Role:
-    """Return what a job is about, ready to run."""
+    """Return the role that a job describes, ready to run."""
     if job["target"] is not None:
         return _Job(job, report)
     return _relay(job, report) if job["consumer"] == RELAY else _consumer(job, report)
 
 
 class _Job:
-    """A function that runs beside the consumers."""
+    """A job's function that runs beside the consumers."""
 
     def __init__(self, job: Mapping[str, Any], report: ReportPipe) -> None:
         module, _, name = job["target"].partition(":")
@@ -94,7 +95,7 @@ def _ledger(job: Mapping[str, Any], settings: Settings) -> Ledger:
 
 
 def _beating(report: ReportPipe) -> Callable[[str], None]:
-    """Return what is called at each kill point: work that passes one is alive."""
+    """Return a function for kill points that sends a heartbeat: work that passes one is alive."""
     kill_point = kill_points.hook()
 
     def at(reached: str) -> None:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """A change of a consumer's process; those of the relay and of jobs have no stream.
+    """A change of a consumer's process; processes of the relay and of jobs have no stream.
 
     `event` is `started`, `crashed` (it ended by itself), `killed` (no heartbeat for too long),
-    `quarantined`, `released`, or `stopped` (on request). If the process ended, `exit` is its code, or
-    `signal` the name of the signal. `crashes` counts those of this series.
+    `quarantined`, `released`, or `stopped` (on request). If the process ended, `exit` is its exit
+    code, or `signal` the name of the signal. `crashes` counts the crashes of the current series.
     """
 
     consumer: str
@@ -58,7 +58,7 @@ class SupervisorStatus:
 
 @dataclass(slots=True, eq=False)
 class Supervised:
-    """A consumer, relay or job that is to run here: its process, or when the next one starts."""
+    """A consumer, relay or job to run here: its process, or the time of its next start."""
 
     name: str
     stream: str

@@ -1,4 +1,4 @@
-"""Runs each consumer of a module in its own process; restarts it when it ends, or quarantines it."""
+"""Runs each consumer of a module in its own process, and restarts or quarantines it."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 SILENCE = 30.0
 GRACE = 30.0
-# The time for a process to load its module.
+# Seconds for a process to load its module.
 START = 60.0
-# A process that waits for its server sends fewer heartbeats than this allows for.
+# Minimum: a process that waits for its server sends heartbeats less often.
 _LEAST_SILENCE = 2.0
 _GLANCE = 0.2
 _LEVELS = {"crashed": "warning", "killed": "warning", "quarantined": "error"}
@@ -130,17 +130,17 @@ class Supervisor:
         self._releases = ThreadPoolExecutor(1, thread_name_prefix="leases")
         self._stopped = StopEvent()
         self._on_happening: Callable[[Happening], None] | None = None
-        # The error of a process that cannot use its configuration.
+        # The error of a process with an invalid configuration.
         self._wrong: str | None = None
 
     @stops_at_signals
     def run(self, on_happening: Callable[[Happening], None] | None = None) -> None:
-        """Supervise until `stop` is called, once for each supervisor; every process has ended then.
+        """Supervise until `stop` is called and all processes have ended; at most once per object.
 
-        `on_happening` is called with each change of a process. Raises `UsageError` if the module cannot be
-        loaded at the start or does not declare the consumer; later that is a crash. Raises `ConfigError` if
-        a process cannot use its database or server, such as that of another project: other supervisors may
-        be configured correctly, so nothing is quarantined.
+        `on_happening` is called with each change of a process. Raises `UsageError` if at the start
+        the module cannot be loaded or does not declare the consumer; later that counts as a crash.
+        Raises `ConfigError` if a process cannot use its database or server, such as that of another
+        project: other supervisors may be configured correctly, so nothing is quarantined.
         """
         self._on_happening = on_happening
         try:
@@ -161,7 +161,7 @@ class Supervisor:
             self._releases.shutdown(wait=True)
 
     def _find(self) -> bool:
-        """Find out what is to run; False if `stop` was called meanwhile."""
+        """Find the consumers and jobs to run; False if `stop` was called first."""
         if self._heartbeats is not None:
             try:
                 make_private(self._heartbeats)
@@ -219,7 +219,7 @@ class Supervisor:
         try:
             worker = self._processes.worker(post.name, post.job)
         except OSError as error:
-            # Out of memory or processes: not the consumer's fault, and it may pass.
+            # Memory or processes have run out: that may pass, and is not the consumer's fault.
             self._warn(post, f"no process could be started ({error.strerror})")
             post.start_at = time.monotonic() + self._backoff.longest
             return
@@ -232,7 +232,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         if not self._quarantine.known.is_set():
-            # Nothing is started before the server has said which consumers are quarantined.
+            # Start no process until the server has reported which consumers are quarantined.
             return
         self._release()
         for post in self._posts.values():
@@ -265,7 +265,7 @@ class Supervisor:
         return False
 
     def _after(self, post: Supervised, worker: ConsumerProcess) -> None:
-        """Count a crash, and quarantine the consumer or set the time of its next start."""
+        """Count a crash, then quarantine the consumer or schedule its next start."""
         if worker.own and not worker.silent:
             self._wrong = f"{post.name}: {worker.error}"
             self._ended(post, worker, "stopped")
@@ -286,7 +286,7 @@ class Supervisor:
         self._tell(post, "quarantined", reason=reason, window=full.seconds)
 
     def _hold(self, post: Supervised, record: Quarantined) -> None:
-        """Report once that a consumer is not started, since it was quarantined before or elsewhere."""
+        """Report once that a consumer does not start, as it was quarantined before or elsewhere."""
         if not post.quarantined:
             post.quarantined, post.error = True, record.error
             self._tell(post, "quarantined", reason=record.reason, crashes=record.crashes)
@@ -301,12 +301,12 @@ class Supervisor:
                 self._tell(post, "released")
 
     def _release_lease(self, post: Supervised, owner: str) -> None:
-        """Release the lease of a dead process, so that the next one need not wait for it to expire."""
+        """Release a dead process's lease, so that the next process need not wait for its expiry."""
         try:
             with self.ledger.committing("a dead process's lease was released") as connection:
                 leases.release_dead(connection, self.ledger.tables, owner)
         except AgentBusError as error:
-            # It expires by itself.
+            # The lease will expire by itself.
             self._warn(post, str(error))
         except Exception as error:  # noqa: BLE001 (supervision goes on without the database)
             self._warn(post, f"{type(error).__name__} while a lease was released")

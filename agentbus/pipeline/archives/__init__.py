@@ -1,1 +1,1 @@
-"""An archive: its files, its log, and what writes, reads and checks them."""
+"""An archive: its files and log, and the modules that write, read and check them."""

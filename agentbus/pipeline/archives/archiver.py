@@ -55,17 +55,17 @@ INTERVAL = 5.0
 # The function that a Spark task runs.
 _COPY = "agentbus.pipeline.archives.copying:copy"
 
-# This name stands for a queue where an archive registers as a reader of the log of attempts.
+# The name used in place of a queue when an archive registers as a reader of the log of attempts.
 _LOG = "~attempts"
 NOTHING = Position(planning.START, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The entries that one version added to an archive, and how many seconds that took.
+    """The entries that one version added to an archive, and the seconds that this took.
 
-    `lost` is how many entries were gone before they could be archived. If not `complete`, there were more
-    entries than one version may have.
+    `lost` is the number of entries that were gone before they could be archived. `complete` is
+    false if there were more entries than one version may have.
     """
 
     version: int
@@ -80,7 +80,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a round: about `done` of `total` entries are copied."""
+    """The progress of a round: about `done` of `total` entries have been copied."""
 
     done: int
     total: int
@@ -136,10 +136,10 @@ class Archiver:
         stop: StopEvent | threading.Event | None = None,
         on_round: Callable[[Round], None] | None = None,
     ) -> None:
-        """Archive what there is now; if `continuous`, go on every `interval` seconds until `stop` is set.
+        """Archive the existing entries; if `continuous`, repeat until `stop` is set.
 
-        A continuous archiver survives temporary failures: a restart of the server, a full disk. That Spark
-        does not start ends it.
+        A continuous archiver survives temporary failures: a restart of the server, a full disk. It
+        ends if Spark cannot be started.
         """
         stop = stop or StopEvent()
         while not stop.is_set():
@@ -159,22 +159,22 @@ class Archiver:
                 stop.wait(interval)
 
     def run_once(self) -> Round | None:
-        """Archive what is new as one version, and return what that was; None if nothing was new.
+        """Archive the new entries as one version, and return its figures; None without new entries.
 
-        Where another archiver committed meanwhile, what it left is archived.
+        If another archiver commits first, the remaining entries are archived.
         """
         while True:
             began = time.monotonic()
             state = self._log.create(self.project)
             plan = self._planner.plan(state)
-            # Of a stream that went back, there may be something new up to the archive's position.
+            # A stream that went back in time may have new entries below the archive's position.
             back = {name for name in plan.back if not streams.heals(name)}
             self._mark(state, plan.heads.keys() - back)
             if not plan.changed:
                 self._log.settle(state)
                 return None
             if self._spark is None:
-                # Plan again afterwards: entries are added and trimmed while Spark starts.
+                # Plan again after Spark has started: entries are added and trimmed meanwhile.
                 self._starting = True
                 self._spark = self._start()
                 self._starting = False
@@ -204,7 +204,8 @@ class Archiver:
         try:
             made = self._log.commit(state, APPEND, job.batch, files, positions=positions)
         except CommitConflict:
-            # After any other error or an interrupt the commit may be there: its files are swept if not.
+            # After any other error or an interrupt the commit may exist; if not, its files are
+            # swept later.
             self._discard(job)
             raise
         self._log.settle(made)
@@ -227,14 +228,15 @@ class Archiver:
         try:
             copied = task_calls.call(spark, _COPY, job, plan.lots, told)
         except Exception as error:
-            # An error of a task, such as a full disk, may pass; Spark itself, once gone, stays gone.
+            # An error of a task, such as a full disk, may pass; a Spark session that has ended does
+            # not come back.
             if (found := carried(str(error))) is None:
                 raise
             raise found from error
         return [file for each in copied for file in each]
 
     def _tell(self, gaps: Sequence[StreamGap]) -> None:
-        """Warn of entries that are lost, or that only the archive has."""
+        """Warn about entries that are lost, or that only the archive has."""
         if lost := [found for found in gaps if found.lost]:
             number = sum(found.lost or 0 for found in lost)
             were, they = ("entry was", "it") if number == 1 else ("entries were", "they")
@@ -251,7 +253,7 @@ class Archiver:
             )
 
     def _discard(self, job: CopyJob) -> None:
-        """Delete what an attempt wrote; what cannot be deleted now is swept later."""
+        """Delete the files of an attempt; files that cannot be deleted now are swept later."""
         with contextlib.suppress(AgentBusError):
             folder = self._place.data("").rstrip("/")
             mark = f"/{job.version:010d}-{job.batch}-"
@@ -278,13 +280,13 @@ class Archiver:
 
 
 def release(settings: Settings, path: str) -> list[str]:
-    """Allow trimming of what was kept for an archive; return the names of these streams."""
+    """Allow trimming of the entries kept for an archive; return the names of their streams."""
     log = Log(place(path))
     state = log.state()
     held = []
     with RangeReader(settings) as reader:
         log.check_project(state, reader.scope.keys.project)
-        # A stream is held before it has a position.
+        # A stream can be held before it has a position.
         for name in reader.run(Discovery(reader.scope, Selection()).op(state.positions)):
             if reader.run(_held(reader.scope, state, name)):
                 reader.run(_hold(reader.scope, state, name, None))
@@ -293,7 +295,7 @@ def release(settings: Settings, path: str) -> list[str]:
 
 
 def _held(scope: Scope, state: State, name: str) -> Op[bool]:
-    """Tell whether a stream is, or may have been, kept for the archive."""
+    """Tell whether entries of a stream are, or may have been, kept for the archive."""
     if streams.kind(name) not in (QUEUE, EVENT, ATTEMPT):
         return False
     if name in state.positions:
@@ -304,7 +306,7 @@ def _held(scope: Scope, state: State, name: str) -> Op[bool]:
 
 
 def _reader(state: State) -> str:
-    """Return the name under which the archive is a reader of what is kept for it."""
+    """Return the name under which the archive is registered as a reader."""
     return f"archive:{state.archive}"
 
 
@@ -320,7 +322,7 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
 
 
 def _trim_attempt_log(scope: Scope, needed: str) -> Op[None]:
-    """Trim the attempts that are archived, as far as no other archive needs them."""
+    """Trim the archived attempts that no other archive needs."""
     keys = scope.keys.attempt_log, scope.keys.readers(_LOG)
     yield Script("trim_attempt_log", keys, (needed,), writes=True)
 
@@ -340,7 +342,7 @@ def _names(gaps: Sequence[StreamGap]) -> str:
 def _account(
     state: State, plan: RoundPlan, found: dict[str, int]
 ) -> tuple[dict[str, Position], list[StreamGap]]:
-    """Return the new positions, and the gaps: what was ever added, less what was found."""
+    """Return the new positions, and the gaps: entries ever added, minus entries found."""
     positions, gaps = {}, list(plan.gaps)
     for name, (start, end) in plan.changed.items():
         old = state.positions.get(name, NOTHING)
@@ -349,7 +351,8 @@ def _account(
         if lost:
             gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))
         total, gone = old.rows + rows, old.lost + lost
-        # The base is what the server no longer counts, since its counter began again.
+        # The base counts the entries that the server no longer counts, because its counter was
+        # reset.
         positions[name] = msgspec.structs.replace(
             old, id=end.id, added=end.added, base=total + gone - end.added, rows=total, lost=gone
         )
@@ -377,12 +380,12 @@ def archive(
     hold: bool = False,
     warn: Callable[[str], None] | None = None,
 ) -> Archived:
-    """Archive what there is now in a project's streams, and return what that was.
+    """Archive the existing entries of a project's streams, and return the totals.
 
-    The defaults of url and project are those of the settings. Exactly once, even if other processes archive
-    to the path or were killed. `hold` keeps tasks and events from being trimmed before they are archived.
-    Raises `EpochMismatch` if the server was restored to a state before the archive, `Refused` if the
-    path holds the archive of another project.
+    The defaults of `url` and `project` come from the settings. Each entry is archived exactly once,
+    even if other processes archive to the path or were killed. `hold` keeps tasks and events from
+    being trimmed before they are archived. Raises `EpochMismatch` if the server was restored to a
+    state before the archive, `Refused` if the path holds the archive of another project.
     """
     rounds: list[Round] = []
     settings = resolve({"url": url, "project": project})

@@ -1,4 +1,4 @@
-"""An archive in a bucket of S3, or of a server that speaks its language."""
+"""An archive in a bucket of S3, or of a server with the same protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from agentbus.pipeline.archives.places import (
     s3_settings,
 )
 
-# A server may ask to try a conditional put again while another one is under way.
+# A server may refuse a conditional put while another put of the name is in progress, and ask for a
+# retry.
 _ATTEMPTS = 20
 _MISSING = ("NoSuchKey", "404", "NotFound")
 _FORBIDDEN = ("AccessDenied", "403", "Forbidden", "AllAccessDisabled")
@@ -78,7 +79,7 @@ class Bucket(Place):
             for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, **beyond):
                 for found in page.get("Contents", ()):
                     name = found["Key"][len(self.prefix) :]
-                    # Spark and consoles leave markers of empty folders behind.
+                    # Skip markers of empty folders, which Spark and consoles leave behind.
                     if not name.endswith("/"):
                         yield FileInfo(name, found["Size"], found["LastModified"].timestamp())
 
@@ -87,7 +88,7 @@ class Bucket(Place):
             self._client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
 
     def blank(self, name: str) -> None:
-        """Do nothing: an object takes no more room than it holds."""
+        """Do nothing: an object takes no more space than its content."""
 
     def sync(self, name: str) -> int | None:
         found = self._asked("head_object", name)
@@ -97,11 +98,11 @@ class Bucket(Place):
     def copy(self, source: str, name: str) -> None:
         origin = {"Bucket": self.bucket, "Key": self.prefix + source}
         with self._told("write", name):
-            # In several requests where the file is too large for one.
+            # A file that is too large for one request is copied in several.
             self._client.copy(origin, self.bucket, self.prefix + name)
 
     def tidy(self, before: float) -> None:
-        """Do nothing: what was not put whole was not put."""
+        """Do nothing: an incomplete put leaves no object behind."""
 
     @functools.cached_property
     def _client(self) -> Any:
@@ -116,8 +117,8 @@ class Bucket(Place):
             response_checksum_validation="when_required",
         )
         with self._told("open", ""):
-            # Profiles and roles are found by boto3 itself; its session that all share would remember
-            # credentials that were set before.
+            # boto3 finds profiles and roles by itself. Its shared default session would keep the
+            # credentials of an earlier call.
             return boto3.session.Session().client(
                 "s3",
                 config=patient,
@@ -126,7 +127,7 @@ class Bucket(Place):
             )
 
     def _asked(self, call: str, name: str) -> Any:
-        """Return what the server answers about a file, None if it is not there."""
+        """Return the server's reply about a file, None if it does not exist."""
         with self._told("read", name):
             try:
                 return getattr(self._client, call)(Bucket=self.bucket, Key=self.prefix + name)
@@ -140,13 +141,13 @@ class Bucket(Place):
 
     @contextlib.contextmanager
     def _told(self, doing: str, name: str) -> Iterator[None]:
-        """Turn an error of the server, or of the way there, into a sentence."""
+        """Convert an error of the server or the connection to one sentence."""
         try:
             yield
         except (BotoCoreError, ClientError) as error:
             raise self._trouble(doing, name, error) from error
         except Exception as error:
-            # boto3's own copying has its own errors, without a common base.
+            # boto3's copying raises its own errors, which have no common base class.
             if type(error).__module__.partition(".")[0] not in ("boto3", "s3transfer", "botocore"):
                 raise
             raise AgentBusError(f"cannot {doing} {self.uri(name)}") from error
@@ -154,7 +155,7 @@ class Bucket(Place):
     def _trouble(self, doing: str, name: str, error: Exception) -> AgentBusError:
         said = f"cannot {doing} {self.uri(name)}"
         if isinstance(error, exceptions.ClientError):
-            # The server's own words may hold the key that was used; its code does not.
+            # The server's message may contain the access key; its error code does not.
             code = _code(error)
             if code == "NoSuchBucket":
                 return NotFound(f"{said}: there is no such bucket", hint="create it first")

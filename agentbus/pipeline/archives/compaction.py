@@ -1,4 +1,4 @@
-"""Merges the many files of past days into a few sorted, typed ones, while readers are active."""
+"""Merges the many files of past days into a few sorted, typed files, while readers are active."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILE_BYTES = 128 << 20
-# Sizes of a row group, the smallest unit that is read: several tasks can read a file, and skip parts of it.
+# Sizes of a row group, the smallest unit of reading: several tasks can read one file, and skip
+# parts of it.
 _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 100_000
-# The directory for Spark's output before the files are renamed: readers skip names that begin with "_".
+# The directory for Spark's output before the files are renamed; readers skip names that begin with
+# "_".
 _WORK = "_compacting"
 _WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{8}})@([^/]+)/")
 _ABANDONED = 86_400.0
 _ATTEMPTS = 100
-# A partition is often one task's work: with two, one sorts while the other writes.
+# One task often handles a whole partition: with two at once, one sorts while the other writes.
 _AT_ONCE = 2
-# Spark's own names for temporary columns must not meet a column of the schema.
+# Spark's temporary column must not have the name of a column of the schema.
 _FILE = "agentbus_file"
 
 
@@ -80,11 +82,12 @@ def compact(
     """Rewrite each past day of each kind: sorted, with its typed columns, in a few files.
 
     `before` is the date (`2026-11-20`) whose earlier days are closed; today in UTC unless given.
-    Each partition is one commit: killed at any moment, the archive is as before or as after it.
-    Rows are counted by stream before the commit; `Unhealthy`, and no change, if they differ.
-    Older versions can be read for `grace` seconds more, at most a day; then replaced files are deleted.
-    `spark` may be a function that opens a session: it is called once, if there is something to compact.
-    `on_progress` is called with how many rows are compacted, and how many are to be.
+    Each partition is one commit: if the process is killed, the archive is as before or after a
+    commit. Rows are counted by stream before the commit; if the counts differ, `Unhealthy` is
+    raised, without a change. Older versions can be read for another `grace` seconds, at most a day;
+    then replaced files are deleted. `spark` may be a function that opens a session: it is called
+    once, if there is something to compact. `on_progress` is called with the numbers of compacted
+    rows and of all rows to compact.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
     at = place(path) if not isinstance(path, Place) else path
@@ -109,7 +112,7 @@ def compact(
 
 
 def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
-    """Yield the closed partitions that are worth it: several files, or columns that are missing."""
+    """Yield closed partitions worth compacting: several files, or missing typed columns."""
     found: dict[tuple[str, str], list[File]] = defaultdict(list)
     for file in state.files.values():
         if file.date < limit:
@@ -117,7 +120,7 @@ def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
     for (_, kind), files in sorted(found.items()):
         wanted = set(TYPED.get(kind, ()))
         untyped = any(wanted - set(file.typed) for file in files)
-        # Not again and again what came out a little smaller than a file may be.
+        # Do not compact files again whose result was slightly smaller than a file may be.
         if untyped or len(files) > _pieces(files, FILE_BYTES // 2):
             yield kind, sorted(files, key=lambda file: file.path)
 
@@ -125,9 +128,9 @@ def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
 def _each(
     spark: SparkSession, at: Place, todo: list[tuple[str, list[File]]]
 ) -> Iterator[tuple[list[File], list[File]]]:
-    """Compact partitions, some at once; yield the files of each, and what became of them.
+    """Compact partitions, some concurrently; yield the old and the new files of each.
 
-    What another compaction was faster with is passed over.
+    Partitions that another compaction finished first are skipped.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         work = {
@@ -144,15 +147,16 @@ def _each(
 
 
 def _compact_one(spark: SparkSession, log: Log, kind: str, files: list[File]) -> list[File] | None:
-    """Compact one partition; None if another compaction replaced its files meanwhile."""
+    """Compact one partition; None if another compaction replaced its files first."""
     at, batch = log.place, new_batch()
     work = f"{_WORK}/{os.getpid()}-{batch}@{platform.node()}"
     raw = [name for name in schema.COLUMNS if name != "kind"]
     try:
-        # The directory must be found if this process is killed before Spark writes anything.
+        # Create a file now: the directory must be found if this process is killed before Spark
+        # writes.
         at.replace(f"{work}/_begun", b"")
         df = _ordered(read_files(spark, at, files), _pieces(files, FILE_BYTES))
-        # Add typed columns after sorting: to sort them, too, costs more.
+        # Add typed columns after sorting: sorting them as well would cost more.
         df = typed(df, kind).select(*raw, *TYPED.get(kind, ()))
         _write(df, at.uri(f"{work}/files"))
         written = _measured(df, at, f"{work}/files", files[0])
@@ -172,13 +176,13 @@ def _write(df: DataFrame, uri: str) -> None:
     df.write.options(
         **{"parquet.block.size": _GROUP_BYTES, "parquet.block.row.count.limit": _GROUP_ROWS},
         compression="zstd",
-        # The default has no statistics, and readers other than Spark refuse it.
+        # Spark's default type has no statistics, and other readers refuse it.
         outputTimestampType="TIMESTAMP_MICROS",
     ).parquet(uri)
 
 
 def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tuple[str, File]]:
-    """Return the files that were written with what they hold, as read from them again."""
+    """Return the written files with their contents, as measured by reading them again."""
     sizes = {e.name: e.size for e in at.listing(work) if e.name.endswith(".parquet")}
     if not sizes:
         return []
@@ -189,7 +193,7 @@ def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tu
         df.withColumn(_FILE, f.col("_metadata.file_name"))
         .groupBy(_FILE, "stream")
         .agg(
-            # An entry may have several attempts.
+            # An entry may have a row for each of several attempts.
             (f.count_distinct("id") if like.kind == schema.ATTEMPT else f.count("*")).alias(
                 "entries"
             ),
@@ -231,7 +235,7 @@ def _commit(
     at = log.place
     for _ in range(_ATTEMPTS):
         state = log.open()
-        # An append in between changes nothing of what was read; another compaction does.
+        # A concurrent append does not change the files that were read; another compaction does.
         if any(file.path not in state.files for file in files):
             return None
         made = []
@@ -250,7 +254,7 @@ def _commit(
 
 
 def _check(files: list[File], made: list[File]) -> None:
-    """Raise `Unhealthy` unless what was written holds each stream's rows, from first to last."""
+    """Raise `Unhealthy` unless the written files hold each stream's rows from first to last."""
     before, after = _sums(files), _sums(made)
     for stream in sorted(before.keys() | after.keys()):
         if before.get(stream) != after.get(stream):
@@ -300,9 +304,9 @@ def _bytes(files: list[File]) -> int:
 
 
 def date(text: str) -> str:
-    """Return a date as it was given; `UsageError` if it is none."""
+    """Return a date unchanged; raises `UsageError` if it is not a date."""
     try:
-        # This also reads other forms, which do not compare as text.
+        # `fromisoformat` also accepts other formats, which cannot be compared as text.
         if datetime.date.fromisoformat(text).isoformat() == text:
             return text
     except ValueError:
@@ -311,7 +315,7 @@ def date(text: str) -> str:
 
 
 def _clean(at: Place) -> None:
-    """Delete what compactions left that were killed: here, or anywhere a day ago."""
+    """Delete leftovers of killed compactions: of this host, or more than a day old."""
     oldest = time.time() - _ABANDONED
     newest: dict[str, float] = defaultdict(float)
     for entry in at.listing(_WORK):

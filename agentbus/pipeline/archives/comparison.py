@@ -1,4 +1,4 @@
-"""Compares an archive, entry by entry, with what the server has."""
+"""Compares an archive, entry by entry, with the server."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.versions import State
     from agentbus.store.steps import Op
 
-# Entries of a stream that are named, at most.
+# Maximum number of entries that are named per stream.
 _NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Entries of one stream that only the server has, or only the archive: how many, and the first ids.
+    """Entries of a stream that only the server or only the archive has: number and first ids.
 
-    `missing` were archived by the log, and are not in the files as they are on the server. `gone` are in
-    the files, cannot have been trimmed, and are not on the server.
+    `missing` entries are archived according to the log, but are not in the files as they are on the
+    server. `gone` entries are in the files, cannot have been trimmed, and are not on the server.
     """
 
     missing: int = 0
@@ -46,7 +46,7 @@ class Differences:
 def differences(
     spark: SparkSession, settings: Settings, state: State, rows: DataFrame
 ) -> dict[str, Differences]:
-    """Return how the streams of a state differ from the server; `rows` are those of its files."""
+    """Return the differences of a state's streams from the server; `rows` are its files' rows."""
     if not state.positions:
         return {}
     with RangeReader(settings) as reader:
@@ -58,7 +58,7 @@ def differences(
             try:
                 gone = {}
                 if found.count():
-                    # Entries that were trimmed meanwhile are not gone: look at the heads again.
+                    # Exclude entries that were trimmed during the comparison: read the heads again.
                     gone = _named(_since(spark, found, *reader.run(_now(reader, state))))
             finally:
                 found.unpersist()
@@ -72,7 +72,7 @@ def differences(
 
 
 def _there(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
-    """Return the server's entries, and of each whether it is archived by the log."""
+    """Return the server's entries, and for each whether the log counts it as archived."""
     bound = source(settings)
     spark.dataSource.register(bound)
     entries = _marked(spark.read.format(bound.name()).load().where(f.col("kind") != GAP))
@@ -83,39 +83,40 @@ def _there(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
 
 
 def _missing(there: DataFrame, rows: DataFrame) -> DataFrame:
-    """Return what is on the server, should be archived, and is not, or not as it is there."""
+    """Return entries on the server that are missing or different in the archive."""
     absent = there.where("archived").join(
         _marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti"
     )
-    # Of what was counted as lost, a server that went back in time may have some again.
+    # A server that went back in time may again have entries that were counted as lost.
     return _outside(absent, rows, lost=True)
 
 
 def _gone(
     spark: SparkSession, heads: Mapping[str, Head], there: DataFrame, rows: DataFrame
 ) -> DataFrame:
-    """Return what is archived, was not trimmed by these heads, and is not on the server."""
+    """Return archived entries that are not on the server, but not trimmed by these heads."""
     kept = {name: _kept(head) for name, head in heads.items()}
     least = min((position(at)[0] for at in kept.values()), default=0)
-    # The time alone is what files can be skipped by.
+    # Only a condition on the time lets Spark skip files.
     late = rows.where(f.col("time") >= f.timestamp_millis(f.lit(min(least, LAST_MS))))
     archived = late.where(f.col("kind") != GAP).select("stream", "id")
     may_be = archived.join(f.broadcast(_ids(spark, kept, "kept")), "stream")
     absent = may_be.where(_numbers("id") > f.col("kept")).join(
         there.select("stream", "id"), ["stream", "id"], "left_anti"
     )
-    # Leave out entries in gaps that were noted when the server went back and the archive went on.
+    # Exclude entries in gaps that were recorded when the server went back and the archive
+    # continued.
     return _outside(absent.select("stream", "id"), rows, lost=False)
 
 
 def _look(reader: RangeReader, state: State) -> Op[dict[str, Head]]:
-    """Return the heads of the archived streams; not of one that was deleted and has no entry yet."""
+    """Return the heads of the archived streams, except streams deleted and still empty."""
     heads = yield from planning.look(reader.scope, list(state.positions))
     return {name: head for name, head in heads.items() if head.added}
 
 
 def _now(reader: RangeReader, state: State) -> Op[tuple[dict[str, Head], dict[str, Epoch]]]:
-    """Return what streams are now, and which of them went back in time since they were archived."""
+    """Return the current heads, and the streams that went back in time since being archived."""
     positions = {name: ReadPosition(at.id, at.added) for name, at in state.positions.items()}
     heads = yield from _look(reader, state)
     _, back = yield from epochs.continued(
@@ -127,8 +128,9 @@ def _now(reader: RangeReader, state: State) -> Op[tuple[dict[str, Head], dict[st
 def _since(
     spark: SparkSession, gone: DataFrame, heads: Mapping[str, Head], back: Mapping[str, Epoch]
 ) -> DataFrame:
-    """Return what cannot have been trimmed or deleted by itself, either, by these newer heads."""
-    # Up to the highest id that was deleted by itself, any entry may have been, but not by going back.
+    """Return the entries that, by these newer heads, were neither trimmed nor deleted singly."""
+    # Single deletions may have removed any entry up to the highest deleted id, unless the stream
+    # went back in time.
     least = {
         name: max(_kept(head), _kept(head) if name in back else head.deleted, key=position)
         for name, head in heads.items()
@@ -138,12 +140,12 @@ def _since(
 
 
 def _kept(head: Head) -> str:
-    """Return the id after which nothing of a stream was trimmed."""
+    """Return the id after which no entry of a stream was trimmed."""
     return head.last if head.first is None else planning.before(head.first)
 
 
 def _outside(entries: DataFrame, rows: DataFrame, *, lost: bool) -> DataFrame:
-    """Return the entries that lie in no gap: where some were lost, or where the server went back."""
+    """Return the entries outside of gaps, of lost entries or where a server went back."""
     noted = f.map_contains_key("fields", f.lit(ARCHIVE_ONLY))
     known = (f.col("kind") == GAP) & f.map_contains_key("fields", f.lit("after"))
     gaps = rows.where(known & (~noted if lost else noted)).select(
@@ -160,7 +162,7 @@ def _outside(entries: DataFrame, rows: DataFrame, *, lost: bool) -> DataFrame:
 
 
 def _named(entries: DataFrame) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Return how many entries there are of each stream, and the first ids."""
+    """Return the number of entries of each stream, and the first ids."""
     stream = Window.partitionBy("stream")
     numbered = entries.select(
         "stream",
@@ -176,19 +178,19 @@ def _named(entries: DataFrame) -> dict[str, tuple[int, tuple[str, ...]]]:
 
 
 def _ids(spark: SparkSession, ids: Mapping[str, str], name: str) -> DataFrame:
-    """Return an id for each stream, as its two numbers."""
+    """Return one id for each stream, as its two numbers."""
     frame = spark.createDataFrame(list(ids.items()), "stream string, id string")
     return frame.select("stream", _numbers("id").alias(name))
 
 
 def _numbers(id: str | Column) -> Column:
-    """Return an id as its two numbers, both of which may be beyond a bigint."""
+    """Return an id as its two numbers, each of which may exceed a bigint."""
     parts = (f.substring_index(id, "-", at).cast("decimal(20)") for at in (1, -1))
     return f.struct(*(part.alias(name) for part, name in zip(parts, ("ms", "seq"), strict=True)))
 
 
 def _marked(rows: DataFrame) -> DataFrame:
-    """Return each row's stream and id, and a hash of all that it holds."""
+    """Return each row's stream and id, and a hash of all of its content."""
     held: list[Column] = [
         f.array_sort(f.map_entries("fields")) if name == "fields" else f.col(name)
         for name in COLUMNS

@@ -1,4 +1,4 @@
-"""The task of an archive: it reads ranges of streams, writes them as Parquet, and reports its files.
+"""The Spark task of an archive: reads ranges of streams, writes Parquet files, and reports them.
 
 Spark schedules, distributes and retries the tasks, but the rows do not pass through the JVM: Arrow's
 writer writes them in the process that decoded them. Spark's writer takes rows one at a time from
@@ -29,14 +29,16 @@ from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source.planning import Range
 from agentbus.pipeline.source.range_reader import RangeReader
 
-# The kind is in the path.
+# The path of a file contains the kind.
 _KEPT = [field for field in schema.ARROW if field.name != "kind"]
 _FILE = pa.schema(_KEPT, metadata={"agentbus.schema": str(schema.VERSION)})
-# Smaller groups of rows compress worse, larger ones take more memory; so do large rows.
+# Smaller row groups compress worse; larger ones, or large rows, take more memory.
 _GROUP, _GROUP_BYTES = 65_536, 64_000_000
-# Values that Arrow's writer encodes at once: with its own 1,024, short texts take a twelfth longer.
+# Number of values that Arrow encodes at once: with the default of 1,024, short texts take a twelfth
+# longer.
 _ENCODED = 8_192
-# Columns whose values repeat get a dictionary; to try one for payloads costs more than it saves.
+# Columns with a dictionary, as their values repeat; trying a dictionary for payloads costs more
+# than it saves.
 _REPEATED = [
     *("version", "stream", "agent", "topic", "event", "queue"),
     *("fields.key_value.key", "fields.key_value.value"),
@@ -56,7 +58,7 @@ class CopyJob:
 
 
 def copy(job: CopyJob, ranges: Sequence[Range]) -> list[File]:
-    """Write the entries of ranges into files of their kind and day, and return these."""
+    """Write the entries of ranges into files by kind and day, and return the files."""
     with (
         _without_collector(),
         FileWriter(job) as writer,
@@ -69,10 +71,10 @@ def copy(job: CopyJob, ranges: Sequence[Range]) -> list[File]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles.
+    """Disable Python's search for reference cycles.
 
-    Entries form none, but there are so many that looking through them takes a twelfth of the time. Spark
-    looks after each task, too: it is spared what is there already, which is all modules.
+    Entries form no cycles, but searching so many takes a twelfth of the time. Spark also searches
+    after each task: existing objects, such as all modules, are excluded from that.
     """
     if not gc.get_freeze_count():
         gc.freeze()
@@ -86,7 +88,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def write_gaps(job: CopyJob, gaps: Iterable[StreamGap]) -> list[File]:
-    """Write the rows that stand for entries that are gone, and return the files."""
+    """Write the rows that represent lost entries, and return the files."""
     with FileWriter(job) as writer:
         for found in gaps:
             writer.add(gap(found))
@@ -94,12 +96,12 @@ def write_gaps(job: CopyJob, gaps: Iterable[StreamGap]) -> list[File]:
 
 
 class FileWriter:
-    """Writes rows into one file for each kind and day; leaves none behind unless it finishes."""
+    """Writes rows into one file for each kind and day; leaves no file unless it finishes."""
 
     def __init__(self, job: CopyJob) -> None:
         self._job = job
         self._filesystem, self._root = job.target.filesystem()
-        # A retried task must not meet the files of its first attempt.
+        # The files of a retried task must not collide with those of its first attempt.
         self._part = uuid.uuid4().hex[:12]
         self._open: dict[tuple[str, int], _Output] = {}
         self._finished = False
@@ -188,7 +190,7 @@ class _Output:
 
     def abandon(self) -> None:
         if self._sink is not None:
-            # On a full disk neither can be closed as it should, and one may not even have begun.
+            # On a full disk, closing may fail, and the writer may not even exist.
             for part in (self._writer, self._sink):
                 with contextlib.suppress(OSError):
                     if part is not None:
@@ -225,7 +227,7 @@ class _Output:
             first = before.first if before else ids[start].as_py()
             number = before.rows if before else 0
             if self.kind == schema.ATTEMPT:
-                # An entry has several rows, which come together.
+                # An entry has several rows, which are adjacent.
                 number += pc.count_distinct(ids.slice(start, end - start)).as_py()
             else:
                 number += end - start

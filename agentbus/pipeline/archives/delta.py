@@ -1,6 +1,6 @@
-"""Writes commits and states of an archive in the words of a Delta log, which many engines read.
+"""Writes commits and states of an archive in the format of a Delta log, which many engines read.
 
-What a commit becomes depends on the commit alone, so that every writer makes the same bytes of it.
+The result depends only on the commit, so that every writer produces the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agentbus.pipeline.archives.versions import (
     State,
 )
 
-# By which the log calls a table's types, and what Delta calls them.
+# Names of column types in the log, and in Delta.
 _TYPES: Mapping[str, Any] = {
     **{name: name for name in ("string", "timestamp", "date", "double", "boolean")},
     "int": "integer",
@@ -40,13 +40,14 @@ _TYPES: Mapping[str, Any] = {
 }
 _PARTITIONS = ["kind", "date"]
 _OPERATIONS = {CREATE: "CREATE TABLE", APPEND: "WRITE", COMPACT: "OPTIMIZE"}
-# A feature that no other engine has keeps all others from writing: what they add or remove here would not
-# be in the archive. All of them may read.
+# A writer feature that no other engine supports prevents other engines from writing: the archive
+# would not contain their changes. All engines may read.
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["agentbus"]}
-# Without this, engines take the other columns for null in all files: filters on them would find nothing.
+# Without this setting, engines take the other columns for null in all files, and filters on them
+# would match nothing.
 _CONFIGURATION = {"delta.dataSkippingStatsColumns": "stream,time"}
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 (written as UTC, without an offset)
-# The last moment of which the year has four digits, in ms.
+# The last millisecond of the year 9999, the last year of four digits.
 _LAST_MS = 253402300799999
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -71,7 +72,7 @@ _METADATA_TYPE = pa.struct(
 
 
 def commit_text(commit: Commit, place: Callable[[str], str]) -> bytes:
-    """Return what a commit is in a Delta log; `place` says where the data file of a path lies."""
+    """Return a commit in the format of a Delta log; `place` maps paths to data files."""
     changes = commit.operation != COMPACT
     actions: list[dict[str, Any]] = [{"commitInfo": _info(commit)}]
     if commit.operation == CREATE:
@@ -88,13 +89,14 @@ def commit_text(commit: Commit, place: Callable[[str], str]) -> bytes:
         }
         for path in commit.removed
     ]
-    # A compacted file holds the rows of files that it replaces: a reader of changes skips both.
+    # A compacted file holds the rows of the files that it replaces: a reader of changes skips all
+    # of them.
     actions += [{"add": _added(file, place(file.path), changes)} for file in commit.files]
     return b"".join(orjson.dumps(action) + b"\n" for action in actions)
 
 
 def checkpoint_bytes(state: State, place: Callable[[str], str]) -> tuple[bytes, int]:
-    """Return a state as a checkpoint of a Delta log, and how many actions it holds."""
+    """Return a state as a checkpoint of a Delta log, and its number of actions."""
     metadata = _metadata(state.archive, state.project, state.columns)
     metadata["configuration"] = list(_CONFIGURATION.items())
     kinds = {
@@ -117,7 +119,7 @@ def checkpoint_bytes(state: State, place: Callable[[str], str]) -> tuple[bytes, 
 
 
 def _added_all(files: Sequence[File], place: Callable[[str], str]) -> pa.StructArray:
-    """Return the action by which each of these files is there; by column, since there may be many."""
+    """Return the actions that add these files, column by column, since there may be many."""
     values = [value for file in files for value in (file.kind, file.date)]
     held: dict[str, Any] = {
         "path": pa.array([place(file.path) for file in files], pa.string()),
@@ -177,7 +179,7 @@ def _uuid(archive: str) -> str:
     try:
         return str(uuid.UUID(archive))
     except ValueError:
-        # Somebody changed the log by hand.
+        # The log was changed by hand.
         return archive
 
 
@@ -186,7 +188,7 @@ def _added(file: File, path: str, changes: bool) -> dict[str, Any]:
         "path": path,
         "partitionValues": {"kind": file.kind, "date": file.date},
         "size": file.bytes,
-        # Of its newest row: a checkpoint does not know when a file was committed.
+        # Use the time of the newest row: a checkpoint does not record when a file was committed.
         "modificationTime": file.to_ms,
         "dataChange": changes,
         "stats": _statistics(file),
@@ -194,7 +196,7 @@ def _added(file: File, path: str, changes: bool) -> dict[str, Any]:
 
 
 def _statistics(file: File) -> str:
-    """Return what is known of a file's rows without reading it."""
+    """Return the statistics of a file's rows that are known without reading it."""
     known: dict[str, Any] = {"numRecords": file.rows}
     if file.streams and 0 <= file.from_ms <= file.to_ms <= _LAST_MS:
         known["minValues"] = {"stream": min(file.streams), "time": _moment(file.from_ms)}

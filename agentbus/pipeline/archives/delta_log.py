@@ -1,7 +1,8 @@
-"""The Delta log beside an archive's own: each commit again, and a checkpoint where there is a state.
+"""The Delta log beside an archive's own log: each commit, and a checkpoint for each state.
 
-Delta's version 0 is version 1 of the archive. The commit of the archive decides; its twin here is created
-exclusively right after it, or by the next writer if the first one died in between.
+Delta's version 0 is version 1 of the archive. The archive's commit is decisive; its twin in the
+Delta log is created exclusively right afterwards, or by the next writer if the first writer died in
+between.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ DELTA = "_delta_log"
 _COMMIT = re.compile(rf"{DELTA}/(\d{{20}})\.json")
 _CHECKPOINT = re.compile(rf"{DELTA}/(\d{{20}})\.checkpoint\.parquet")
 _LAST = f"{DELTA}/_last_checkpoint"
-# Other engines do not look again for a checkpoint that they found and that is gone: seconds.
+# Seconds for which a new checkpoint is kept: other engines do not look for another if the one that
+# they found is gone.
 _SLOW = 60.0
-# More commits without their twins mean that the Delta log was deleted.
+# If more commits than this lack a Delta version, the Delta log was deleted.
 _MOST = 100
 
 
@@ -32,22 +34,22 @@ class DeltaLog:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        # The archive's version up to which nothing is missing.
+        # The version of the archive up to which the Delta log is complete.
         self._whole = 0
 
     def lacks(self, version: int) -> bool:
-        """Tell whether the twin of an archive's version, or one before it, may be missing."""
+        """Tell whether the Delta commit of a version, or of an earlier one, may be missing."""
         return self._whole < version
 
     def ahead(self, version: int) -> bool:
-        """Tell whether there is the twin of a version after this one: its commit was there before."""
+        """Tell whether the twin of the next version exists, whose commit must exist then."""
         return self._place.read(_commit_name(version + 1)) is not None
 
     def publish(self, commit: Commit, made: State, read: Callable[[int], Commit | None]) -> None:
-        """Add a commit, which made this state, and those before it that a killed writer left out.
+        """Add the twin of the commit that led to a state, and earlier ones that are missing.
 
-        `read` returns a commit by its version. Idempotent, and safe in several processes. Where the
-        Delta log has none of the commits before, it begins with this one, and a checkpoint.
+        `read` returns a commit by its version. Idempotent, and safe in several processes. If the
+        Delta log has no earlier commit, it begins with this commit and a checkpoint.
         """
         if not self.lacks(commit.version):
             return
@@ -60,7 +62,7 @@ class DeltaLog:
         self._whole = commit.version
 
     def _missing(self, commit: Commit, read: Callable[[int], Commit | None]) -> list[Commit] | None:
-        """Return the commits up to this one without a twin, oldest first; None if all may be."""
+        """Return the commits up to this one without a twin, oldest first; None if too many."""
         missing = [commit]
         while (oldest := missing[-1]).version > 1:
             before = oldest.version - 1
@@ -75,16 +77,17 @@ class DeltaLog:
         return missing[::-1]
 
     def checkpoint(self, state: State) -> None:
-        """Write all that the log adds up to at a state, so that readers can begin there."""
+        """Write a checkpoint of a state, so that readers can begin there."""
         data, actions = checkpoint_bytes(state, self._place.data)
         self._place.create(_checkpoint_name(state.version), data)
         last = {"version": state.version - 1, "size": actions, "sizeInBytes": len(data)}
         self._place.replace(_LAST, orjson.dumps(last))
 
     def tidy(self, seconds: float, landmarks: int) -> None:
-        """Delete what only versions need that were replaced more than this many seconds ago.
+        """Delete files needed only by versions that were replaced long enough ago.
 
-        Of the checkpoints that are left, those at multiples of `landmarks` stay, and the last two.
+        `seconds` is the minimum time since the replacement. Of the remaining checkpoints, those at
+        multiples of `landmarks` and the last two are kept.
         """
         now = time.time()
         for name in disposable(self._files(), now - seconds, landmarks, settled=now - _SLOW):

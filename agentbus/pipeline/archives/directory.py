@@ -16,14 +16,14 @@ _NOT_LINKABLE = (errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.EA
 
 
 class Directory(Place):
-    """A directory: files are created by hard links, which never replace one."""
+    """A directory: files are created by hard links, which never replace a file."""
 
     def __init__(self, path: str) -> None:
         self.root = os.path.abspath(path)
         self.target = ArchiveTarget("file", self.root)
 
     def uri(self, name: str) -> str:
-        """Return a `file://` URI as Hadoop reads it: nothing in it is percent-encoded."""
+        """Return a `file://` URI in Hadoop's form, without percent-encoding."""
         return f"file://{self._path(name)}"
 
     def create(self, name: str, data: bytes) -> bool:
@@ -31,7 +31,8 @@ class Directory(Place):
         with told("write", path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             try:
-                # Unlike a rename, a link never replaces: of all who try, one gets the name.
+                # Unlike a rename, a link never replaces a file: of concurrent writers, only one
+                # gets the name.
                 with written_beside(path, data) as temporary:
                     os.link(temporary, path)
             except FileExistsError:
@@ -90,7 +91,7 @@ class Directory(Place):
                     continue
                 if name <= after:
                     continue
-                # It may be deleted while others are being listed.
+                # The file may be deleted while the directory is listed.
                 with contextlib.suppress(FileNotFoundError):
                     stat = entry.stat()
                     yield FileInfo(name, stat.st_size, stat.st_mtime)
@@ -98,8 +99,9 @@ class Directory(Place):
             yield from self._walk(name, after)
 
     def _later(self, folder: str, last: str) -> Iterator[FileInfo]:
-        """Yield the files of a folder without folders in it whose names come after one of them."""
-        # Of a log, nearly all names come before: looking at each entry would take twice as long.
+        """Yield the files of a folder without subfolders whose names follow a name."""
+        # In a log nearly all names come before `last`: examining each entry would take twice as
+        # long.
         names = []
         with contextlib.suppress(FileNotFoundError):
             names = [each for each in os.listdir(self._path(folder)) if each > last]
@@ -116,7 +118,7 @@ class Directory(Place):
     def blank(self, name: str) -> None:
         path = self._path(name)
         temporary = _beside(path)
-        # Lost in a crash of the machine, nothing is lost: the file is there, or its end.
+        # A crash of the machine does no harm here: the file is either unchanged or empty.
         with told("write", path), contextlib.suppress(FileNotFoundError):
             modified = os.stat(path).st_mtime
             with open(temporary, "xb"):
@@ -176,7 +178,7 @@ class Directory(Place):
 
 @contextlib.contextmanager
 def told(doing: str, path: str) -> Iterator[None]:
-    """Turn an error of the operating system, or of Arrow's file systems, into a sentence."""
+    """Convert an error of the operating system, or of Arrow's file systems, to one sentence."""
     try:
         yield
     except OSError as error:
@@ -184,7 +186,7 @@ def told(doing: str, path: str) -> Iterator[None]:
 
 
 def begin_flush(path: str) -> None:
-    """Have the kernel begin to write a file to its disk, so that a later fsync has little to wait for."""
+    """Start writing a file to the disk, so that a later fsync is fast."""
     if not hasattr(os, "posix_fadvise"):
         return
     file = os.open(path, os.O_RDONLY)
@@ -195,15 +197,16 @@ def begin_flush(path: str) -> None:
 
 
 def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
-    """Return the error that says what the operating system refused, and what may help."""
-    # Arrow puts its own pages around the operating system's few words; S3 has no number.
+    """Return an error with the operating system's reason, and a remedy."""
+    # Arrow surrounds the operating system's message with long text; errors of S3 have no number.
     reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
     said = f"cannot {doing} {path}: {reason.lower()}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return AgentBusError(said, hint="free some space; what was archived is whole")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ConfigError(said, hint="choose a path that this user may use")
-    # Directories are made where they are missing: where that fails, as in /proc, none can be.
+    # A write creates missing directories: if that fails, as in /proc, the path can never be
+    # written.
     never = error.errno == errno.ENOENT and doing.startswith("write")
     if never or error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
         return UsageError(said, hint="choose another path")
@@ -214,7 +217,7 @@ def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
 
 @contextlib.contextmanager
 def written_beside(path: str, data: bytes) -> Iterator[str]:
-    """Write data that survives a crash into a file next to a path, to be linked or renamed to it."""
+    """Write data durably into a file beside a path, to be linked or renamed to the path."""
     temporary = _beside(path)
     try:
         with open(temporary, "xb") as file:

@@ -1,4 +1,4 @@
-"""Names the data files of an archive, for engines that read Parquet and know nothing of its log."""
+"""Names the data files of an archive for engines that read Parquet but not the archive's log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def archive_files(
     kinds: Sequence[str] | None = None,
     version: int | None = None,
 ) -> list[str]:
-    """Return the Parquet files that hold an archive's rows at its newest version, or at another one.
+    """Return the Parquet files with an archive's rows at its newest or another version.
 
     They are paths in a directory, and `s3://bucket/key` in a bucket; `kind` and `date` are in them,
-    not in the files. With `since`, `until` and `kinds`, as of `read`, files are left out that hold none
-    of these rows; others may hold more than these. Needs no Spark. Raises what `read` raises.
+    not in the files. With `since`, `until` and `kinds`, as in `read`, files without such rows are
+    omitted; the others may also contain other rows. Needs no Spark. Raises the errors of `read`.
     """
     at = path if isinstance(path, Place) else place(path)
     log = Log(at)

@@ -1,4 +1,4 @@
-"""Reads where an archive lies: a path, `file://…` or `s3a://bucket/prefix`."""
+"""Parses the location of an archive: a path, `file://…` or `s3a://bucket/prefix`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUPPORTED = "give a path, file:///path or s3a://bucket/prefix"
 
 
 def place(path: str | os.PathLike[str]) -> Place:
-    """Return the place that a path, `file://…` or `s3a://bucket/prefix` names; touch nothing yet."""
+    """Return the place of a path, `file://…` or `s3a://bucket/prefix`, without accessing it."""
     text = os.fspath(path)
     if not text:
         raise UsageError("the path of the archive is empty", hint=_SUPPORTED)

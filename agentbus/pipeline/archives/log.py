@@ -1,6 +1,7 @@
-"""The commit log of an archive: reads its state, adds a version to it, and tidies up after it.
+"""The commit log of an archive: reads its state, adds versions, and deletes old files.
 
-A version is a file that is created exclusively, so of all who try to commit one, one does.
+A version is a file that is created exclusively, so only one of several concurrent writers commits
+it.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ from agentbus.pipeline.archives.versions import (
 )
 from agentbus.pipeline.rows import schema, table
 
-# Seconds for which the log's files are kept at least. A commit on a state that was read longer ago than
-# half of it is checked again afterwards: the files that it builds on may have been deleted meanwhile.
+# Minimum seconds for which the log's files are kept. A commit on a state that was read more than
+# half of this time ago is checked again afterwards: the files that it builds on may have been
+# deleted.
 _KEPT = 86_400.0
 _TRUSTED = _KEPT / 2
 _SWEEP_EVERY = 600.0
-# Commits of others that are followed one by one before the newest state is looked for.
+# Maximum number of other writers' commits to follow one by one before looking for the newest state.
 _FOLLOWED = 100
 
 
@@ -69,7 +71,7 @@ def new_batch() -> str:
 
 
 class _MissingError(Exception):
-    """A file that the listing showed, or that must lie between two, is missing."""
+    """A file is missing that the listing showed, or that must exist between two others."""
 
 
 class Log:
@@ -86,7 +88,7 @@ class Log:
     # -- reading --
 
     def open(self) -> State:
-        """Return the newest state; `NotFound` without an archive, `UsageError` if other files are there."""
+        """Return the newest state. Raises `NotFound`, or `UsageError` if there are other files."""
         if not self._checked:
             self.place.check()
         state = self._newest()
@@ -98,7 +100,7 @@ class Log:
             self._checked = True
             return state
         if first := next(iter(self.place.listing("")), None):
-            # It may be the first commit of a writer that has just created the archive.
+            # The file may belong to the first commit of a writer that has just created the archive.
             state = self._newest()
             if state is not None:
                 return state
@@ -110,7 +112,7 @@ class Log:
         raise NotFound(f"there is no archive at {self.place}", hint="archive to that path first")
 
     def create(self, project: str) -> State:
-        """Create an archive of a project unless it exists; `Refused` if it is of another project."""
+        """Create an archive of a project unless it exists; `Refused` if it is another project's."""
         try:
             state = self.open()
         except NotFound:
@@ -132,7 +134,7 @@ class Log:
             )
 
     def state(self, version: int | None = None) -> State:
-        """Return the newest state, or that at a version; writers may be active."""
+        """Return the newest state, or the state at a version, even while writers are active."""
         state = self.open()
         if version is None or version == state.version:
             return state
@@ -144,7 +146,7 @@ class Log:
         return self._listed(version) or state
 
     def read(self, version: int) -> Commit | None:
-        """Return one commit, None if it is not there (yet, or any more)."""
+        """Return one commit, None if it does not exist yet or no longer exists."""
         name = commit_name(version)
         data = self.place.read(name)
         if data is None:
@@ -169,7 +171,7 @@ class Log:
         return self._known
 
     def _after(self, version: int) -> list[Commit]:
-        """Return the commits that came since, at most `_FOLLOWED` of them."""
+        """Return the commits after a version, at most `_FOLLOWED` of them."""
         after: list[Commit] = []
         while len(after) < _FOLLOWED:
             commit = self.read(version + len(after) + 1)
@@ -179,9 +181,9 @@ class Log:
         return after
 
     def _listed(self, version: int | None = None) -> State | None:
-        """Return the state at a version, or at the newest one that the listing shows."""
+        """Return the state at a version, or at the newest version that the listing shows."""
         for last_try in (False, False, True):
-            # The whole log need not be listed where something names the newest state.
+            # If another file names the newest state, the whole log need not be listed.
             hinted = self._hinted() if version is None and not last_try else None
             files = self._files(after=hinted or "")
             states = {v: entry.name for v, entry in files.states.items()}
@@ -195,28 +197,29 @@ class Log:
                 self._check_whole(start, end, set(files.commits))
                 return self._from(states.get(start), start, end)
             except _MissingError as error:
-                # It may have been deleted since the listing: then there is a newer state.
+                # The file may have been deleted since the listing, which means that there is a
+                # newer state.
                 if last_try:
                     raise missing(self.place.uri(str(error))) from None
         return None
 
     def _hinted(self) -> str | None:
-        """Return the name of a state that is new, if the log says one."""
+        """Return the name of a recent state, if the log names one."""
         name = (self.place.read(LAST_STATE) or b"")[:60].decode("ascii", "replace").strip()
         return name if STATE.fullmatch(name) else None
 
     def _check_whole(self, start: int, end: int, listed: set[int]) -> None:
-        """Raise `_MissingError` for the first commit that is not there, before all are read.
+        """Raise `_MissingError` for the first missing commit, before all commits are read.
 
-        The name of a file that somebody planted may have any number.
+        A planted file may have any number in its name.
         """
         for number in range(start + 1, end + 1):
-            # A listing beside a writer may lack a commit, and have the next one.
+            # A listing during a commit may lack that commit, but contain the next one.
             if number not in listed and self.place.read(commit_name(number)) is None:
                 raise _MissingError(commit_name(number))
 
     def _from(self, written: str | None, start: int, end: int) -> State:
-        """Return the state at a version from a written one, or from the beginning."""
+        """Return the state at a version, starting from a written state or from the beginning."""
         state = EMPTY
         if written is not None:
             data = self.place.read(written)
@@ -233,7 +236,7 @@ class Log:
         return fold(state, commits)
 
     def _commit(self, version: int, data: bytes) -> Commit:
-        """Return the commit that a file holds, or that was packed if it is empty."""
+        """Return the commit in a file, or in a pack if the file is empty."""
         return read_commit(data or self._packs.read(version), self.place.uri(commit_name(version)))
 
     def _files(self, after: str = "") -> LogFiles:
@@ -259,10 +262,10 @@ class Log:
         removed: Iterable[str] = (),
         positions: Mapping[str, Position] | None = None,
     ) -> State:
-        """Add the version after `state`, whole or not at all, and return the state it makes.
+        """Add the version after `state` atomically, and return the new state.
 
-        The data files must be there, as large as `files` says: they are made to survive a crash
-        first. `CommitConflict` if another writer has that version: nothing changed then.
+        The data files must exist, with the sizes in `files`; they are synced to disk first. Raises
+        `CommitConflict`, without a change, if another writer has committed that version.
         """
         columns = {**state.columns, **table.columns()}
         commit = Commit(
@@ -285,7 +288,7 @@ class Log:
         sizes = self.place.sync_all([self.place.data(file.path) for file in commit.files])
         for file, size in zip(commit.files, sizes, strict=True):
             if size is None and self.place.read(name) is not None:
-                # The writer that has the version deleted the files of the others.
+                # The writer that won the version has deleted the other writers' files.
                 raise self._taken(commit.version)
             if size != file.bytes:
                 raise AgentBusError(
@@ -294,7 +297,7 @@ class Log:
                     hint="nothing was committed; try again",
                 )
         data = commit_bytes(commit)
-        # A put whose answer was lost may have been repeated below us, and found its own file.
+        # The client may have repeated a put whose reply was lost, and found its own file.
         won = self.place.create(name, data) or self.place.read(name) == data
         if won and _now() - state.read_at > _TRUSTED and not self._stands(commit):
             self.place.delete(name)
@@ -308,7 +311,7 @@ class Log:
         return made
 
     def _write(self, state: State) -> None:
-        """Write a state, from which readers begin, and delete what nobody reads from then on."""
+        """Write a state, from which readers begin, and delete files that are now superfluous."""
         name = state_name(state)
         self.place.create(name, state_bytes(state))
         self.place.replace(LAST_STATE, name.encode())
@@ -324,10 +327,10 @@ class Log:
         return CommitConflict(f"version {version} of {self.place} is taken")
 
     def _stands(self, commit: Commit) -> bool:
-        """Tell whether a commit that was made after a long pause is part of the log.
+        """Tell whether a commit made after a long pause is part of the log.
 
-        Versions that this writer did not see may have been deleted meanwhile, and with them the one
-        whose number it took.
+        Versions that this writer did not see may have been deleted during the pause, including the
+        one whose number it used.
         """
         states = self._files().states
         later = [version for version in sorted(states) if version >= commit.version]
@@ -348,11 +351,11 @@ class Log:
     # -- tidying up --
 
     def settle(self, state: State, *, grace: float = RETENTION, sweep: bool | None = None) -> None:
-        """Complete the Delta log, and delete data files that no version needs that may still be read.
+        """Complete the Delta log, and delete data files that no readable version needs.
 
-        These are the files of failed attempts and, after `grace` seconds (at most a day), files that
-        compaction removed. Without `sweep`, they are looked for at the first call, then every ten
-        minutes. Idempotent, and safe in several processes.
+        These are the files of failed attempts and, after `grace` seconds (at most a day), files
+        that compaction removed. Unless `sweep` is given, the files are searched at the first call,
+        then every ten minutes. Idempotent, and safe in several processes.
         """
         if not 0 <= grace <= RETENTION:
             raise UsageError(f"a grace of {grace:g} s is not between 0 and a day")
@@ -364,7 +367,7 @@ class Log:
             sweep = self._swept is None or _now() - self._swept >= _SWEEP_EVERY
         if sweep:
             if grace < RETENTION:
-                # Other engines must not be offered versions whose files go now.
+                # Do not offer other engines versions whose files are about to be deleted.
                 self._delta.checkpoint(state)
                 self._delta.tidy(grace, landmarks(state))
             sweep_data(self.place, state, grace)
@@ -372,5 +375,5 @@ class Log:
 
 
 def _now() -> float:
-    """Return seconds of a clock that also counts while the machine sleeps, if there is one."""
+    """Return seconds of a clock that also counts while the machine sleeps, if available."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

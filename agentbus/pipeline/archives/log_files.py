@@ -1,4 +1,4 @@
-"""The files of an archive's log: their names, how they are written, and what is read from them."""
+"""The files of an archive's log: their names, their formats, and their contents."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ T = TypeVar("T")
 LOG = "_log"
 COMMIT = re.compile(rf"{LOG}/(\d{{20}})\.json")
 STATE = re.compile(rf"{LOG}/(\d{{20}})\.state\.json\.zst")
-# Names the newest state, so that readers need not list the log.
+# This file names the newest state, so that readers need not list the log.
 LAST_STATE = f"{LOG}/last_state"
-# Commits between two states, and to how many of an archive's files a commit in between may come.
+# Minimum number of commits between two states, and the files of an archive per commit beyond which
+# states are written less often.
 _EVERY, _FILES = 100, 200
-# From how many files on their paths are checked together.
+# With at least this many files, their paths are checked together.
 _MANY = 1000
-# Bytes that are unpacked at once.
+# Number of bytes that are decompressed at once.
 _PIECE = 1 << 20
 # A file is unpacked to at most 64 MiB, or a hundred times its size, whichever is more. Packed logs of real
 # archives have a tenth of their size.
 _UNPACKED, _TIMES = 64 << 20, 100
-# Of how many states one is kept until its versions are.
+# One state in this many is kept for reading old versions.
 _LANDMARK = 10
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """A state as JSON: as in memory, with a list of files."""
+    """A state as JSON, with its files as a list."""
 
     format: int
     version: int
@@ -69,12 +70,12 @@ def commit_name(version: int) -> str:
 
 
 def state_name(state: State) -> str:
-    """Return the name under which a state is written."""
+    """Return the name of a state's file."""
     return f"{LOG}/{state.version:020d}.state.json.zst"
 
 
 def interval(state: State) -> int:
-    """Return from how many versions to how many a state is written: more of a large archive."""
+    """Return the number of versions between two written states, larger for a large archive."""
     every = _EVERY
     while every * _FILES < len(state.files):
         every *= 2
@@ -82,17 +83,17 @@ def interval(state: State) -> int:
 
 
 def landmarks(state: State) -> int:
-    """Return of which versions' multiples states are kept for reading old versions."""
+    """Return the number whose multiples are the versions with states kept for reading."""
     return _LANDMARK * interval(state)
 
 
 def commit_bytes(commit: Commit) -> bytes:
-    """Return a commit as it is written."""
+    """Return a commit in its file format."""
     return msgspec.json.encode(commit) + b"\n"
 
 
 def state_bytes(state: State) -> bytes:
-    """Return a state as it is written."""
+    """Return a state in its file format."""
     held = {name: getattr(state, name) for name in _Written.__struct_fields__}
     written = _Written(**held | {"files": list(state.files.values())})
     data = msgspec.json.encode(written) + b"\n"
@@ -101,14 +102,14 @@ def state_bytes(state: State) -> bytes:
 
 
 def read_commit(data: bytes, name: str) -> Commit:
-    """Return the commit that a file holds; `name` is the file that an error names."""
+    """Return the commit in a file; errors refer to the file by `name`."""
     commit = _decoded(_COMMITS, data, name)
     _check_paths(commit.files, commit.removed, name)
     return commit
 
 
 def read_state(data: bytes, name: str) -> State:
-    """Return the state that a file holds; `name` is the file that an error names."""
+    """Return the state in a file; errors refer to the file by `name`."""
     data = unpacked(data, name)
     written = _decoded(_STATES, data, name)
     _check_paths(written.files, written.removed, name)
@@ -161,7 +162,7 @@ def _format(data: bytes) -> int:
 
 
 def missing(name: str, *, newest: bool = False) -> Unhealthy:
-    """Return the error of a file that the log lacks; if `newest`, the Delta log alone has that commit."""
+    """Return the error for a missing file; if `newest`, only the Delta log has that commit."""
     return Unhealthy(
         f"{name} is missing from the archive's log",
         hint="restore it from a copy"
@@ -183,7 +184,7 @@ def _unreadable(name: str) -> Unhealthy:
 def _check_paths(
     files: Collection[File], removed: Iterable[str] | Mapping[str, int], name: str
 ) -> None:
-    """Raise `Unhealthy` for a path other than those of data files: it may lead out of the archive."""
+    """Raise `Unhealthy` for a path that is not a data file's: it may lead out of the archive."""
     for file in () if len(files) >= _MANY and _are_ours(files) else files:
         found = DATA.fullmatch(file.path)
         if not found or found.group("kind", "date") != (file.kind, file.date):
@@ -194,7 +195,7 @@ def _check_paths(
 
 
 def _are_ours(files: Collection[File]) -> bool:
-    """Tell whether all of many files have paths of data files: faster than to look at each alone."""
+    """Tell whether all of many paths are those of data files, faster than one by one."""
     folders: dict[tuple[str, str], str] = {}
     for file in files:
         day = file.kind, file.date

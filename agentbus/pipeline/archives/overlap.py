@@ -1,4 +1,4 @@
-"""Compares what a server has between two ids with what is archived there, after it went back in time."""
+"""Compares the entries of a server that went back in time with the archived entries."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _GAP_COLUMNS = ["stream", "id", "fields"]
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Entries of a stream on the server: those in `ranges`, `rows` in all, are not archived, others are.
+    """Entries of a stream on the server: `rows` of them, in `ranges`, are not archived.
 
-    `settled` counts the others. Those that lie in a gap are among them: they stay counted as lost.
-    `archive_only` is how many are archived and not there, `last` the highest id that both have.
+    `settled` counts the other entries, including those in gaps, which remain counted as lost.
+    `archive_only` is the number of archived entries that are not on the server, `last` the highest
+    id that both have.
     """
 
     ranges: tuple[Range, ...]
@@ -43,9 +44,9 @@ class Overlap:
 def overlap(
     reader: RangeReader, at: Place, state: State, name: str, low: str, high: str
 ) -> Overlap:
-    """Compare a stream's entries after `low` and up to `high` with what is archived after `low`.
+    """Compare a stream's entries after `low`, up to `high`, with the archive after `low`.
 
-    Reads them all, and the ids of the files that may have them.
+    It reads all of these entries, and the ids in the files that may contain them.
     """
     archived = _ids(at, state, name, low)
     gaps = _gaps(at, state, name)
@@ -53,10 +54,10 @@ def overlap(
     ranges: list[Range] = []
     rows = settled = 0
     last = low
-    # True if the entry before is to be archived, too: both belong to one range.
+    # True if the previous entry is to be archived, too: both then belong to one range.
     goes_on = False
     for batch in reader.read([Range(name, low, high)]) if low != high else ():
-        # An entry may have several rows.
+        # The attempts of one entry are several rows.
         for entry_id in dict.fromkeys(batch.column("id").to_pylist()):
             there.add(entry_id)
             known = entry_id in archived
@@ -74,7 +75,7 @@ def overlap(
 
 
 def ends(state: State) -> dict[str, str]:
-    """Return the highest id that is archived of each stream."""
+    """Return the highest archived id of each stream."""
     found: dict[str, str] = {}
     for file in state.files.values():
         if file.kind != GAP:
@@ -84,7 +85,7 @@ def ends(state: State) -> dict[str, str]:
 
 
 def _ids(at: Place, state: State, name: str, low: str) -> set[str]:
-    """Return the ids after `low` that are archived."""
+    """Return the archived ids after `low`."""
     least = position(low)
     files = [
         file
@@ -96,7 +97,7 @@ def _ids(at: Place, state: State, name: str, low: str) -> set[str]:
 
 
 def _gaps(at: Place, state: State, name: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the gaps of a stream: after which id, and up to which."""
+    """Return the gaps of a stream, each as the id before it and its last id."""
     files = [file for file in state.files.values() if file.kind == GAP and name in file.streams]
     found = []
     for row in _read(at, files, name, _GAP_COLUMNS).to_pylist():

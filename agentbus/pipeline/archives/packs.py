@@ -1,6 +1,7 @@
-"""Packs old commits of a log together, a thousand in a file, as each alone takes a block of a disk.
+"""Packs old commits of a log, a thousand in a file, since each file takes a block of the disk.
 
-Their names stay taken, by empty files: a writer that was paused for long must not commit under one again.
+Empty files keep the commits' names in use: a writer that resumes after a long pause must not commit
+an old version again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _EACH = 1000
 
 
 def pack(place: Place, files: LogFiles) -> None:
-    """Pack each whole thousand of a log's commits but the last two, which are read one by one.
+    """Pack each complete thousand of a log's commits, except the last two thousands.
 
-    Killed at any moment, it leaves every commit readable; repeated, it completes what it began. In a
-    bucket nothing is packed: an object takes no more room than it holds, and each request costs.
+    If killed, it leaves every commit readable; the next call completes the work. In a bucket
+    nothing is packed: an object takes no more space than its content, and each request costs money.
     """
     if place.target.scheme != "file":
         return
@@ -36,7 +37,7 @@ def pack(place: Place, files: LogFiles) -> None:
             break
         if end not in files.packs:
             if len(versions) < _EACH:
-                # Some were deleted already, and the others soon will be.
+                # Some of the commits were already deleted, and the rest soon will be.
                 continue
             read = place.read_all([files.commits[version].name for version in sorted(versions)])
             commits = [data for data in read if data]
@@ -49,14 +50,14 @@ def pack(place: Place, files: LogFiles) -> None:
 
 
 class Packs:
-    """Reads packed commits; the last pack that was read is kept in memory."""
+    """Reads packed commits, keeping the last pack in memory."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._end, self._commits = 0, list[bytes]()
 
     def read(self, version: int) -> bytes:
-        """Return what the file of a packed commit held, nothing if it is in no pack."""
+        """Return the content of a packed commit's file, empty if it is in no pack."""
         end = _end(version)
         if end != self._end:
             data = self._place.read(_name(end))

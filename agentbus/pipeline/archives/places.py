@@ -1,4 +1,4 @@
-"""The place of an archive: a directory or a bucket, and the small files that the driver keeps there.
+"""The place of an archive, a directory or a bucket, and the small files that the driver writes.
 
 A name is relative to the place, with `/` between its parts. Data files are written and read by
 executors: they get an `ArchiveTarget`, which travels with a task and holds no secret.
@@ -19,27 +19,27 @@ from agentbus.core import settings
 
 T = TypeVar("T")
 
-# Files that are requested at a time.
+# Maximum number of files that are requested concurrently.
 THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
-    """The place of data files, as a value that may be sent to executors: it holds no credentials."""
+    """The place of data files, as a value without credentials that may be sent to executors."""
 
     scheme: str
     root: str
 
     def filesystem(self) -> tuple[Any, str]:
-        """Return pyarrow's file system and the root in it, by the environment of this process."""
+        """Return pyarrow's file system and the root in it, from this process's environment."""
         if self.scheme == "file":
             return fs.LocalFileSystem(), self.root
-        # A file that fits into one part is then one request, and not three.
+        # This option writes a file that fits into one part by one request instead of three.
         options = {**_s3_options(s3_settings()), "allow_delayed_open": True}
         return fs.S3FileSystem(**options), self.root
 
     def data(self, path: str) -> str:
-        """Return the name under which the data file of this path in the log lies."""
+        """Return the name of the data file for a path in the log."""
         return f"_data/{path}" if self.scheme == "file" else path
 
 
@@ -53,7 +53,7 @@ class FileInfo:
 
 
 class Place(ABC):
-    """A directory or a part of a bucket; names in it are relative, with `/` between their parts."""
+    """A directory or a prefix of a bucket; names are relative, with `/` between parts."""
 
     target: ArchiveTarget
 
@@ -65,53 +65,53 @@ class Place(ABC):
 
     @abstractmethod
     def uri(self, name: str) -> str:
-        """Return what Spark calls this file or directory."""
+        """Return the URI of this file or directory for Spark."""
 
     @abstractmethod
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file whole, so that it survives a crash; False, and no change, if it is there."""
+        """Write a file atomically and durably; return False, without a change, if it exists."""
 
     @abstractmethod
     def replace(self, name: str, data: bytes) -> None:
-        """Write a file whole, in place of the one that may be there."""
+        """Write a file atomically, replacing an existing one."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """Return what a file holds, None if it is not there."""
+        """Return the content of a file, None if it does not exist."""
 
     @abstractmethod
     def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
-        """Yield every file in a folder and below; what is half written or hidden is left out.
+        """Yield every file in a folder and below, except incomplete and hidden files.
 
-        With `after`, only files whose names come after that name, in a folder without others in it.
+        With `after`, yield only files whose names follow it, in a folder without subfolders.
         """
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a file; it may be gone already."""
+        """Delete a file, if it exists."""
 
     @abstractmethod
     def blank(self, name: str) -> None:
-        """Empty a file at once, which stays as old as it is, where that frees space."""
+        """Empty a file atomically, keeping its time, if that frees space."""
 
     @abstractmethod
     def sync(self, name: str) -> int | None:
-        """Make sure that a file survives a crash and return its size, None if it is not there."""
+        """Make a file durable and return its size, None if it does not exist."""
 
     def sync_all(self, names: Sequence[str]) -> list[int | None]:
-        """Do the same for several files at once, and return the size of each."""
+        """Make several files durable, and return the size of each."""
         return self._together(self.sync, names)
 
     @abstractmethod
     def copy(self, source: str, name: str) -> None:
-        """Let a file be at another, new name, too, whole at once."""
+        """Give a file a second, new name, atomically."""
 
     def read_all(self, names: list[str]) -> list[bytes | None]:
-        """Return what several files hold, None for each that is not there."""
+        """Return the contents of several files, None for each that does not exist."""
         return [self.read(name) for name in names]
 
     def _together(self, call: Callable[[str], T], names: Sequence[str]) -> list[T]:
-        """Call a function that waits for each name, for some at a time; return the results in order."""
+        """Call a function for each name, several concurrently; return the results in order."""
         if len(names) < 2:
             return [*map(call, names)]
         with ThreadPoolExecutor(min(THREADS, len(names))) as pool:
@@ -123,20 +123,20 @@ class Place(ABC):
             self.delete(entry.name)
 
     def data(self, path: str) -> str:
-        """Return the name under which the data file of this path in the log lies."""
+        """Return the name of the data file for a path in the log."""
         return self.target.data(path)
 
     def check(self) -> None:
-        """Raise `Unhealthy` if names here may lead to files elsewhere."""
+        """Raise `Unhealthy` if names in this place may lead to files elsewhere."""
         return
 
     @abstractmethod
     def tidy(self, before: float) -> None:
-        """Delete what writers that were killed before this unix time left half written."""
+        """Delete incomplete files of writers that were killed before this unix time."""
 
 
 def s3_settings() -> dict[str, str]:
-    """Return the settings for S3 that are set: `endpoint`, `region` and credentials."""
+    """Return the settings for S3 that are present: `endpoint`, `region` and credentials."""
     wanted = {
         "access_key": ("AWS_ACCESS_KEY_ID",),
         "secret_key": ("AWS_SECRET_ACCESS_KEY",),
@@ -151,7 +151,7 @@ def s3_settings() -> dict[str, str]:
 
 
 def _s3_options(found: dict[str, str]) -> dict[str, Any]:
-    """Return what pyarrow's file system for S3 wants; what is unset, it finds as AWS's tools do."""
+    """Return the options of pyarrow's S3 file system; it finds missing ones as AWS's tools do."""
     options: dict[str, Any] = {
         "access_key": found.get("access_key"),
         "secret_key": found.get("secret_key"),

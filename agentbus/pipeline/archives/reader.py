@@ -1,4 +1,4 @@
-"""Reads an archive with Spark: the rows of its committed files, no others, each once."""
+"""Reads an archive with Spark: the rows of its committed files, each exactly once."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# Spark counts microseconds in 63 bits; no id that a clock made comes near.
+# Limits of times: Spark stores microseconds in 63 bits, far beyond the ids of any clock.
 LAST_MS = 2**63 // 1000 - 1
 LAST_SEQ = 2**63 - 1
-# Spark's own limit up to which it lists files without tasks, and with how many tasks beyond.
+# Spark's limit of files that it lists without tasks, and the number of tasks for more files.
 _FEW = 32
 _LISTERS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """Entries from an id on and up to before another one, each as (ms, seq); None: no bound."""
+    """Entries from an id up to, but excluding, another, each as (ms, seq); None: unbounded."""
 
     start: tuple[int, int] | None = None
     end: tuple[int, int] | None = None
 
     def may_hold(self, file: File) -> bool:
-        """Tell whether a file may have rows in this range, by its times in the log."""
+        """Tell whether a file may contain rows in this range, by its times in the log."""
         if self.start is not None and file.to_ms < self.start[0]:
             return False
         return self.end is None or (file.from_ms, 0) < self.end
@@ -66,13 +66,14 @@ class IdRange:
 
 
 def between(since: str | None, until: str | None, *, now: float | None = None) -> IdRange:
-    """Read two points in time as `agentbus.core.timespec` knows them: an id, a time, or how long ago.
+    """Convert two points in time, each an id, a time or a duration, to a range of ids.
 
     With times and durations, `since` is inclusive and `until` exclusive. A full id is a position of
     a reader: entries after `since`, up to and including `until`.
     """
     now = time.time() if now is None else now
-    # `since` means the entries after a full id, `until` those up to it: both meet at the one that follows.
+    # `since` selects the entries after an id and `until` those up to an id, so both convert to the
+    # next id.
     start = None if since is None else stream_id(starting(since, now))
     end = None if until is None else stream_id(starting(until, now))
     if start is not None and end is not None and start >= end:
@@ -90,13 +91,13 @@ def read(
     version: int | None = None,
     marked: bool = False,
 ) -> DataFrame:
-    """Return the rows of an archive: the schema's columns, the typed ones, and `date`.
+    """Return the rows of an archive: the schema's columns, typed columns, and `date`.
 
-    Files are chosen by the log, by kind and time, so that a short range of a long archive is read
-    fast. Typed columns are null where a file was not compacted; `typed.typed` fills them in, and need
-    not look at `fields` for that if rows are `marked` by a column `compacted`.
-    What is committed later does not show in this frame. `NotFound` without an archive or where
-    `version` is kept no more; `ConfigError` if a newer AgentBus wrote it. No job runs.
+    The log selects files by kind and time, so that a short range of a long archive is read fast.
+    Typed columns are null in files that were not compacted; `typed.typed` fills them in, without
+    reading `fields` of compacted rows if rows are `marked` by a column `compacted`. The frame does
+    not show later commits. Raises `NotFound` without an archive, or if `version` is no longer kept;
+    `ConfigError` if a newer AgentBus wrote it. No job runs.
     """
     at = path if isinstance(path, Place) else place(path)
     return read_range(spark, at, between(since, until), kinds, version, marked=marked)
@@ -126,7 +127,7 @@ def chosen_files(
 ) -> list[File]:
     """Return a state's files that may hold rows of some kinds in a range of ids.
 
-    Raises `UsageError` for an unknown kind, `NotFound` if some of them were deleted since.
+    Raises `UsageError` for an unknown kind, `NotFound` if files of an old version were deleted.
     """
     for kind in kinds or ():
         if kind not in schema.KINDS:
@@ -145,49 +146,49 @@ def chosen_files(
 
 
 def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:
-    """Return the rows of some files, and whether compaction has typed them."""
+    """Return the rows of some files, with a column that is true if compaction typed them."""
     raw: list[File] = []
     typed: list[File] = []
     either: list[File] = []
     for file in files:
         wanted = set(TYPED[file.kind])
         (either if not wanted else typed if wanted <= set(file.typed) else raw).append(file)
-    # Avoid a second part: a union takes longer.
+    # Avoid a second part, which needs a slower union.
     (typed if typed and not raw else raw).extend(either)
     parts = []
     if typed:
         parts.append(read_files(spark, at, typed).withColumn(COMPACTED, f.lit(True)))
     if raw or not typed:
         held = {name for file in raw for name in file.typed}
-        # Let Spark know which columns are null: otherwise it looks in each row, and evaluates an expression
-        # that replaces a null once for each mention.
+        # Tell Spark which columns are null: otherwise it reads each row, and evaluates an
+        # expression that replaces a null once for each use.
         nulls = {name: f.lit(None).cast(type) for name, type in types().items() if name not in held}
         parts.append(read_files(spark, at, raw).withColumns({**nulls, COMPACTED: f.lit(False)}))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
 def read_files(spark: SparkSession, at: Place, files: Iterable[File]) -> DataFrame:
-    """Return the rows of some files that the log names, with the columns that `read` gives."""
+    """Return the rows of files that the log names, with the columns of `read`."""
     wanted = columns()
     names = [at.uri(at.data(file.path)) for file in files]
     if not names:
         return spark.createDataFrame([], wanted)
     if len(names) > _FEW:
-        # Otherwise Spark lists them by one task each, which takes ten times as long. It stays set,
-        # since Spark Connect lists them only when the frame is used.
+        # By default Spark lists the files by one task each, which takes ten times as long. The
+        # setting stays, since Spark Connect lists the files only when the frame is used.
         spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(_LISTERS))
     reader = spark.read.schema(wanted).option("basePath", at.uri(at.data("")).rstrip("/"))
     return reader.parquet(*literal(at, names)).select(*wanted.names)
 
 
 def columns() -> StructType:
-    """Return the columns that `read` gives: the schema's, the typed ones, `date`."""
+    """Return the columns of `read`: the schema's, the typed columns, and `date`."""
     named = (f"`{name}` {type}" for name, type in table.columns().items())
     return cast("StructType", StructType.fromDDL(", ".join(named)))
 
 
 def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -> State:
-    """Return the newest state of an archive that this version can read, before Spark is started.
+    """Return the newest state of an archive, and check that this version can read it.
 
     Raises `NotFound`, `ConfigError` if a newer AgentBus wrote it, `Refused` if it is not of `project`.
     """
@@ -200,7 +201,7 @@ def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -
 
 
 def check_schema(at: Place, state: State) -> None:
-    """Raise `ConfigError` if a newer AgentBus wrote files that this one would read in part."""
+    """Raise `ConfigError` if a newer AgentBus wrote files that this one would read only in part."""
     if state.schema > schema.VERSION:
         raise ConfigError(
             f"{at} holds rows of the schema {state.schema}, and this version of AgentBus knows"
@@ -221,7 +222,7 @@ def _still_there(at: Place, newest: State, version: int, files: list[File]) -> N
 
 
 def literal(at: Place, names: list[str]) -> list[str]:
-    """Return names so that Spark takes them literally, whatever the user's directories are called."""
+    """Return names in a form that Spark reads literally, whatever characters they contain."""
     special = re.compile(r"([{}\[\]*?\\])")
     if special.search(str(at)) and ":" in str(at).partition("://")[2]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Decides which files of an archive are kept: those of versions that may still be read."""
+"""Decides which files of an archive to keep: those of versions that may still be read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from agentbus.pipeline.archives.places import FileInfo, Place
 from agentbus.pipeline.archives.versions import DATA, State
 from agentbus.pipeline.rows import schema
 
-# Seconds for which a version can be read after the next one replaced it, with all of its data files.
+# Seconds for which a replaced version can still be read, with all of its data files.
 RETENTION = 86_400.0
-# Seconds after which what is half written is of a writer that was killed.
+# Seconds after which a partly written file is attributed to a writer that was killed.
 _ABANDONED = 3600.0
 
 
 @dataclass(slots=True)
 class LogFiles:
-    """The commits and the states of a log by their versions, and packs of commits by the last one's."""
+    """The commits and states of a log by version, and packs of commits by their last version."""
 
     commits: dict[int, FileInfo] = field(default_factory=dict)
     states: dict[int, FileInfo] = field(default_factory=dict)
@@ -28,19 +28,19 @@ class LogFiles:
 def disposable(
     log: LogFiles, before: float, landmarks: int, *, least: int = 1, settled: float = 0.0
 ) -> Iterator[str]:
-    """Yield the names that may go, oldest first: a process that is killed over it leaves no hole.
+    """Yield the names to delete, oldest first, so that a killed process leaves no gap.
 
-    A version is needed while the one that replaced it is younger than `before` (unix time). To read it
-    takes a state that is not newer, and all commits from there. States in between go but for the
-    last two, those at multiples of `landmarks`, and those that are younger than `settled`, if given;
-    the last `least` states are left with all that follows them.
+    A version is needed while the one that replaced it is younger than `before` (unix time). Reading
+    it needs a state that is not newer, and all later commits up to it. States in between are
+    deleted, except the last two, those at multiples of `landmarks`, and those younger than
+    `settled`, if given; the last `least` states and all later files are kept.
     """
     states = sorted(log.states)
     if len(states) < least:
         return
     young = [version for version, entry in log.commits.items() if entry.modified >= before]
     oldest = min(young) - 1 if young else max(log.commits, default=0)
-    # The state from which the oldest version is read.
+    # The state from which the oldest kept version is built.
     base = max((v for v in states if v <= min(oldest, states[-least])), default=0)
     for version in sorted({*log.commits, *log.states, *log.packs}):
         if version < base:
@@ -64,6 +64,6 @@ def sweep_data(place: Place, state: State, grace: float) -> None:
         # A file of a version that is not committed yet may belong to the next commit.
         if not found or path in state.files or int(found["version"]) > state.version:
             continue
-        # An attempt at a version that is taken can never win.
+        # A writer whose version was taken can never commit its file.
         if state.removed.get(path, 0) < before:
             place.delete(entry.name)

@@ -1,4 +1,4 @@
-"""Plans what one version of an archive adds: the new entries of each stream, and how to cut them."""
+"""Plans one version of an archive: the new entries of each stream, and how to split them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from agentbus.pipeline.source.range_reader import RangeReader
     from agentbus.store.steps import Op
 
-# Entries that one task copies: fewer cost more per row, more leave cores idle at the end.
+# Entries per task: fewer cost more per row, more leave cores idle at the end.
 _LOT = 125_000
-# About the most entries of one version; the rest follow in the next one.
+# Approximate maximum number of entries per version; the rest goes into the next version.
 _ROUND = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The plan of a version: the range by which each stream has changed, and the ranges of each task.
+    """The plan of a version: the positions by which each stream changes, and each task's ranges.
 
-    `back` are the streams that went back in time and go on nevertheless, `gaps` those that are known before
-    anything is copied, `entries` about how many entries there are. If not `complete`, there are more.
+    `back` are the streams that went back in time but are continued, `gaps` the gaps known before
+    copying, and `entries` is the approximate number of entries. If not `complete`, there are more.
     """
 
     heads: Mapping[str, Head]
@@ -45,7 +45,7 @@ class RoundPlan:
 
 
 class RoundPlanner:
-    """Plans rounds; with `new_epoch`, also of streams that went back in time."""
+    """Plans rounds; with `new_epoch`, streams that went back in time are included."""
 
     def __init__(
         self, reader: RangeReader, selection: Selection, place: Place, *, new_epoch: bool
@@ -54,8 +54,8 @@ class RoundPlanner:
         self._discovery = Discovery(reader.scope, selection)
         self._place = place
         self._new_epoch = new_epoch
-        # The highest archived ids of an earlier version. Those of later ones do not lie beyond the
-        # position, unless somebody else committed, or the position went back.
+        # The highest archived ids at an earlier version. Those of later versions are not above the
+        # position, unless another writer committed or the position went back.
         self._ends: dict[str, str] = {}
         self._ends_at = -2
 
@@ -64,7 +64,7 @@ class RoundPlanner:
         return self._joined(state, self._reader.run(self._plan(state)))
 
     def misfits(self, plan: RoundPlan, rows: Mapping[str, int]) -> None:
-        """Raise `EpochMismatch` if streams had more or fewer entries than can have been added to them."""
+        """Raise `EpochMismatch` if streams had more or fewer entries than could have been added."""
         starts = {name: start for name, (start, _) in plan.changed.items()}
         judged = {
             name: rows.get(name, 0)
@@ -88,15 +88,15 @@ class RoundPlanner:
         new = epochs.news(heads, before)
         if back:
             self._ends_at = -2
-        # From where they go on is noted, even if nothing is new.
+        # Record where these streams continue, even without new entries.
         new |= {name: (before[name], heads[name].end) for name in back if not streams.heals(name)}
         lots: list[tuple[Range, int]] = []
         total = 0
         changed: dict[str, tuple[ReadPosition, ReadPosition]] = {}
         for name, (start, end) in new.items():
             if total >= _ROUND:
-                # Whole streams are left for the next version: within one, where to stop is not known
-                # without counting.
+                # Leave whole streams for the next version: finding a place to stop within a stream
+                # would need counting.
                 break
             head = heads[name]
             entries = end.added - start.added - planning.gone(start, end, head)
@@ -111,7 +111,7 @@ class RoundPlanner:
         return RoundPlan(heads, changed, back, packed, (), total, len(changed) == len(new))
 
     def _joined(self, state: State, plan: RoundPlan) -> RoundPlan:
-        """Return a plan with the entries, up to the archive's end, that came after the server went back."""
+        """Return a plan with entries below the archive's end that followed a step back in time."""
         changed, lots, gaps = dict(plan.changed), list(plan.lots), list(plan.gaps)
         for name, (start, end) in plan.changed.items():
             head, what = plan.heads[name], plan.back.get(name)
@@ -134,7 +134,7 @@ class RoundPlanner:
         return replace(plan, changed=changed, lots=lots, gaps=gaps)
 
     def _joint(self, state: State, name: str, start: ReadPosition, head: Head) -> str:
-        """Return the id after which nothing of a stream is archived: of an earlier epoch, more may be."""
+        """Return the id after which no entry of a stream's current epoch is archived."""
         return min(max(start.id, self._end(state, name), key=position), head.last, key=position)
 
     def _end(self, state: State, name: str) -> str:

@@ -28,7 +28,7 @@ class Control(Protocol):
 
 
 class _Stop(threading.Event):
-    """Stops the archiver; while it waits for its next round, heartbeats are sent."""
+    """Stops the archiver; while the archiver waits for its next round, it sends heartbeats."""
 
     def __init__(self, control: Control) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def run(
     hold: bool = False,
     master: str | None = None,
 ) -> None:
-    """Archive to a path until the supervisor stops it; as `agentbus archive PATH --continuous`."""
+    """Archive to a path until the supervisor stops it, as `archive PATH --continuous` does."""
     hand_down(AGENTBUS_PROJECT=settings.project)
     if settings.url is not None:
         hand_down(AGENTBUS_URL=settings.url)
@@ -61,7 +61,7 @@ def run(
             *(spark, settings, path),
             wanted=streams,
             hold=hold,
-            # Spark reports progress twice a second, while it answers.
+            # Spark reports progress twice a second for as long as it responds.
             on_progress=lambda _progress: control.beat(),
             warn=lambda text: emit("warning", {"verb": "archive", "error": text}),
         ) as archiver:

@@ -39,8 +39,8 @@ _AT_ONCE = 200
 class StreamStatus:
     """The progress of the archive of one stream.
 
-    `lag` is how many entries are not archived yet, `behind` the age of the oldest of them in seconds
-    (0 if there is none). `rows` are archived, `lost` were gone before they could be.
+    `lag` is the number of entries that are not archived yet, `behind` the age of the oldest of them
+    in seconds (0 if there is none). `rows` entries are archived, `lost` entries were gone before.
     """
 
     stream: str
@@ -54,7 +54,7 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The progress of an archive: its figures, and the status of each of its streams."""
+    """The progress of an archive: its totals, and the status of each of its streams."""
 
     path: str
     archive: str
@@ -72,7 +72,7 @@ class Status:
 
 
 def status(settings: Settings, path: str) -> Status:
-    """Return how far an archive is, by its log and the server's counts; needs no Spark.
+    """Return the progress of an archive from its log and the server's counts; needs no Spark.
 
     Raises `NotFound`, `EpochMismatch`, `Refused` if it is the archive of another project.
     """
@@ -125,7 +125,7 @@ def _standings(reader: RangeReader, state: State) -> Op[list[StreamStatus]]:
 
 
 def _oldest(reader: RangeReader, after: Mapping[str, str]) -> Op[dict[str, str]]:
-    """Return the first entry after an id, of each stream that has one."""
+    """Return the first entry after an id for each stream that has such an entry."""
     names, found = list(after), {}
     for at in range(0, len(names), _AT_ONCE):
         page = names[at : at + _AT_ONCE]
@@ -145,14 +145,14 @@ def _oldest(reader: RangeReader, after: Mapping[str, str]) -> Op[dict[str, str]]
 class Verified:
     """The result of verifying a stream's archive.
 
-    `rows` are the entries in the files (one of the log of attempts has several rows), `lost` those in the
-    rows that stand for gaps; `added` is how many entries the stream ever had when it was last archived.
-    `duplicates` are rows beyond the first with an id.
-    `missing` entries are on the server, were archived by the log, and are not in the files as they are on
-    the server; nor do they lie in a gap, whose entries a server that went back in time may have again.
-    `gone` ones are in the files, cannot have been trimmed, and are not on the server; nor did the archive
-    note that it went back there. It is all right if rows + lost = added, and the others are 0.
-    `missing_ids` and `gone_ids` are the first 20 of each.
+    `rows` is the number of entries in the files (an entry of the log of attempts has several rows),
+    `lost` that of the entries that gap rows represent, and `added` the number of entries ever added
+    to the stream when it was last archived. `duplicates` are rows beyond the first with an id.
+    `missing` entries are on the server and archived according to the log, but not in the files as
+    they are on the server; entries in gaps, which a server that went back in time may have again,
+    do not count. `gone` entries are in the files and cannot have been trimmed, but are not on the
+    server, although no record shows that it went back there. The archive is correct if rows + lost
+    = added, and the other numbers are 0. `missing_ids` and `gone_ids` are the first 20 of each.
     """
 
     stream: str
@@ -167,15 +167,15 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Tell whether each entry ever added is archived once or counted as lost, and none is gone."""
+        """Tell whether each entry ever added is archived once or counted as lost; none is gone."""
         counted = self.rows + self.lost == self.added
         return counted and not (self.duplicates or self.missing or self.gone)
 
 
 def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]:
-    """Count an archive's rows, and compare them with the log and with what is still on the server.
+    """Count an archive's rows, and compare them with the log and the server.
 
-    Every entry that is on the server is compared whole, not by its id alone. `Refused` if it is the
+    Every entry on the server is compared in full, not only by its id. Raises `Refused` if it is the
     archive of another project.
     """
     log = Log(place(path))
@@ -207,7 +207,8 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
 
 
 def _counted(rows: DataFrame) -> DataFrame:
-    # An entry of the log of attempts has a row for each, of which the first says how many there are.
+    # An entry of the log of attempts has one row per attempt; the first row holds the number of
+    # attempts.
     attempt = (f.col("kind") == ATTEMPT) & f.map_contains_key("fields", f.lit(PLACE))
     place = f.when(attempt, f.element_at("fields", PLACE))
     number = f.element_at("fields", OF).try_cast("bigint")

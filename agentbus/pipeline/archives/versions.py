@@ -1,6 +1,6 @@
-"""The versions of an archive as values: commits, and the state that they result in.
+"""The versions of an archive as values: commits, and the states that result from them.
 
-A commit lists the data files that it adds and removes, and how far each stream is archived. Commits are
+A commit lists the data files that it adds and removes, and the position of each stream. Commits are
 JSON in the archive's `_log`; docs/reference/archive.md describes every field.
 """
 
@@ -15,28 +15,28 @@ import msgspec
 from agentbus.core.errors import Refused, Unhealthy
 from agentbus.core.timespec import parse_rfc3339
 
-# Of the log: a reader stops at a newer one.
+# Format of the log; a reader refuses a newer format.
 FORMAT = 1
 CREATE, APPEND, COMPACT = "create", "append", "compact"
-# Milliseconds for which a state remembers the files that a commit removed.
+# Milliseconds for which a state lists the files that a commit removed.
 REMEMBERED_MS = 86_400_000
-# The path of a data file: nothing else that a log names is written, read or deleted.
+# The form of a data file's path: no other path that a log names is written, read or deleted.
 _FOLDER = r"kind=(?P<kind>[a-z_]+)/date=(?P<date>\d{4}-\d\d-\d\d)"
 _NAME = r"(?P<version>\d{10})-[0-9a-f]{8}-[A-Za-z0-9_.-]+\.parquet"
 DATA = re.compile(f"{_FOLDER}/{_NAME}", re.ASCII)
 
 
 def file_path(kind: str, date: str, version: int, batch: str, part: int | str) -> str:
-    """Return the path of a data file that is written for a version; `Place.data` says where."""
+    """Return the path of a version's data file within `Place.data`."""
     return f"kind={kind}/date={date}/{version:010d}-{batch}-{part}.parquet"
 
 
 class CommitConflict(Refused):
-    """Another writer committed the version first: plan again from the new state."""
+    """Another writer committed the version first; plan again from the new state."""
 
 
 class StreamSpan(msgspec.Struct, frozen=True, gc=False):
-    """The part of a file that is of one stream: its number of rows, and its first and last id."""
+    """The part of a file that belongs to one stream: number of rows, first and last id."""
 
     rows: int
     first: str
@@ -44,9 +44,9 @@ class StreamSpan(msgspec.Struct, frozen=True, gc=False):
 
 
 class File(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A data file: where it lies, what it holds by stream, from and to when (ms, inclusive).
+    """A data file: its path, its content by stream, and its time range (ms, inclusive).
 
-    `typed` names the typed columns that it holds besides the schema's.
+    `typed` names its typed columns besides those of the schema.
     """
 
     path: str
@@ -63,8 +63,9 @@ class File(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Position(msgspec.Struct, frozen=True):
     """The position up to which a stream is archived: `id` is the last, and `rows + lost == base + added`.
 
-    `added` is what the server had ever added to the stream then, `base` what earlier streams of
-    that name had; `rows` were archived, `lost` were gone before they could be.
+    `added` is the number of entries that the server had ever added to the stream, `base` that of
+    earlier streams with the same name; `rows` entries were archived, `lost` entries were gone
+    before.
     """
 
     id: str
@@ -75,10 +76,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One version of an archive: what changed, who did it and when.
+    """One version of an archive: the changes, their author and their time.
 
-    `batch` is part of the names of its files. `columns` are those of the table, each with its type,
-    where they are not the same as before.
+    `batch` is part of the names of its files. `columns` are the table's columns with their types,
+    if they changed.
     """
 
     format: int
@@ -120,7 +121,7 @@ class State:
     removed: Mapping[str, int]
     recent: Mapping[int, str]
     columns: Mapping[str, str]
-    # The time when it was known to be the newest: a writer may rely on that for a while.
+    # The time when this state was known to be the newest; a writer may rely on that for a while.
     read_at: float = field(default=0.0, compare=False)
 
     @property
@@ -137,7 +138,7 @@ _RECENT = 200
 
 
 def fold(state: State, commits: Iterable[Commit]) -> State:
-    """Return what a state becomes by the commits after it, in their order."""
+    """Return the state that results from a state and the following commits, in order."""
     files, positions = dict(state.files), dict(state.positions)
     removed, recent = dict(state.removed), dict(state.recent)
     version, newest, archive, project = state.version, state.schema, state.archive, state.project
@@ -152,7 +153,7 @@ def fold(state: State, commits: Iterable[Commit]) -> State:
                 f"version {commit.version} belongs to another archive",
                 hint="do not copy one archive's _log into another's",
             )
-        # By the time of each commit, so that the result does not depend on the starting state.
+        # Use the times of commits, so that the result does not depend on the starting state.
         forgotten = at_ms - REMEMBERED_MS
         if removed and oldest <= forgotten:
             removed = {path: at for path, at in removed.items() if at > forgotten}

@@ -1,4 +1,4 @@
-"""Publish rows of an archive again."""
+"""Publishes rows of an archive again."""
 
 from __future__ import annotations
 

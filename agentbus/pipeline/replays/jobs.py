@@ -1,6 +1,6 @@
-"""The Spark jobs of a replay: rows are counted, and published by tasks, each of which has some streams.
+"""The Spark jobs of a replay: they count the rows, and publish them in tasks, by stream.
 
-Where it can be, tasks read the files themselves; else Spark reads, chooses and sorts the rows.
+If possible, the tasks read the files themselves; otherwise Spark reads, selects and sorts the rows.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _MOST_TASKS = 4
 
 
 def rows_of(spark: SparkSession, at: Place, wanted: Wanted, version: int | None) -> DataFrame:
-    """Return the rows to replay, as Spark reads them."""
+    """Return the rows to replay as a Spark frame."""
     found = reader.read_range(spark, at, wanted.range, wanted.kinds, version)
     return selection.choose(found, wanted)
 
 
 def count(frame: DataFrame, wanted: Wanted) -> tuple[Source, ...]:
-    """Return what there is to replay."""
+    """Return the streams to replay, with their numbers of rows."""
     at = F.struct("time", "seq", "id")
     grouped = frame.groupBy("stream", "target", "priority").agg(
         F.count(F.lit(1)).alias("rows"), F.min(at).alias("first"), F.max(at).alias("last")
@@ -59,7 +59,7 @@ def count(frame: DataFrame, wanted: Wanted) -> tuple[Source, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The rows to publish, their replay, and how many rows a second (None: as many as possible)."""
+    """The rows to publish, their replay, and the maximum rows per second (None: no limit)."""
 
     chosen: Sequence[Source]
     task: ReplayTask
@@ -67,16 +67,16 @@ class Work:
     record: ReplayRecord
 
     def sizes(self) -> dict[str, int]:
-        """Return how many rows each stream has."""
+        """Return the number of rows of each stream."""
         found: dict[str, int] = {}
         for each in self.chosen:
             found[each.stream] = found.get(each.stream, 0) + each.rows
         return found
 
     def shared(self, parts: Mapping[str, int]) -> ReplayTask:
-        """Return what tasks need, of which each publishes the streams of one part.
+        """Return the parameters of the tasks, each of which publishes the streams of one part.
 
-        Each has the share of the rate that its rows are of all.
+        Each task gets a share of the rate in proportion to its rows.
         """
         sizes = self.sizes()
         total: dict[int, int] = {}
@@ -97,8 +97,8 @@ class Work:
 
 
 def publish_files(spark: SparkSession, found: ArchiveSurvey, work: Work) -> None:
-    """Have Spark's tasks read and publish the rows: each stream is one task's, a task may have many."""
-    # Each task reads what lies in between, too, and a few of them keep a server busy.
+    """Let Spark's tasks read and publish the rows; all rows of a stream belong to one task."""
+    # Use few tasks: each also reads the rows between its own, and a few tasks keep a server busy.
     parts = selection.packed(work.sizes().items(), min(_tasks(spark), _MOST_TASKS))
     last = ends(work.chosen)
     numbers: dict[int, dict[str, int]] = {}
@@ -110,7 +110,7 @@ def publish_files(spark: SparkSession, found: ArchiveSurvey, work: Work) -> None
 
 
 def publish_rows(spark: SparkSession, frame: DataFrame, where: str | None, work: Work) -> None:
-    """Have Spark read and sort the rows, and its tasks publish them: each stream is one task's."""
+    """Let Spark read and sort the rows, and its tasks publish them; one task per stream."""
     parts = selection.packed(work.sizes().items(), _tasks(spark))
     number = max(parts.values()) + 1
     last = ends(work.chosen)
@@ -131,7 +131,7 @@ def publish_rows(spark: SparkSession, frame: DataFrame, where: str | None, work:
     ms = F.unix_millis("time")
     last_of_its_time = (ms == F.col("last_ms")) & (F.col("seq") <= F.col("last_seq"))
     ordered = (
-        # Entries that were archived after the replay began are left out.
+        # Exclude entries that were archived after the replay began.
         joined.where((ms < F.col("last_ms")) | last_of_its_time)
         .withColumns(slim)
         .repartitionById(number, F.col("part"))
@@ -150,10 +150,10 @@ def publish_rows(spark: SparkSession, frame: DataFrame, where: str | None, work:
 
 @contextlib.contextmanager
 def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """Have Spark hand over few rows at once.
+    """Make Spark pass rows in small batches.
 
-    After each row it adds up the size of the batch so far: with its 10,000 rows a batch, that takes four
-    times as long as all else it does for a replay.
+    After each row Spark sums up the size of the batch so far: with its default of 10,000 rows per
+    batch, that takes four times as long as the rest of its work for a replay.
     """
     kept = spark.conf.get(_BATCH)
     spark.conf.set(_BATCH, "500")
@@ -164,19 +164,19 @@ def _small_batches(spark: SparkSession) -> Iterator[None]:
 
 
 def _tasks(spark: SparkSession) -> int:
-    """Return how many tasks may run at once."""
+    """Return the number of tasks that may run at once."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:
-        # Spark Connect does not report it.
+        # Spark Connect does not report the parallelism.
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _done(
     work: Callable[[], Any], where: str | None, look: Callable[[], None] | None = None
 ) -> Any:
-    """Run work on Spark, and convert its errors to ours."""
-    # Py4J's own errors are no PySparkException.
+    """Run a function on Spark, and convert its errors to ours."""
+    # Py4J's errors are not instances of PySparkException.
     try:
         return work()
     except AgentBusError:

@@ -1,7 +1,7 @@
-"""Reads an archive's files without the JVM, for a replay: the rows of some streams, each in its order.
+"""Reads an archive's files for a replay without the JVM: each stream's rows in order.
 
-Spark's tasks read as Arrow what they publish; rows that went through the JVM, where they are handled one
-at a time, would cost several times as much.
+Spark's tasks read the rows to publish as Arrow batches; passing them through the JVM, which handles
+rows one at a time, would cost several times as much.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from agentbus.pipeline.replays.slices import COLUMNS
 
 Id = tuple[int, int]
 _BEFORE: Id = (-1, 0)
-# About the bytes that are read at once, and the most rows: where long values repeat, a file is much smaller
-# than its rows.
+# Approximate bytes, and maximum rows, per batch: if long values repeat, a file is much smaller than
+# its rows.
 _BATCH_BYTES, _BATCH = 8_000_000, 2_000
 _READ = ("stream", "time", "seq", "id", "agent", "topic", "event", "payload", "fields")
 
@@ -40,10 +40,10 @@ class FileGroups:
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """The rows that one task reads: row groups in their order, and which streams' rows of these.
+    """The rows that one task reads: row groups in order, and the streams to select in them.
 
-    `numbers` are the streams' numbers in the replay. Of each stream, the task reads the rows in `span` that
-    come after `after` (None: all) up to `last`.
+    `numbers` are the streams' numbers in the replay. The task reads each stream's rows in `span`
+    that follow `after` (None: all), up to `last`.
     """
 
     target: ArchiveTarget
@@ -54,7 +54,7 @@ class TaskShare:
 
 
 class ArchiveFile:
-    """A data file, opened; what cannot be read raises `Unhealthy`."""
+    """An open data file; raises `Unhealthy` if it cannot be read."""
 
     def __init__(
         self, target: ArchiveTarget, path: str, system: tuple[Any, str] | None = None
@@ -73,11 +73,12 @@ class ArchiveFile:
         return number
 
     def share(self, number: int, of: int) -> list[int]:
-        """Return the row groups of one of so many shares, which have about as many rows each."""
+        """Return the row groups of share `number` of `of`, with similar numbers of rows."""
         before, found = 0, []
         for group in range(self.groups):
             rows = self._file.metadata.row_group(group).num_rows
-            # A group is where its middle is. Doubled, so that all numbers are whole.
+            # A row group belongs to the share that contains its middle. All numbers are doubled, to
+            # be integers.
             if (2 * before + rows) * of // (2 * self._file.metadata.num_rows) == number:
                 found.append(group)
             before += rows
@@ -89,7 +90,7 @@ class ArchiveFile:
     def read(
         self, columns: Sequence[str], groups: Sequence[int], size: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield row groups as batches of at most so many rows."""
+        """Yield row groups as batches of at most `size` rows."""
         with self._told():
             yield from self._file.iter_batches(
                 batch_size=size or self._fitting(groups),
@@ -99,7 +100,7 @@ class ArchiveFile:
             )
 
     def _fitting(self, groups: Sequence[int]) -> int:
-        """Return how many rows of average size are read at once."""
+        """Return the number of rows of average size that are read at once."""
         found = [self._file.metadata.row_group(group) for group in groups]
         size = sum(group.total_byte_size for group in found)
         rows = sum(group.num_rows for group in found)
@@ -120,9 +121,9 @@ class ArchiveFile:
 
 
 class WantedRows:
-    """Chooses rows by their stream and their id, a column at a time.
+    """Selects rows by stream and id, column by column.
 
-    `after` and `last` are by stream: of its rows those after the one id, up to the other, are wanted.
+    `after` and `last` are ids by stream: rows after the first, up to the second, are selected.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class WantedRows:
         )
 
     def among(self, rows: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
-        """Return the wanted rows, and the number of each one's stream."""
+        """Return the selected rows, and the stream number of each."""
         numbers = pc.index_in(rows.column("stream"), self._names)
         at = milliseconds(rows), rows.column("seq")
         held = [pc.is_valid(numbers)]
@@ -161,9 +162,9 @@ class WantedRows:
 
 
 def batches(share: TaskShare, after: Mapping[str, Id]) -> Iterator[pa.RecordBatch]:
-    """Yield what a task publishes, with the columns of `slices.COLUMNS`.
+    """Yield a task's rows to publish, with the columns of `slices.COLUMNS`.
 
-    `after` has the entry that was published last, of each stream of which any was.
+    `after` has the last published entry of each stream, if any.
     """
     names = list(share.numbers)
     before = {name: after.get(name, _BEFORE) for name in names}
@@ -181,12 +182,12 @@ def batches(share: TaskShare, after: Mapping[str, Id]) -> Iterator[pa.RecordBatc
 
 
 def milliseconds(rows: pa.RecordBatch) -> pa.Array:
-    """Return the first numbers of the rows' ids."""
+    """Return the milliseconds in the rows' ids."""
     return pc.divide(rows.column("time").cast(pa.int64()), 1000)
 
 
 def earlier(one: Sequence[Any], other: Sequence[Any]) -> pa.Array:
-    """Return for each row whether one id comes before another, both given as two columns or numbers."""
+    """Return for each row whether one id precedes another, each given as two columns or numbers."""
     same = pc.and_(pc.equal(one[0], other[0]), pc.less(one[1], other[1]))
     return pc.or_(pc.less(one[0], other[0]), same)
 
@@ -196,5 +197,5 @@ def _columns(ids: Sequence[Id]) -> list[pa.Array]:
 
 
 def _clamped(one: Id) -> Id:
-    """Return an id as a row has it: its columns end earlier than ids do."""
+    """Return an id limited to the range of the rows' columns."""
     return min(one[0], LAST_MS), min(one[1], LAST_SEQ)

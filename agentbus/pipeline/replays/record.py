@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The part of a stream that is replayed: rows from the first id to the last, to one destination.
+    """The part of a stream to replay: rows from the first to the last id, to one destination.
 
-    `target` is a queue, and None the channel.
+    `target` is a queue, or None for the channel.
     """
 
     stream: str
@@ -42,13 +42,13 @@ class Source:
     last: str
 
     def order(self) -> tuple[str, str, int]:
-        """Return by what sources are sorted: stream, destination, priority."""
+        """Return the sort key of a source: stream, destination, priority."""
         return self.stream, self.target or "", list(Priority).index(Priority(self.priority))
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A replay that was begun: its bounds, its streams, how many rows are published, when all were."""
+    """A replay that was begun: bounds, streams, number of published rows, completion time."""
 
     start: tuple[int, int] | None
     end: tuple[int, int] | None
@@ -58,7 +58,7 @@ class Begun:
 
 
 def ends(chosen: Iterable[Source]) -> dict[str, tuple[int, int]]:
-    """Return for each stream the last id of what is replayed of it."""
+    """Return the last id to replay of each stream."""
     found: dict[str, tuple[int, int]] = {}
     for each in chosen:
         found[each.stream] = max(found.get(each.stream, (0, 0)), position(each.last))
@@ -66,7 +66,7 @@ def ends(chosen: Iterable[Source]) -> dict[str, tuple[int, int]]:
 
 
 def progress(scope: Scope, replay_id: str) -> Op[int]:
-    """Return how many rows of a replay are published, by all runs of it."""
+    """Return the number of rows of a replay that all its runs have published."""
     found = yield Command("HGET", scope.keys.replay(replay_id), "published")
     return int(found or 0)
 
@@ -74,7 +74,8 @@ def progress(scope: Scope, replay_id: str) -> Op[int]:
 class ReplayRecord:
     """A replay's record on the server, as the driver reads and writes it.
 
-    `patience` is how long it waits for the server while Spark is at work: as long as its tasks wait.
+    `patience` is the time in seconds that it waits for the server while Spark works, the same as
+    for its tasks.
     """
 
     def __init__(self, settings: Settings, patience: float) -> None:
@@ -84,11 +85,11 @@ class ReplayRecord:
         self._patience = patience
 
     def alive(self) -> None:
-        """Raise `BackendUnavailable` if the server does not answer."""
+        """Raise `BackendUnavailable` if the server does not reply."""
         self.server.run(one_step(Command("PING")))
 
     def look(self, name: str, asked: Mapping[str, Any]) -> Begun | None:
-        """Return a replay that was begun before, None if none was. Raises `Refused` if it is another."""
+        """Return a replay that was begun before, or None. Raises `Refused` for another one."""
         kept, published, finished = self.server.run(
             one_step(
                 Command("HMGET", self.scope.keys.replay(name), "asked", "published", "finished")
@@ -104,12 +105,12 @@ class ReplayRecord:
         chosen: Sequence[Source],
         version: int | None,
     ) -> Begun:
-        """Begin a replay, unless another run of it was faster; return what holds."""
+        """Begin a replay, unless another run has begun it first; return its record."""
         said = {
             "asked": asked,
             "at": rfc3339(self.scope.now()),
             "version": version,
-            # The bounds are fixed when it begins: later runs resolve `30m` to the same time.
+            # The bounds are fixed at the start, so that later runs use the same time for `30m`.
             "from": wanted.start,
             "to": wanted.end,
             "streams": [asdict(each) for each in chosen],
@@ -120,9 +121,9 @@ class ReplayRecord:
         return _begun(name, asked, *kept)
 
     def close(self, name: str, chosen: Sequence[Source]) -> int:
-        """Note that all is published, if it is, and return how many rows this run published.
+        """Record completion if all rows are published; return the rows published by this run.
 
-        Raises what a task could not get over.
+        Raises the error that stopped a task.
         """
         key = self.scope.keys.replay(name)
         last = ends(chosen)

@@ -1,8 +1,8 @@
-"""Replay: rows of an archive are published again, into queues or the channel, marked with their origin.
+"""Replay: publishes rows of an archive again, into queues or the channel, with their origin.
 
 A replay has an id and a record on the server: its options, the streams with their last ids, and a
-cursor for each stream. So it may be killed and resumed at any time, and two processes may run it at
-once: each entry is published exactly once.
+cursor for each stream. It can therefore be killed and resumed at any time, and two processes can
+run it at once: each entry is published exactly once.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The result of a replay: of `rows` it published `published` now, and `skipped` were before.
+    """The result of a replay: of its `rows`, `published` now and `skipped` as published before.
 
-    `streams` says what they are, in the order of their names. `skipped` are those that other runs of the
-    same replay published. `finished` is when an earlier one had published all (RFC 3339), None if none had.
+    `streams` describes the streams, ordered by name. `skipped` counts rows that other runs of the
+    same replay published. `finished` is the time when an earlier run completed the replay (RFC
+    3339), or None.
     """
 
     id: str
@@ -53,7 +54,7 @@ class ReplayResult:
     finished: str | None = None
 
 
-# The name by which programs import it.
+# Public name of the class.
 Replayed = ReplayResult
 
 
@@ -78,7 +79,7 @@ def replay(
     patience: float = PATIENCE,
     watch: Callable[[str, int], None] | None = None,
 ) -> ReplayResult:
-    """Publish entries of an archive again, each exactly once, however often this is called.
+    """Publish entries of an archive again, each exactly once even if this is called repeatedly.
 
     `spark` is a session, or a function that opens one: it is called after all checks.
     `start` and `end` are ids, times or durations, both inclusive; `streams` names streams as the archive
@@ -115,7 +116,7 @@ def replay(
         asked = {
             "archive": rows.state.archive,
             "version": version,
-            # Use the bounds as they were written: `30m` means the same replay when it is started again.
+            # Compare the bounds as given: `30m` means the same replay when the command is repeated.
             "start": start,
             "end": end,
             "streams": sorted(wanted.streams),
@@ -139,7 +140,7 @@ def replay(
             if watch is not None:
                 watch(name, number)
             task = ReplayTask(settings, name, record.token, (), keep_replies, patience)
-            # The bounds of the first run.
+            # Use the bounds of the first run.
             rows.within(begun.start, begun.end)
             rows.publish(jobs.Work(begun.streams, task, rate, record))
             published = record.close(name, begun.streams)
@@ -158,7 +159,7 @@ def replay(
 
 
 class _ArchivedRows:
-    """The rows of an archive that a replay publishes: its files have them, or Spark selects them."""
+    """The rows of an archive that a replay publishes, from its files or from Spark."""
 
     def __init__(
         self,
@@ -173,18 +174,18 @@ class _ArchivedRows:
         self._survey: ArchiveSurvey | None = None
 
     def within(self, start: tuple[int, int] | None, end: tuple[int, int] | None) -> None:
-        """Set other bounds."""
+        """Replace the bounds."""
         self._wanted = replace(self._wanted, start=start, end=end)
 
     def sources(self) -> tuple[Source, ...]:
-        """Return the streams of the rows, with their numbers."""
+        """Return the streams of the rows, with their numbers of rows."""
         self._survey = survey(self._log, self.state, self._wanted)
         if self._survey is not None:
             return self._survey.sources(self._wanted)
         return jobs.count(self._selected(), self._wanted)
 
     def publish(self, work: jobs.Work) -> None:
-        """Publish them."""
+        """Publish the rows."""
         there = self._survey or survey(self._log, self.state, self._wanted)
         if there is not None:
             jobs.publish_files(self._open_spark(), there, work)
@@ -199,7 +200,7 @@ class _ArchivedRows:
 
 
 def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[Log, State]:
-    """Return an archive's log and its state. Raises `NotFound`, for a stream that it lacks too."""
+    """Return an archive's log and state. Raises `NotFound`, also for an unknown stream."""
     at = place(path)
     log = Log(at)
     state = log.state(version)
@@ -215,12 +216,12 @@ def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[Log, State
 
 
 def _id(asked: Mapping[str, Any]) -> str:
-    """Return the id of a replay by what it was asked for."""
+    """Return the id of a replay, derived from its options."""
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _for_tasks(settings: Settings) -> Settings:
-    """Return the settings by which Spark's tasks, other processes, reach the same server."""
+    """Return the settings with which Spark's tasks, in other processes, reach the same server."""
     if settings.url is not None and settings.url.startswith("memory:"):
         raise ConfigError(
             "memory:// is in this process alone, and Spark's tasks are others",

@@ -1,4 +1,4 @@
-"""Converts rows of an archive back to entries of streams, marked with their origin."""
+"""Converts rows of an archive back to stream entries, marked with their origin."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import orjson
 from agentbus.core.envelope import AGENT
 from agentbus.queues.dead_letters import OWN
 
-# An entry's fields and values in turn.
+# Fields and values of an entry, alternating.
 Words: TypeAlias = list[str | bytes]
 
 MARK = "replayed_from"
-# A replayed task does not send its result again, unless that is asked for.
+# A replayed task does not send its result again, unless requested.
 _TOLD = ("reply_to", "webhook")
 _BASE64 = ":base64"
-# Lua's stack holds about 8,000 words: what another program's huge entry has beside is kept as one field.
+# Lua's stack holds about 8,000 values: the remaining fields of another program's huge entry become
+# one field.
 _MOST_WORDS = 7_000
 
 
@@ -33,10 +34,10 @@ def task(
 ) -> tuple[str, Words]:
     """Return a task's ordering key ('' for none) and its entry.
 
-    Its payload, its publisher, its other fields and its envelope are as they were, but for the id that a
-    delayed task has and, unless `keep_replies`, where results are sent. `replayed_from` in the envelope is
-    the origin. Another program's entry without a payload becomes a task whose payload is its fields, as
-    which workers take it anyway.
+    Its payload, publisher, other fields and envelope are unchanged, except for the id of a delayed
+    task and, unless `keep_replies`, the destinations of results. `replayed_from` in the envelope is
+    the origin. Another program's entry without a payload becomes a task with its fields as the
+    payload, as workers would read it.
     """
     if not fields and payload is not None:
         return "", ["payload", payload, "meta", mark(origin), *_by(agent)]
@@ -51,7 +52,7 @@ def task(
     words: Words = ["payload", first]
     found = _envelope(rest)
     if found is None:
-        # An unreadable envelope stays so: the task is buried again for it.
+        # Keep an unreadable envelope as it is: the task becomes a dead letter again because of it.
         words += _by(agent)
         return "", [*words, *_others(rest, len(words)), MARK, origin]
     rest.pop("meta", None)
@@ -60,13 +61,13 @@ def task(
             found.pop(name, None)
     found[MARK] = origin
     ordering = found.get("ordering_key")
-    # Of an entry without a publisher, the archive has the source in its place.
+    # If an entry has no publisher, the archive stores its source in the column `agent`.
     words += ["meta", orjson.dumps(found), *_by(None if agent == found.get("source") else agent)]
     return (ordering if isinstance(ordering, str) else ""), [*words, *_others(rest, len(words))]
 
 
 def mark(origin: str) -> str:
-    """Return the envelope of a task of which nothing is known but its origin."""
+    """Return the envelope of a task of which only the origin is known."""
     return f'{{"{MARK}":{_json(origin)}}}'
 
 
@@ -78,10 +79,10 @@ def letter(
     agent: str | None = None,
     keep_replies: bool,
 ) -> tuple[str, Words]:
-    """Return the task of a dead letter, as `task` does: without why it failed."""
+    """Return the task of a dead letter as `task` does, without the failure."""
     rest = dict(fields)
     for name in OWN:
-        # The letter's own fields are its last; another program's task may have one of the same name.
+        # A letter's own fields come last; another program's task may have a field of the same name.
         turn = 2
         while f"{name}:{turn}" in rest:
             turn += 1
@@ -100,8 +101,8 @@ def message(
 ) -> Words:
     """Return a message of the channel as an entry of the channel, with the field `replayed_from`.
 
-    A notice of the bus itself is published as `replayed_event`, so that an agent that awaits a flag
-    does not take it for a present one.
+    A notice of the bus is published as `replayed_event`, so that an agent waiting for a flag does
+    not take it for a current notice.
     """
     words: Words = []
     for name, value in (("agent_id", agent), ("message", _said(payload)), ("topic", topic)):
@@ -132,7 +133,7 @@ def message_as_task(
 
 
 def _envelope(rest: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the rest of a task's envelope, empty if it has none, None if it cannot be read."""
+    """Return the remaining envelope of a task, empty if absent, None if unreadable."""
     if f"meta{_BASE64}" in rest:
         return None
     raw = rest.get("meta")
@@ -152,13 +153,13 @@ def _by(agent: str | None) -> Words:
 def _foreign(origin: str, rest: Mapping[str, str]) -> Words:
     rest = {name: value for name, value in rest.items() if name != MARK}
     if any(name.endswith(_BASE64) for name in rest):
-        # JSON cannot hold bytes that are not text.
+        # JSON cannot represent bytes that are not UTF-8.
         return [*_others(rest, 0), MARK, origin]
     return ["payload", orjson.dumps(rest), "meta", orjson.dumps({MARK: origin})]
 
 
 def _others(rest: Mapping[str, str], before: int) -> Words:
-    """Return fields as they were written: bytes as bytes, and one that was there twice, twice."""
+    """Return fields as they were written: bytes as bytes, and repeated fields repeatedly."""
     if before + 2 * len(rest) > _MOST_WORDS:
         return ["fields", orjson.dumps(dict(rest))]
     return [word for pair in _each(rest) for word in pair]

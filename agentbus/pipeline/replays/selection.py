@@ -1,4 +1,4 @@
-"""Selects the rows of an archive to replay, and the destination of each."""
+"""Selects the rows of an archive to replay, and the destination of each row."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MAX = 2**64 - 1
-# Strings, comments and quoted names in SQL: words in them are not keywords.
+# Matches strings, comments and quoted names in SQL, whose words are not keywords.
 _QUOTED = re.compile(
     r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL
 )
 _QUERIES = re.compile(r"\b(?:select|using)\b|\(\s*(?:from|with|table|values)\b", re.IGNORECASE)
-# Functions that are not deterministic, so that a replay could not resume, and those that run code.
+# Functions that are not deterministic, which would prevent resuming a replay, and functions that
+# run code.
 _FICKLE = re.compile(
     r"\b(current_timestamp|current_date|current_time|localtimestamp)\b"
     r"|\b(now|curdate|rand|randn|random|randstr|uniform|uuid|shuffle|unix_timestamp"
@@ -44,9 +45,9 @@ _FICKLE = re.compile(
 class Wanted:
     """The entries to replay, and their destination.
 
-    `start` and `end` are the first and the last id, as their two numbers. Without `streams` all queues are
-    selected; with `channel` and without a `queue`, the channel. Without a `queue` each task goes back to
-    its own.
+    `start` and `end` are the first and the last id, as two numbers each. Without `streams` all
+    queues are selected, or the channel with `channel` and without `queue`. Without `queue` each
+    task returns to its own queue.
     """
 
     start: tuple[int, int] | None = None
@@ -58,7 +59,7 @@ class Wanted:
 
     @property
     def range(self) -> IdRange:
-        """The ids that can be selected."""
+        """The range of ids that can be selected."""
         end = self.end and timespec.stream_id(timespec.following(self.end))
         return IdRange(self.start, end)
 
@@ -107,7 +108,7 @@ def check(wanted: Wanted) -> None:
 
 
 def kind_of(stream: str) -> str | None:
-    """Return the kind of a stream that can be replayed, by its name; None for any other."""
+    """Return the kind of a stream from its name if the stream can be replayed, else None."""
     kind = streams.kind(stream)
     return kind if kind in (CHANNEL, QUEUE, DEAD_LETTER) else None
 
@@ -125,9 +126,9 @@ def point(given: str, now: float, *, last: bool = False) -> tuple[int, int]:
 
 
 def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
-    """Return the wanted rows of a range, with `target` (a queue; null: the channel) and `priority`.
+    """Return the selected rows, with `target` (a queue; null: the channel) and `priority`.
 
-    Raises `UsageError` if the condition is none.
+    Raises `UsageError` if the condition is invalid.
     """
     found = frame.select(*schema.COLUMNS)
     if wanted.where is not None:
@@ -137,16 +138,17 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
         found = found.filter(F.col("stream").isin(*wanted.streams))
     dead = F.col("kind") == DEAD_LETTER
     if DEAD_LETTER in wanted.kinds:
-        # A tombstone holds no task: there is nothing to publish.
+        # A tombstone contains no task that could be published.
         task = F.map_filter("fields", lambda name, _: ~name.isin(*OWN))
         found = found.filter(~dead | F.col("payload").isNotNull() | (F.size(task) > 0))
     said = F.when(dead, F.col("fields")["priority"]).otherwise(F.expr("split_part(stream, ':', 3)"))
     ours = F.when(said.isin(*PRIORITIES) & (F.col("kind") != CHANNEL), said)
-    # By its name, where an entry does not say.
+    # If an entry does not name its queue, use the name of its stream.
     queue = F.coalesce(F.col("queue"), F.expr(STREAM_QUEUE))
     target = F.lit(None).cast("string") if wanted.channel else queue
     if wanted.queue is None and not wanted.channel:
-        # Leave out queues of the bus itself: their tasks were sent, and an archive must not add others.
+        # Exclude the bus's own queues: their tasks were sent, and an archive must not send them
+        # again.
         found = found.filter(~F.coalesce(queue.startswith(OF_THE_BUS), F.lit(False)))
     return found.withColumns(
         {
@@ -157,7 +159,7 @@ def choose(frame: DataFrame, wanted: Wanted) -> DataFrame:
 
 
 def filtered(frame: DataFrame, where: str) -> DataFrame:
-    """Return the rows for which a condition in SQL holds. Raises `UsageError` if it is none."""
+    """Return the rows that satisfy a condition in SQL. Raises `UsageError` if it is invalid."""
     bare = _QUOTED.sub(" '' ", where)
     if _QUERIES.search(bare):
         raise UsageError(
@@ -172,7 +174,7 @@ def filtered(frame: DataFrame, where: str) -> DataFrame:
         )
     try:
         found = frame.filter(F.expr(where))
-        # Through Spark Connect nothing is looked at before it must be.
+        # Force analysis, which Spark Connect would defer.
         _ = found.schema
     except PySparkException as error:
         raise UsageError(
@@ -183,7 +185,7 @@ def filtered(frame: DataFrame, where: str) -> DataFrame:
 
 
 def packed(rows: Iterable[tuple[str, int]], most: int) -> dict[str, int]:
-    """Assign each stream to one of at most `most` parts, so that all have about as many rows."""
+    """Assign each stream to one of at most `most` parts with similar numbers of rows."""
     ordered: Sequence[tuple[str, int]] = sorted(rows, key=lambda one: (-one[1], one[0]))
     sizes = [0] * max(1, min(most, len(ordered)))
     found = {}

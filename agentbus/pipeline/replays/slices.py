@@ -1,7 +1,7 @@
-"""Cuts archived rows into slices, each of which one script publishes.
+"""Cuts archived rows into slices, each published by one script call.
 
-Rows that are plain tasks become arguments a column at a time: a loop over them would cost more than all
-else that a replay does with them.
+Rows of plain tasks become arguments column by column: a loop over the rows would cost more than the
+rest of the replay.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg
 
-# The columns of a row, in this order. `number` is its stream in `ReplayTask.streams`; `target` and
-# `priority` say where it goes, unless all of its stream go to the same place. Missing values are null.
+# The columns of a row, in this order. `number` is its stream's index in `ReplayTask.streams`;
+# `target` and `priority` give its destination, unless all rows of the stream share one. Missing
+# values are null.
 COLUMNS = (
     *("number", "id", "target", "priority"),
     *("agent", "topic", "event", "payload", "fields"),
 )
 KEPT = 30 * 86_400
-# With a rate, slices are sent this many times a second.
+# With a rate limit, this many slices are sent per second.
 BEATS = 10.0
 _OF_IDS = b"0123456789-"
 
 
 def cursor_field(stream: str) -> str:
-    """Return the field of a replay's hash that holds the id of a stream's entry published last."""
+    """Return the replay's hash field with the id of a stream's last published entry."""
     return f"at:{stream}"
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream that is replayed: its name and kind, and where its entries go (None: the channel).
+    """A stream to replay: its name and kind, and its destination (None: the channel).
 
-    `rate` is how many rows a second its task may publish, 0 for as many as it can; all streams of one
-    task have the same.
+    `rate` is the maximum rows per second that its task may publish, 0 for no limit; it is the same
+    for all streams of a task.
     """
 
     name: str
@@ -70,10 +71,10 @@ class Destination:
 
 @dataclass(slots=True)
 class Slice:
-    """Rows of one stream that go to one place, and the id of the row before them.
+    """Rows of one stream with one destination, and the id of the preceding row.
 
-    With `names` each row is the values of these fields. Without, it is its ordering key or topic ('' for
-    none), how many words follow, its fields and values.
+    With `names`, each row is a list of these fields' values. Otherwise it is the ordering key or
+    topic ('' for none), the number of following words, and its fields and values.
     """
 
     to: Destination
@@ -85,7 +86,7 @@ class Slice:
     rate: float = 0.0
 
     def step(self, run: str, *, last_try: bool = False) -> Script:
-        """Return the step that publishes the rows, and counts them in a field of the replay's record."""
+        """Return the step that publishes the rows, and adds their number to the replay's record."""
         ids, names = self.ids, self.names
         to = self.to
         return Script(
@@ -99,16 +100,16 @@ class Slice:
         )
 
     def drop(self, number: int) -> None:
-        """Forget the first rows, which are published."""
+        """Drop the first rows, which have been published."""
         if number:
             self.after = self.ids[number - 1]
             del self.ids[:number], self.rows[:number]
 
 
 class Slicer:
-    """Makes slices of rows that come by stream, those of each in the order of their ids.
+    """Cuts rows into slices; the rows are ordered by stream and id.
 
-    `after` has by stream the id that its rows follow, if they are not its first.
+    `after` maps streams to the id that precedes their rows, unless they begin with their first row.
     """
 
     def __init__(
@@ -127,11 +128,11 @@ class Slicer:
         self._record = scope.keys.replay(replay_id)
         self._policies = policy.read(settings)
         self._places: dict[tuple[str | None, str], Destination] = {}
-        # By stream: the id of the last row.
+        # The id of the last row by stream.
         self._last: dict[int, str] = dict(after or {})
 
     def slices(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-        """Yield the rows of batches as slices, in their order."""
+        """Yield the rows of batches as slices, in order."""
         for batch in batches:
             runs = pc.run_end_encode(batch.column("number"))
             start = 0
@@ -142,7 +143,7 @@ class Slicer:
                     yield from self._cut(number, rows)
 
     def _fresh(self, number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out the second of two entries: an archive may hold both of two streams of one name."""
+        """Omit duplicate ids: an archive may hold entries of two streams with the same name."""
         ids = rows.column("id")
         if ids[0].as_py() == self._last.get(number):
             rows = rows.slice(1)
@@ -170,7 +171,7 @@ class Slicer:
     def _restored(
         self, rows: pa.RecordBatch, stream: Stream, to: Destination
     ) -> tuple[Sequence[Arg], list[Sequence[Arg]]]:
-        """Return rows of any kind as names and rows of a slice."""
+        """Return rows of any kind as the names and rows of a slice."""
         found: list[tuple[str, restore.Words]] = []
         columns = (column.to_pylist() for column in rows.columns)
         for _, entry_id, _, _, agent, topic, event, payload, fields in zip(*columns, strict=True):
@@ -215,7 +216,7 @@ class Slicer:
 def _by_place(
     rows: pa.RecordBatch, stream: Stream
 ) -> Iterator[tuple[str | None, str, pa.RecordBatch]]:
-    """Yield runs of rows that go to one queue and priority."""
+    """Yield runs of rows with the same queue and priority."""
     targets, priorities = rows.column("target"), rows.column("priority")
     if targets.null_count == priorities.null_count == len(targets):
         yield stream.target, stream.priority, rows
@@ -230,7 +231,7 @@ def _by_place(
 
 
 def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield rows in parts that are small enough for one request."""
+    """Yield rows in parts small enough for one request."""
     if rows.num_rows == 1 or rows.nbytes <= BATCH_BYTES:
         yield rows
         return
@@ -240,7 +241,7 @@ def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _ids(rows: pa.RecordBatch, stream: str) -> list[str]:
-    """Return the ids of rows. Raises `Unhealthy` for what is not an id: the script splits them."""
+    """Return the ids of rows. Raises `Unhealthy` for an invalid id, since the script splits ids."""
     ids: list[str | None] = rows.column("id").to_pylist()
     if not all(ids) or "".join(ids).encode().translate(None, _OF_IDS):  # type: ignore[arg-type]
         odd = next(one for one in ids if not one or one.encode().translate(None, _OF_IDS))
@@ -255,7 +256,7 @@ def _ids(rows: pa.RecordBatch, stream: str) -> list[str]:
 def _plain(
     rows: pa.RecordBatch, stream: Stream
 ) -> tuple[Sequence[Arg], list[Sequence[Arg]]] | None:
-    """Return tasks of a payload and perhaps a publisher as names and rows of a slice, else None."""
+    """Return tasks with a payload and at most a publisher as names and rows, else None."""
     payloads, agents, fields = (rows.column(name) for name in ("payload", "agent", "fields"))
     if stream.kind != QUEUE or payloads.null_count or 0 < agents.null_count < len(agents):
         return None
@@ -265,7 +266,7 @@ def _plain(
     marks = pc.binary_join_element_wise(head, rows.column("id"), '"}', "")
     columns = [payloads, marks] + ([] if agents.null_count else [agents])
     names = ("payload", "meta", AGENT)[: len(columns)]
-    # Convert them as bytes, which takes a third of the time.
+    # Convert the values as bytes, which takes a third of the time.
     return names, list(
         zip(*(column.cast(pa.binary()).to_pylist() for column in columns), strict=True)
     )

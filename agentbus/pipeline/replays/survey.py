@@ -1,7 +1,7 @@
-"""Looks through an archive's files for what a replay may read without the JVM, and shares it out.
+"""Surveys an archive's files for rows that a replay can read without the JVM, and splits them.
 
-Only ids are read for that. A replay by a condition, of dead letters, or of an archive in which the order
-of a stream is not that of its files, is read by Spark.
+The survey reads only ids. Spark reads the rows if the replay has a condition or includes dead
+letters, or if the files do not follow the order of a stream.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
 
 _READ = ("stream", "time", "seq", "queue")
 _BATCH = 65_536
-# Times that are cut off at the end of the year 9999 have no order, nor have numbers of more than 63 bits.
+# Times truncated to the end of the year 9999 have no order, nor have numbers of more than 63 bits.
 _LAST_MS = 253_402_300_799_999
-# The most runs of one stream's rows in a batch, and rows for which one more is allowed: each is a request
-# to the server, and Spark would make longer ones.
+# Maximum runs of one stream's rows in a batch, and the number of rows that allows one more run:
+# each run is a request to the server, and Spark would make longer runs.
 _RUNS, _LONG = 100, 50
 
 
 class _SparkNeeded(Exception):
-    """Rows cannot be published as they lie in the files."""
+    """The rows cannot be published in the order of the files."""
 
 
 @dataclass(slots=True)
 class Found:
-    """The rows to replay of a stream: their number, the first, the last, and their row groups."""
+    """The rows of a stream to replay: number, first and last id, and row groups."""
 
     rows: int = 0
     first: Id = (0, 0)
@@ -66,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSurvey:
-    """The rows to replay, by stream, and the row groups and files that hold them."""
+    """The rows to replay by stream, and the row groups and files with these rows."""
 
     place: Place
     files: tuple[File, ...]
@@ -74,7 +74,7 @@ class ArchiveSurvey:
     streams: Mapping[str, Found]
 
     def sources(self, wanted: Wanted) -> tuple[Source, ...]:
-        """Return what there is to replay."""
+        """Return the streams to replay."""
         found = [
             Source(
                 name,
@@ -89,7 +89,7 @@ class ArchiveSurvey:
         return tuple(sorted(found, key=Source.order))
 
     def share(self, numbers: Mapping[str, int], last: Mapping[str, Id]) -> TaskShare:
-        """Return what a task reads that publishes these streams, up to the last id of each."""
+        """Return the rows that a task must read to publish these streams, up to their last ids."""
         groups = defaultdict(set)
         for name in numbers:
             for file, group in self.streams[name].groups if name in self.streams else ():
@@ -102,7 +102,7 @@ class ArchiveSurvey:
 
 
 def survey(log: Log, state: State, wanted: Wanted) -> ArchiveSurvey | None:
-    """Return what is wanted of an archive's files, None if Spark has to read them."""
+    """Return the survey of the selected rows, None if Spark has to read them."""
     if wanted.where is not None or not set(wanted.kinds) <= {QUEUE, CHANNEL}:
         return None
     files = [
@@ -116,13 +116,13 @@ def survey(log: Log, state: State, wanted: Wanted) -> ArchiveSurvey | None:
         for number, file in enumerate(ordered):
             _look(log.place, file, number, wanted, found)
     except (_SparkNeeded, AgentBusError):
-        # Spark says what is wrong with a file.
+        # Let Spark read the file and report the problem.
         return None
     return ArchiveSurvey(log.place, tuple(ordered), wanted.range, dict(found))
 
 
 def _ordered(files: Sequence[File]) -> list[File]:
-    """Return files so that the parts of each stream follow each other, by what the log says of them."""
+    """Return files in an order in which the parts of each stream follow each other, by the log."""
     parts: dict[str, list[tuple[Id, Id, int]]] = defaultdict(list)
     for number, file in enumerate(files):
         for name, held in file.streams.items():
@@ -140,7 +140,7 @@ def _ordered(files: Sequence[File]) -> list[File]:
 
 
 def _look(place: Place, file: File, number: int, wanted: Wanted, found: dict[str, Found]) -> None:
-    """Add what is wanted of a file. Raises `_SparkNeeded`."""
+    """Add the selected rows of a file. Raises `_SparkNeeded`."""
     back = wanted.queue is None and not wanted.channel
     queues = {name: streams.queue(name) for name in file.streams}
     names = [
@@ -158,7 +158,7 @@ def _look(place: Place, file: File, number: int, wanted: Wanted, found: dict[str
                 _need(pc.all(pc.is_in(every.column("stream"), known)).as_py())
                 numbers, rows = rows_of.among(every)
                 if back:
-                    # An entry's queue goes before the stream's name.
+                    # The queue that an entry names takes precedence over the stream's name.
                     there = pc.equal(own.take(numbers), rows.column("queue"))
                     _need(pc.all(there, skip_nulls=False).as_py())
                 for at, count, first, last in _runs(numbers, rows):
@@ -172,9 +172,9 @@ def _look(place: Place, file: File, number: int, wanted: Wanted, found: dict[str
 
 
 def _runs(numbers: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, int, Id, Id]]:
-    """Yield of rows of one stream that follow each other its number, theirs, the first and the last id.
+    """Yield runs of rows of one stream: its number, the rows' number, first and last id.
 
-    Raises `_SparkNeeded` if they are not in order.
+    Raises `_SparkNeeded` if the ids are not in order.
     """
     if not len(numbers):
         return

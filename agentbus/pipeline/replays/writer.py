@@ -1,9 +1,10 @@
-"""Publishes archived rows again: Spark's tasks run this, each on its share of the streams.
+"""Publishes archived rows again, in Spark's tasks, each with its share of the streams.
 
-Rows come sorted by stream and id. They go to the server in slices, each one atomic step that also moves
-the replay's cursor of its stream; the next one is prepared meanwhile. A slice names the row that it
-follows: if that one was not published, neither is the slice, so that no row is skipped; and rows at or
-before the cursor are ignored, so that no row is published twice, by whichever task and how often.
+Rows come sorted by stream and id. They go to the server in slices; each slice is one atomic step
+that also moves the replay's cursor of its stream, while the next slice is prepared. A slice names
+the preceding row: if that row was not published, the slice is not either, so that no row is
+skipped. Rows up to the cursor are ignored, so that no row is published twice, even by several
+tasks.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 def run_field(token: str) -> str:
-    """Return the field of a replay's hash that counts what one run published."""
+    """Return the replay's hash field that counts the rows published by one run."""
     return f"run:{token}"
 
 
 def failure_field(token: str) -> str:
-    """Return the field of a replay's hash that says why one run could not go on."""
+    """Return the replay's hash field with the error that stopped one run."""
     return f"failed:{token}"
 
 
@@ -64,7 +65,7 @@ def fields_of(key: str, fields: Sequence[str]) -> Op[list[Any]]:
 class ReplayTask:
     """The parameters of a Spark task that publishes: the server, the replay, and its options.
 
-    `settings` may hold a password: it travels inside the pickled writer, and nowhere else.
+    `settings` may hold a password, which is sent only inside the pickled writer.
     """
 
     settings: Settings
@@ -83,21 +84,21 @@ class ReplayCommit(WriterCommitMessage):
 
 
 class ReplayWriter(DataSourceArrowWriter):
-    """Writes the rows of a replay: `write` runs in Spark's tasks, one task for each stream at a time."""
+    """Writes the rows of a replay in Spark's tasks, one task for each stream at a time."""
 
     def __init__(self, task: ReplayTask) -> None:
         self._task = task
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReplayCommit:
-        """Publish the rows of a partition; why it could not is noted in the replay's record."""
+        """Publish the rows of a partition; an error is recorded in the replay's record."""
         with ServerConnection(self._task.settings) as server:
             return ReplayCommit(_publish_all(server, self._task, iterator))
 
 
 def publish_share(task: ReplayTask, share: TaskShare) -> int:
-    """Read rows of an archive's files, publish those that were not yet, and return how many there were.
+    """Read rows of an archive's files, publish those not yet published, and return their number.
 
-    Why they could not be published is noted in the replay's record.
+    An error is recorded in the replay's record.
     """
     with ServerConnection(task.settings) as server:
         names = list(share.numbers)
@@ -115,7 +116,7 @@ def _publish_all(
     rows: Iterable[pa.RecordBatch],
     done: Mapping[int, str] | None = None,
 ) -> int:
-    """Publish rows and return their number; `done` has by stream the id that they follow."""
+    """Publish rows and return their number; `done` has the preceding id of each stream."""
     slicer = Slicer(
         server.scope,
         task.settings,
@@ -133,10 +134,10 @@ def _publish_all(
             op = publish(part, run_field(task.token), task.patience, ahead.prepare)
             server.run(op, patience=task.patience)
     except (BackendUnavailable, OutcomeUnknown):
-        # Spark tries the task again.
+        # Spark retries the task.
         raise
     except AgentBusError as error:
-        # Another try would fail too, so the task ends well and the driver raises the error.
+        # A retry would fail too, so the task succeeds and the driver raises the error.
         said = {
             "error": type(error).__name__,
             "message": error.message,
@@ -152,7 +153,7 @@ def _publish_all(
 def source(task: ReplayTask) -> type[DataSource]:
     """Return a data source for one replay, to be registered and written to once.
 
-    Python pickles such a class whole, so that what it holds reaches the tasks without standing in an
+    Python pickles such a class by value, so that its data reaches the tasks without appearing in an
     option, a plan or a log.
     """
 
@@ -171,7 +172,7 @@ def source(task: ReplayTask) -> type[DataSource]:
 
 
 class Pace:
-    """Delays slices, so that no more rows a second are sent than may be."""
+    """Delays slices to limit the rows per second."""
 
     def __init__(self, monotonic: Any = time.monotonic, sleep: Any = time.sleep) -> None:
         self._monotonic = monotonic
@@ -179,13 +180,13 @@ class Pace:
         self._due = monotonic()
 
     def wait(self, rows: int, rate: float) -> None:
-        """Wait until so many rows may be sent; a rate of 0 is none."""
+        """Wait until `rows` more rows may be sent; a rate of 0 means no limit."""
         if not rate:
             return
         now = self._monotonic()
         if self._due > now:
             self._sleep(self._due - now)
-        # Make up for a delay by at most one second's rows at once.
+        # After a delay, catch up with at most one second's rows at once.
         self._due = max(self._due, now - 1.0) + rows / rate
 
 
@@ -196,9 +197,10 @@ def publish(
     meanwhile: Callable[[], None] | None = None,
     monotonic: Any = time.monotonic,
 ) -> Op[None]:
-    """Publish a slice, waiting where a queue is full. Raises `QueueFull`, `NotFound`.
+    """Publish a slice, waiting while the queue is full. Raises `QueueFull`, `NotFound`.
 
-    `patience` is in seconds without any progress; `meanwhile` is called while the server is at work.
+    `patience` is the maximum time in seconds without progress; `meanwhile` is called while the
+    server works.
     """
     pause, moved = _FIRST_PAUSE, monotonic()
     step = part.step(run)
@@ -220,7 +222,7 @@ def publish(
                 hint="start workers, or raise its bound; the replay goes on when it is run again",
             )
     if state == "behind":
-        # Its task has had the answer that the row before is published.
+        # The server had confirmed to this task that the previous row was published.
         raise NotFound(
             f"the server no longer knows that {part.stream} was published up to {part.after}: it"
             " went back in time (restored from a backup, or failed over to a late replica)",

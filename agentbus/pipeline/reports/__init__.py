@@ -1,6 +1,6 @@
-"""Reports on an archive: each turns rows of the schema into a few small tables.
+"""Reports on an archive: each computes a few small tables from rows of the schema.
 
-A report is a module of this package with a `REPORT`; it is loaded when it is asked for.
+A report is a module of this package with a `REPORT`; it is loaded on demand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from agentbus.core.errors import UsageError
 if TYPE_CHECKING:
     from agentbus.pipeline.reports.report import Report
 
-# Every report, in the order of the page: its name (and its module's), and what it answers.
+# Every report in the order of the page: its name, which is also its module's, and the question that
+# it answers.
 NAMES = {
     "activity": "who said and published how much, and when",
     "conversations": "who answers whom, and how fast",
@@ -28,7 +29,7 @@ ALL = "all"
 
 
 def chosen(name: str) -> tuple[str, ...]:
-    """Return the names of the reports that a name stands for; `all` stands for every one.
+    """Return the names of the reports that a name selects; `all` selects every report.
 
     Raises `UsageError`, with the list, if there is no such report.
     """

@@ -1,4 +1,4 @@
-"""Activity: who said and published how much, on what, and when."""
+"""Activity: how much each agent said and published, on which topics, and when."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from agentbus.pipeline.reports.arithmetic import ordered, summed
 from agentbus.pipeline.reports.entries import COUNTS, ENTRIES, counted, talk_seconds
 from agentbus.pipeline.reports.report import Chart, Report, Table
 
-# The most agents in the heat map, and the most cells.
+# Maximum number of agents in the heat map, and of cells.
 _LINES, _CELLS = 20, 8000
 _MOMENTS = 1500
 _TABLES = ("agents", "times", "heat", "topics")
 
 
 def by(figures: Figures, what: str) -> list[Row]:
-    """Return messages, events, tasks and bytes of each agent or topic."""
+    """Return the messages, events, tasks and bytes of each agent or topic."""
     rows = _named(counted(figures, what), what)
     rows = ordered(rows, "-events", f"{what}?")
     return sorted(rows, key=lambda row: -(row["messages"] + row["tasks"]))
 
 
 def _named(rows: Iterable[Row], what: str) -> list[Row]:
-    """Sum up by name."""
+    """Sum up the rows of each name."""
     return [{what: name, **sums} for (name,), sums in summed(rows, ("name",), COUNTS).items()]
 
 
 def times(figures: Figures) -> list[Row]:
-    """Return the same of each time (second to day, as the span is long)."""
+    """Return the same figures by time (seconds to days, depending on the span)."""
     rows = ({**row, "time": _time(figures, row)} for row in counted(figures, "agent"))
     found = summed(rows, ("time",), COUNTS)
     return ordered(({"time": time, **sums} for (time,), sums in found.items()), "time")
 
 
 def heat(figures: Figures) -> list[Row]:
-    """Return entries by agent and time, of the agents that said and published most."""
+    """Return entries by agent and time, for the most active agents."""
     cells: Counter[tuple[str, datetime | None]] = Counter()
     all_of: Counter[str] = Counter()
     for row in counted(figures, "agent"):

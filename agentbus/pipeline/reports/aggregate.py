@@ -1,6 +1,7 @@
-"""The input of reports: small aggregates, each of which Spark makes in one pass over the rows.
+"""The input of reports: small aggregates, which Spark computes in one pass over the rows.
 
-Reports compute their tables from them in plain Python: to plan a table takes Spark longer than that.
+Reports compute their tables from aggregates in plain Python: Spark would take longer just to plan a
+table.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Row: TypeAlias = "dict[str, Any]"
-# A function that returns the values of a query's names in braces, for the rows' columns and their span.
+# Returns the values of the names in braces in a query, for the rows' columns and their span.
 Given: TypeAlias = "Callable[[Collection[str], Span], Mapping[str, object]]"
 _ROWS = "{rows}"
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A query in SQL over `{rows}`, whose answer is small: by names and moments, never by entries.
+    """A query in SQL over `{rows}` with a small result: by names and times, never by entries.
 
-    `given` fills in what else it has in braces. `spanned`: it cuts time as the span of the rows has it.
-    `kinds`: it is of such entries alone, and not asked where the rows have none.
+    `given` fills in the other names in braces. If `spanned`, the division of time depends on the
+    span of the rows. `kinds` are the kinds of entries that it reads; it does not run if the rows
+    have none.
     """
 
     name: str
@@ -39,23 +41,23 @@ class Aggregate:
     kinds: tuple[str, ...] = schema.KINDS
 
     def frame(self, rows: DataFrame, span: Span) -> DataFrame:
-        """Return the answer as a frame; no job runs."""
+        """Return the result as a frame; no job runs."""
         return asked(rows, self.query, **self.given(frozenset(rows.columns), span))
 
 
 def asked(rows: DataFrame, query: str, **given: object) -> DataFrame:
-    """Return what a query over `{rows}` gives, with these values in its other braces."""
+    """Return the result of a query over `{rows}`, with these values in its other braces."""
     text = query.format(rows="\0", **given)
-    # Spark formats it, too, and regular expressions have braces.
+    # Spark formats the query as well, so escape the braces of regular expressions.
     text = text.replace("{", "{{").replace("}", "}}").replace("\0", _ROWS)
     return rows.sparkSession.sql(text, rows=rows)
 
 
 def quantile(ascending: str, share: float) -> str:
-    """Return a quantile of numbers in ascending order in SQL, by how near it is to the two beside it.
+    """Return SQL for a quantile of ascending numbers, interpolated between two neighbours.
 
-    Of `sort_array(collect_list(…))`: Spark's `percentile` counts equal numbers in a hash map, which takes
-    twice the time and memory where most differ.
+    It uses `sort_array(collect_list(…))`, since Spark's `percentile` counts equal numbers in a hash
+    map, which takes twice the time and memory if most numbers differ.
     """
     place = f"(size({ascending}) - 1) * {share}D"
     below, above = (f"get({ascending}, int({end}({place})))" for end in ("floor", "ceil"))
@@ -63,7 +65,7 @@ def quantile(ascending: str, share: float) -> str:
 
 
 class Figures:
-    """The aggregates of a run, and what reports make of them once for several tables."""
+    """The aggregates of a run, with results that several tables share."""
 
     def __init__(self, span: Span, tables: Mapping[str, pa.Table] | None = None) -> None:
         self.span = span
@@ -71,20 +73,20 @@ class Figures:
         self._made: dict[Callable[..., Any], Any] = {}
 
     def rows(self, aggregate: Aggregate) -> Iterator[Row]:
-        """Yield the rows of an aggregate as plain values, a few at a time; none of no entries."""
+        """Yield the rows of an aggregate as plain values, a few at a time; none if it is empty."""
         table = self._tables.get(aggregate.name)
         for batch in table.to_batches(max_chunksize=5_000) if table is not None else ():
             yield from batch.to_pylist()
 
     def once(self, make: Callable[[Figures], T]) -> T:
-        """Return what a function makes of these figures; it is called once for all."""
+        """Return a function's result for these figures; the function is called only once."""
         if make not in self._made:
             self._made[make] = make(self)
         found: T = self._made[make]
         return found
 
     def moment(self, at: int) -> datetime:
-        """Return the start of the bucket of time that a unix time falls into."""
+        """Return the start of the time bucket of a unix time."""
         return moment(at - at % LENGTHS[self.span.bucket])
 
 

@@ -1,7 +1,7 @@
-"""Anomalies: hours in which a queue or a topic was unlike the same hour of earlier days.
+"""Anomalies: hours in which a queue or topic differed from the same hour of earlier days.
 
-Each full hour is compared with the same hour (UTC) of the days before it: their median, and the
-median distance from it, which a single odd day does not move. An hour without rows counts as 0.
+Each full hour is compared with the same hour (UTC) of earlier days by the median and the median
+distance from it, which a single unusual day does not change. An hour without rows counts as 0.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from agentbus.pipeline.reports.entries import (
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.work import WORK, by_slot
 
-# (queue or topic, its name, figure) → hour → number.
+# Maps (queue or topic, its name, figure) to counts by hour.
 Hourly: TypeAlias = "Mapping[tuple[str, str, str], dict[int, int]]"
 
-# The fewest and the most earlier days by which an hour is judged.
+# Minimum and maximum number of earlier days with which an hour is compared.
 LEAST_DAYS, MOST_DAYS = 3, 28
 # A score above this number of deviations from the median is an anomaly.
 ODD = 3.5
-# A median distance times this is the standard deviation of what is spread normally.
+# The factor from a median distance to the standard deviation in a normal distribution.
 _NORMAL = 1.4826
-# Queues and topics that are examined, at most: those with the most entries.
+# Maximum number of queues and topics to examine, those with the most entries.
 MOST = 500
 _KEYS = ("what", "name", "figure")
 _COLUMNS = (*_KEYS, "time", "number", "direction", "expected", "low", "high", "score", "days")
 
 
 def hourly(figures: Figures) -> Hourly:
-    """Return by what, name, figure and hour the number of entries, and of tasks done and failed."""
+    """Return the numbers of entries, and of tasks done and failed, by name and hour."""
     found: dict[tuple[str, str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     seconds = {"queue": slot_seconds(figures.span), "topic": talk_seconds(figures.span)}
     for what, length in seconds.items():
@@ -57,7 +57,7 @@ def hourly(figures: Figures) -> Hourly:
 
 
 def _examined(counts: Hourly) -> Iterator[tuple[str, str, str]]:
-    """Yield the names with the most of a figure."""
+    """Yield the names with the highest totals."""
     ranked = sorted(counts, key=lambda key: (key[0], key[2], -sum(counts[key].values()), key[1]))
     places: dict[tuple[str, str], int] = defaultdict(int)
     for what, name, figure in ranked:
@@ -67,15 +67,15 @@ def _examined(counts: Hourly) -> Iterator[tuple[str, str, str]]:
 
 
 def judged(figures: Figures, *, all: bool = True) -> Iterator[Row]:
-    """Yield full hours that have three earlier days, with what was expected of each, and its score.
+    """Yield full hours that have three earlier days, with their expected values and scores.
 
-    `expected` is the median of the same hour of the up to 28 days before; `low` and `high` are how far
-    3.5 deviations reach. A deviation is 1.4826 times the median distance from the median, but no less
-    than the root of the median (what counts vary by chance) and than 1.
+    `expected` is the median of the same hour of up to 28 days before; `low` and `high` are 3.5
+    deviations below and above. A deviation is 1.4826 times the median distance from the median, but
+    at least the square root of the median (the random variation of counts), and at least 1.
 
-    The hours of the first and the last entry are left out, since they may be cut, and those in
-    which nothing was counted, nor in any of the days before; a name's days begin with its first entry.
-    Without `all` only hours that are odd are judged.
+    The hours of the first and the last entry are omitted, since they may be incomplete, as are
+    hours with a count of 0 on all days. A name's days begin with its first entry. Without `all`
+    only anomalous hours are returned.
     """
     counts = hourly(figures)
     hours = {hour for series in counts.values() for hour in series}
@@ -83,7 +83,7 @@ def judged(figures: Figures, *, all: bool = True) -> Iterator[Row]:
     for key in _examined(counts):
         series = counts[key]
         since = max(min(series), first + 1)
-        # The others are 0, as is what is expected of them.
+        # All other hours are 0, as is their expected value.
         touched = {hour + 24 * day for hour in series for day in range(MOST_DAYS + 1)}
         for hour in sorted(one for one in touched if since <= one < last):
             earliest = max(since, hour - 24 * MOST_DAYS)
@@ -112,13 +112,13 @@ def judged(figures: Figures, *, all: bool = True) -> Iterator[Row]:
 
 
 def odd(figures: Figures) -> list[Row]:
-    """Return the hours that were odd, the oddest first; `direction` is `more` or `less`."""
+    """Return the anomalous hours, highest score first; `direction` is `more` or `less`."""
     found = ordered(judged(figures, all=False), "time", *_KEYS)
     return sorted(found, key=lambda row: -abs(row["score"]))
 
 
 def build(figures: Figures) -> Sequence[Table]:
-    """Return the table of odd hours."""
+    """Return the table of anomalous hours."""
     return (
         Table(
             "hours",

@@ -1,4 +1,4 @@
-"""Arithmetic on the few rows of aggregates: sums, shares, orders and places, as SQL has them."""
+"""Arithmetic on the few rows of aggregates: sums, shares, order and ranks, as in SQL."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def summed(
 
 
 def share(part: float, whole: float) -> float | None:
-    """Return a part of a whole, None of nothing."""
+    """Return a part divided by the whole, None if the whole is 0."""
     return part / whole if whole else None
 
 
 def ordered(rows: Iterable[Row], *by: str) -> list[Any]:
-    """Return rows in order of these columns, the first one first.
+    """Return rows ordered by these columns, the first column first.
 
     `-name` is descending, with nulls last; `name` is ascending, with nulls first, and `name?` with
     nulls last.
@@ -41,7 +41,7 @@ def ordered(rows: Iterable[Row], *by: str) -> list[Any]:
 
 
 def _key(name: str, *, last: bool) -> Callable[[Row], tuple[bool, Any]]:
-    # A null is compared by the first part alone: the second is the same in all of them.
+    # Nulls compare by the first part alone: their second part is the same.
     def key(row: Row) -> tuple[bool, Any]:
         value = row[name]
         return ((value is None) is last, 0 if value is None else value)
@@ -52,9 +52,9 @@ def _key(name: str, *, last: bool) -> Callable[[Row], tuple[bool, Any]]:
 def firsts(
     rows: Sequence[dict[str, Any]], places: Mapping[str, str], keys: Sequence[str], most: int
 ) -> list[dict[str, Any]]:
-    """Return the rows that are among the first by a figure, with their places by each.
+    """Return the rows ranked highest by any figure, with their ranks by each figure.
 
-    `places` names the column of a place and its figure. Of equal figures the order of `keys` decides.
+    `places` maps the columns of ranks to their figures. Equal figures are ordered by `keys`.
     """
     placed: list[dict[str, Any]] = [dict(row) for row in rows]
     for place, figure in places.items():

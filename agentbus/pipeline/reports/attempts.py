@@ -1,4 +1,4 @@
-"""Attempts: the slowest ones by themselves, and what workers and errors cost, where attempts are logged."""
+"""Attempts: the slowest ones, and the cost of workers and errors, if attempts are logged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import TYPED, expression
 
-# Attempts that are shown at most, and workers and errors.
+# Maximum number of attempts, workers and errors in a table.
 MOST = 20
 _MANY = 1000
 _OUTCOMES = ("done", "retried", "buried", "snoozed", "cancelled", "expired", "cut_off")
@@ -40,7 +40,7 @@ def _given(columns: Collection[str], _span: Span) -> dict[str, str]:
     return found | {"outcomes": ", ".join(counts)}
 
 
-# The attempts that took the longest.
+# The slowest attempts.
 SLOWEST = Aggregate(
     "slowest_attempts",
     f"""
@@ -55,7 +55,8 @@ SLOWEST = Aggregate(
     _given,
     kinds=(schema.ATTEMPT,),
 )
-# By worker (`of_worker`), the busiest ones; and by the class of the error, the most frequent ones.
+# Counts by worker (`of_worker`), the busiest workers; and by error class, the most frequent
+# classes.
 ATTEMPTS = Aggregate(
     "attempts",
     f"""

@@ -1,4 +1,4 @@
-"""Axes of charts: their round figures, the moments that are written below, and how wide words are."""
+"""Axes of charts: round figures, labels of times, and widths of words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEPS = (
     *(timedelta(hours=n) for n in (1, 2, 3, 6, 12)),
     *(timedelta(days=n) for n in (1, 2, 7, 14, 28, 91, 365)),
 )
-# A Monday, from which steps of weeks are counted.
+# A Monday, the origin of steps of whole weeks.
 _ZERO = datetime(2000, 1, 3, tzinfo=UTC)
 _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "share": ((0.01, "%"),),
@@ -24,12 +24,12 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "ms": ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")),
     "bytes": ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (1000, "kB"), (1, "B")),
 }
-# About as many pixels as a letter of the smaller type takes at most.
+# Approximate maximum width in pixels of a character in the smaller type.
 _LETTER = 6.6
 
 
 def between(moments: Iterable[datetime], span: Span, bucket: Bucket) -> tuple[datetime, datetime]:
-    """Return where an axis begins and ends: it has the whole span, in whole buckets."""
+    """Return the ends of an axis: it covers the whole span in whole buckets."""
     length = timedelta(seconds=LENGTHS[bucket])
     known = [*moments, *(at for at in (span.first, span.last) if at is not None)]
     first, last = (at - (at - _ZERO) % length for at in (min(known), max(known)))
@@ -37,11 +37,11 @@ def between(moments: Iterable[datetime], span: Span, bucket: Bucket) -> tuple[da
 
 
 def dates(first: datetime, last: datetime, wide: float) -> list[tuple[datetime, str]]:
-    """Return the moments that are written below an axis of so many pixels, some eight at most."""
+    """Return at most about eight labels of times for an axis of this width in pixels."""
     most = min(8, max(1, int(wide / 72)))
     step = next((one for one in _STEPS if (last - first) / one <= most), _STEPS[-1])
     at = _ZERO + math.ceil((first - _ZERO) / step) * step
-    # A short axis may lie between two of them.
+    # A short axis may lie between two steps.
     at = at if at < last else first
     found: list[tuple[datetime, str]] = []
     while at <= last:
@@ -60,13 +60,13 @@ def _written(at: datetime, step: timedelta) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The one unit in which the figures of an axis are written, by its size and its name."""
+    """The unit in which the figures of an axis are written, by size and name."""
 
     factor: float
     name: str
 
     def figure(self, value: float) -> str:
-        """Write a figure with at most four digits that matter, or all of a whole number."""
+        """Write a figure with at most four significant digits, or all digits of an integer."""
         value /= self.factor
         if value and abs(value) < 0.0001:
             return f"<0.0001 {self.name}".rstrip()
@@ -75,13 +75,13 @@ class Scale:
 
 
 def scale(reach: float, unit: str | None) -> Scale:
-    """Return the greatest unit of which figures up to `reach` have at least two."""
+    """Return the largest unit of which figures up to `reach` contain at least two."""
     scales = _SCALES.get(unit or "", ((1, ""),))
     return Scale(*next((one for one in scales if reach >= 2 * one[0]), scales[-1]))
 
 
 def ticks(least: float, most: float, unit: str | None) -> list[tuple[float, str]]:
-    """Return round figures from at most the least to at least the greatest, written in one unit."""
+    """Return round figures that cover the range from least to most, written in one unit."""
     written = scale(max(most, -least), unit)
     most, least = most / written.factor, least / written.factor
     reach = max(most, -least) or 1.0
@@ -97,12 +97,12 @@ def ticks(least: float, most: float, unit: str | None) -> list[tuple[float, str]
 
 
 def pixels(text: str, letter: float = _LETTER) -> float:
-    """Return about how wide a text is; letters of Chinese or Japanese take two."""
+    """Return the approximate width of a text; a Chinese or Japanese character counts twice."""
     return sum(letter * (2 if unicodedata.east_asian_width(c) in "WF" else 1) for c in text)
 
 
 def cut(text: str, wide: float, letter: float = _LETTER) -> str:
-    """Return as much of a text as fits into so many pixels; `…` marks a cut."""
+    """Return the part of a text that fits this width in pixels; `…` marks a cut."""
     if pixels(text, letter) <= wide:
         return text
     kept = ""

@@ -1,4 +1,4 @@
-"""Conversations: who answers whom, and how fast."""
+"""Conversations: which agents answer which, and how fast."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from agentbus.pipeline.rows.typed_columns import expression
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A message that comes later than this begins a new conversation and is not an answer.
+# A message after a longer pause than this begins a new conversation, and is not an answer.
 ANSWER_WITHIN_MS = 600_000
 _HOUR_MS = 3_600_000
-# Enough to fill the chart.
+# Maximum number of pairs, enough to fill the chart.
 _PAIRS = 600
-# The prefix of streams in which `ask` is answered: each is one process's, and no archive holds it.
+# The prefix of streams that receive the replies to `ask`: each belongs to one process, and is not
+# archived.
 _PRIVATE = "~replies."
 _SHARES = {"p50_ms": 0.5, "p90_ms": 0.9}
 _TIMES = tuple(_SHARES)
 
-# An hour, and the end of the one before it, hold all that may be answered: so even one topic with all the
-# messages is sorted in parts. In each a number comes first: Spark sorts by it faster than by a name.
+# An hour, with the end of the hour before, contains every message that its messages may answer, so
+# that even a topic with all messages is sorted in parts. Each sort key begins with a number, which
+# Spark sorts faster than a name.
 _ANSWERS = f"""
     SELECT agent AS speaker, before.agent AS answered, topic,
       unix_millis(time) - unix_millis(before.time) AS took_ms
@@ -48,8 +50,9 @@ _ANSWERS = f"""
       AND unix_millis(time) - unix_millis(before.time) <= {ANSWER_WITHIN_MS}
 """
 
-# Few queues hold replies: the tasks of all others need not be moved for the join. What has a random column,
-# Spark makes once and not at each mention: requests are looked for by one pass, not by two.
+# Few queues hold replies, so the tasks of other queues need not be shuffled for the join. Spark
+# evaluates a column with a random value once instead of at each use, so requests are found in one
+# pass.
 _REQUESTS = f"""
     WITH tasks AS (
       SELECT id, stream, agent, queue, time, correlation_id, {{causation_id}} AS cause,
@@ -78,12 +81,12 @@ _REQUESTS = f"""
 
 
 def _took(query: str) -> str:
-    """Add p50_ms and p90_ms to a query that has them together: Spark gathers the values once for both."""
+    """Add p50_ms and p90_ms to a query in one expression: Spark then collects the values once."""
     parts = (f"round({quantile('took', share)}, 1) AS {name}" for name, share in _SHARES.items())
     return f"SELECT * EXCEPT (took), {', '.join(parts)} FROM ({query})"
 
 
-# `what` is pair, speaker or topic.
+# The column `what` is pair, speaker or topic.
 _COUNTED = _took(f"""
     SELECT
       CASE WHEN grouping(topic) = 0 THEN 'topic' WHEN grouping(answered) = 1 THEN 'speaker'
@@ -113,17 +116,17 @@ REPLIES = Aggregate("replies", _REPLIED, _envelope)
 def answers(rows: DataFrame) -> DataFrame:
     """Return each answer on the channel: speaker, answered, topic, took_ms.
 
-    A message is an answer if the message before it, on the same topic (no topic is one, too), is
+    A message is an answer if the previous message on the same topic (or also without a topic) is
     another agent's and at most ten minutes older. Notices of the bus do not count.
     """
     return asked(rows, _ANSWERS)
 
 
 def requests(rows: DataFrame) -> DataFrame:
-    """Return each task that asked for a reply into a queue: task_id, asker, queue, replies, took_ms.
+    """Return each task that requested a reply: task_id, asker, queue, replies, took_ms.
 
-    Its reply is the first later entry of the queue that it names, with its correlation id (without
-    one, its task id), and caused by it where the reply says by what. Without a reply `took_ms` is null.
+    Its reply is the first later entry in the queue that it names with its correlation id (or else
+    its task id); a reply that names a cause must name this task. Without a reply `took_ms` is null.
     """
     return asked(rows, _REQUESTS, **_envelope(rows.columns))
 
@@ -133,7 +136,7 @@ def _answers(figures: Figures, what: str) -> list[Row]:
 
 
 def _speakers(figures: Figures, pairs: Sequence[Row]) -> list[Row]:
-    """Return for each agent how often and how fast it answered, and how often it was answered."""
+    """Return each agent's numbers and times of answers, given and received."""
     gave = {row["speaker"]: row for row in _answers(figures, "speaker")}
     got: Counter[str] = Counter()
     for row in pairs:

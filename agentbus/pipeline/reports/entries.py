@@ -1,6 +1,6 @@
-"""Messages and tasks, counted by narrow slots of time: what several reports add up.
+"""Messages and tasks, counted in narrow time slots, which several reports sum up.
 
-Times are cut by arithmetic on the clock of UTC, so that neither zones nor daylight saving shift a slot.
+Slots are computed in UTC, so that neither time zones nor daylight saving shift them.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from agentbus.pipeline.reports.span import LENGTHS, Span
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import STREAM_QUEUE, expression
 
-# Queue → slot → how many tasks came.
+# Maps queues to numbers of arrived tasks by slot.
 Arrived: TypeAlias = "dict[str, dict[int, int]]"
 
 HOUR = 3600
-# Seconds of a slot of work, by the bucket of the report.
+# Seconds per slot of work, by the bucket of the report.
 _SLOTS = {"second": 1, "minute": 60, "hour": 300, "day": 900}
-# The columns that are added up.
+# Columns that are summed.
 COUNTS = ("messages", "events", "tasks", "bytes")
 
 
 def slot_seconds(span: Span) -> int:
-    """Return how many seconds a slot has in which work is counted: what came into queues, and was done."""
+    """Return the seconds of a slot of work: tasks that arrived in queues, and tasks done."""
     return _SLOTS[span.bucket]
 
 
 def talk_seconds(span: Span) -> int:
-    """Return how many seconds a slot of agents and topics has: a second, a minute or an hour."""
+    """Return the seconds of a slot of agents and topics: one second, minute or hour."""
     return min(LENGTHS[span.bucket], HOUR)
 
 
 def slot(seconds: int) -> str:
-    """Return the number of the slot that `time` falls into, counted from 1970, in SQL."""
+    """Return SQL for the number of the slot of `time`, counted from 1970."""
     return f"unix_micros(time) div {seconds * 1_000_000}L"
 
 
@@ -42,15 +42,15 @@ def _given(columns: Collection[str], span: Span) -> dict[str, str]:
     return {
         "slot": slot(talk_seconds(span)),
         "narrow": slot(slot_seconds(span)),
-        # A gap names only the stream.
+        # A gap names only its stream, from which the queue follows.
         "gap_queue": STREAM_QUEUE,
         "bytes": expression(schema.QUEUE, "bytes", columns),
     }
 
 
-# `what` is agent, topic or queue, and `name` the name, which may be null. Slots are of `talk_seconds`,
-# those of queues of `slot_seconds`. An event is a notice of the bus on the channel; `lost` tasks were gone
-# before they were archived.
+# `what` is agent, topic or queue, and `name` its name, which may be null. Slots last
+# `talk_seconds`, those of queues `slot_seconds`. An event is a notice of the bus on the channel;
+# `lost` counts tasks that were gone before they were archived.
 ENTRIES = Aggregate(
     "entries",
     """
@@ -81,7 +81,7 @@ ENTRIES = Aggregate(
 
 
 def counted(figures: Figures, what: str) -> Iterator[Row]:
-    """Yield the counts of agents, topics or queues by slot; of queues only those that have a name."""
+    """Yield the counts of agents, topics or queues by slot; queues without a name are omitted."""
     for row in figures.rows(ENTRIES):
         if (
             row["what"] == what
@@ -92,7 +92,7 @@ def counted(figures: Figures, what: str) -> Iterator[Row]:
 
 
 def arrived(figures: Figures) -> Arrived:
-    """Return how many tasks came into each queue's streams by slot, with those lost in gaps."""
+    """Return the number of tasks that arrived in each queue by slot, including tasks in gaps."""
     return figures.once(_arrived)
 
 

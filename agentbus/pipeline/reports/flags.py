@@ -1,8 +1,8 @@
-"""Flags: how long they were held, by whom, and who contended for them.
+"""Flags: how long they were held, by which agents, and the contention for them.
 
-The stream says when a flag was announced, satisfied, failed and released, by whom, with which token,
-and from whom it was taken by force. It does not say who waited, who was refused, or that a hold ran
-out: waiting leaves no entry, and the end of a hold that expired is unknown.
+The stream records when a flag was announced, satisfied, failed or released, by which agent, with
+which token, and from which agent it was taken by force. It does not record waiting or refused
+agents, or expired holds: waiting leaves no entry, and the end of an expired hold is unknown.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from agentbus.pipeline.rows.typed_columns import expression
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# An agent that takes a flag so soon after its release has very likely waited for it.
+# An agent that takes a flag within this time after its release has very likely waited for it.
 HANDED_OVER_MS = 1000
-# Ends of a hold.
+# The ways in which a hold ends.
 SATISFIED, FAILED, RELEASED = "satisfied", "failed", "released"
 TAKEN, EXPIRED, OPEN = "taken", "expired", "open"
 _ENDS = (SATISFIED, FAILED, RELEASED)
@@ -31,10 +31,10 @@ _FIGURES = ("holds", "held_ms", "p50_ms", "p90_ms", "max_ms", *_ALL_ENDS)
 _CONTENDED = ("agents", "holds", "changes", "handed_over", "taken", "ended_by_force", "free_p50_ms")
 _TAKEOVER = ("by", "held_by", "flag", "ended")
 _IN_ENDS = "('satisfied', 'failed', 'released')"
-# Two events have one fencing token; other programs' events may have none.
+# The two events of a hold have the same fencing token; other programs' events may have none.
 _SAME_HOLD = "(token IS NULL OR {0}.token IS NULL OR token = {0}.token)"
 
-# `before_holder` is the agent of the hold before, of whatever came between.
+# `before_holder` is the agent of the previous hold, whatever happened in between.
 _HOLDS = f"""
     SELECT flag, hold, if(hold, agent, NULL) AS agent, time, seq,
       if(hold, ended, NULL) AS ended,
@@ -77,7 +77,7 @@ _HOLDS = f"""
 """
 
 
-# By flag, by agent, and by who took or ended what of whom (`what`).
+# Counts by flag, by agent, and by the agent who took over or ended another agent's hold (`what`).
 _COUNTED = f"""
     SELECT * EXCEPT (times, free),
       round({quantile("times", 0.5)}, 1) AS p50_ms,
@@ -144,9 +144,9 @@ def _of(figures: Figures, what: str) -> list[Row]:
 
 
 def contention(figures: Figures) -> list[Row]:
-    """Return for each flag how much it was contended for, the most contended first.
+    """Return the contention for each flag, most contended first.
 
-    `handed_over` counts holds that began within a second after another agent let the flag go.
+    `handed_over` counts holds that began within a second after another agent's hold ended.
     """
     found = (
         {**row, "forced": row["taken"] + row["ended_by_force"] + row["handed_over"]}
@@ -157,7 +157,7 @@ def contention(figures: Figures) -> list[Row]:
 
 
 def takeovers(figures: Figures) -> list[Row]:
-    """Return who took flags from whom by force, or ended another's hold."""
+    """Return which agents took flags by force or ended holds, and the former holders."""
     found = (
         {**row["takeover"], "times": row["holds"], "last": row["last"]}
         for row in _of(figures, "takeover")

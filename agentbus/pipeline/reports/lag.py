@@ -1,8 +1,8 @@
-"""Lag: how far consumers were behind what was published, and which workers vanished.
+"""Lag: how far consumers were behind the published tasks, and which workers vanished.
 
-Published tasks are counted in the archive, and finished ones by workers: both exact. How
-much waited when the rows begin is not known; it is inferred from the lowest point. That a worker
-vanished is inferred, too: it held tasks and told nothing more, while others went on.
+The archive counts published tasks, and workers count finished tasks, both exactly. The backlog at
+the first row is unknown, and inferred from the lowest point. A worker counts as vanished if it held
+tasks and stopped reporting while others continued.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import LENGTHS
 from agentbus.pipeline.reports.work import GROUP, MOMENTS, WORK, WORKER, by_slot, by_worker
 
-# A worker that held tasks and wrote no metrics for so long, while others did, is taken for gone. A
-# living one may be silent as long as a task of its runs: only when it is done is something to tell.
+# A worker that held tasks and wrote no metrics for this long, while other workers did, counts as
+# gone. A live worker is silent for as long as one task runs: it has news only when the task is
+# done.
 SILENT_SECONDS = 300
 _SETTLED = ("processed", "dead", "lost_tasks")
-# By which a worker no longer holds a task that it had received.
+# Events after which a worker no longer holds a task that it had received.
 _ENDED = ("processed", "retried", "dead", "stale", "duplicates", "cancelled", "released")
 _LIFE = ("received", "reclaimed", "lost_tasks", *_ENDED)
 _CRASHES = ("reclaimed", "lost", "stale", "vanished")
@@ -43,7 +44,7 @@ _WORKER = (
 
 @dataclass(frozen=True, slots=True)
 class LagLevel:
-    """A slot of time of one group: what came and was settled in it, and so far, and the lag at its end."""
+    """A time slot of one group: tasks arrived and settled, in it and in total, and the lag."""
 
     slot: int
     published: int
@@ -57,9 +58,9 @@ class LagLevel:
 class LagHistory:
     """The slots of a queue and a group, in order.
 
-    A queue whose groups have no metrics has the group None, of which nothing is settled. `backlog` is
-    how many tasks must have waited before the first row, since more were settled than had arrived: a
-    lower bound.
+    A queue whose groups have no metrics has the group None, without settled tasks. `backlog` is a
+    lower bound of the tasks that waited before the first row, since more were settled than had
+    arrived.
     """
 
     queue: str
@@ -68,15 +69,15 @@ class LagHistory:
     slots: Sequence[LagLevel]
 
 
-# (queue, group) → slot → how many.
+# Maps (queue, group) to numbers by slot.
 _BySlot: TypeAlias = "dict[tuple[str, str | None], dict[int, int]]"
 
 
 def levels(figures: Figures) -> list[LagHistory]:
     """Return the levels of each queue and group: the slots in which tasks arrived or were done.
 
-    A lag stands from the beginning, and to the end, also where nothing comes or is done then: so the
-    first and the last slot of the span are included.
+    A lag persists in times without arrivals or settled tasks, so the first and last slots of the
+    span are included.
     """
     return figures.once(_levels)
 
@@ -120,10 +121,10 @@ def _level(
 
 
 def groups(figures: Figures) -> list[Row]:
-    """Return by queue and group how far it was behind at the end, and at its worst.
+    """Return the lag of each queue and group at the end, and at its highest.
 
-    `behind_ms` is the age of the oldest task that is still to be done, to a slot, if they are done
-    in the order in which they came.
+    `behind_ms` is the age of the oldest unfinished task, rounded to a slot, if tasks are done in
+    the order of arrival.
     """
     seconds, found = slot_seconds(figures.span), []
     end = max((one.slots[-1].slot for one in levels(figures)), default=0)
@@ -149,10 +150,10 @@ def groups(figures: Figures) -> list[Row]:
 
 
 def over_time(figures: Figures) -> tuple[list[Row], int]:
-    """Return by time, queue and group: published, settled, the lag at the end and the highest.
+    """Return published and settled tasks and the lag at the end, by time, queue and group.
 
-    A time is left out if nothing came, was done or waited then: a lag that stands is in each. Returns the
-    first rows, and how many others there are: a lag may stand for years.
+    Times without arrived, settled or waiting tasks are omitted. Returns the first rows and the
+    number of others, since a lag may last for years.
     """
     each = [_times(figures, one) for one in levels(figures)]
     step = LENGTHS[figures.span.bucket]
@@ -166,7 +167,7 @@ def over_time(figures: Figures) -> tuple[list[Row], int]:
 
 
 def _times(figures: Figures, one: LagHistory) -> dict[int, tuple[dict[str, Any], int]]:
-    """Return the row of each time of a group that has slots, and until when its lag stands."""
+    """Return the rows of a group's times with slots, and the time until which the lag lasts."""
     seconds, step = slot_seconds(figures.span), LENGTHS[figures.span.bucket]
     rows: dict[int, dict[str, Any]] = {}
     for level in one.slots:
@@ -187,7 +188,7 @@ def _times(figures: Figures, one: LagHistory) -> dict[int, tuple[dict[str, Any],
 
 
 def _standing(times: Mapping[int, tuple[dict[str, Any], int]], step: int) -> Iterator[Row]:
-    """Yield the rows of a group, and for each time in which a lag stands one more."""
+    """Yield the rows of a group, with an additional row for each time in which a lag lasts."""
     for at, (row, until) in times.items():
         if _shown(row):
             yield row
@@ -205,10 +206,10 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 
 def _lives(figures: Figures) -> list[Row]:
-    """Each worker's figures from its first entry to its last, and whether it seems to have vanished."""
+    """Return each worker's figures from first to last entry, and whether it has vanished."""
     sums = summed(by_worker(figures), WORKER, _LIFE)
     lives: dict[tuple[Any, ...], dict[str, Any]] = {}
-    # Any entry shows that metrics went on.
+    # Any worker's entry shows that metrics continued.
     end = max((row["last"] for row in by_worker(figures) if row["last"] is not None), default=None)
     for row in by_worker(figures):
         key = tuple([row[name] for name in WORKER])
@@ -231,13 +232,13 @@ def _lives(figures: Figures) -> list[Row]:
 
 
 def workers(figures: Figures) -> list[Row]:
-    """Return workers that vanished, took over, lost tasks, or came too late to settle them."""
+    """Return workers that vanished, reclaimed tasks, lost tasks, or settled tasks too late."""
     rows = [one for one in figures.once(_lives) if any(one[figure] for figure in _CRASHES)]
     return ordered(rows, "-vanished", "-held", "-lost", "-stale", "-reclaimed", *WORKER)
 
 
 def history(figures: Figures) -> list[Row]:
-    """Return by queue, group and time what crashes left: reclaimed, lost, stale, and workers vanished."""
+    """Return the traces of crashes by queue, group and time: reclaimed, lost, stale, vanished."""
     seconds = slot_seconds(figures.span)
     rows: list[Row] = [
         {

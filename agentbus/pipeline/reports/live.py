@@ -1,8 +1,8 @@
-"""The live report: it goes on, and shows who writes how much in each window of time.
+"""The live report: shows continuously how much is written in each time window.
 
-Windows are kept in memory until the watermark has passed them: an entry may come that far behind the
-newest entry's time and still be counted. So memory is bounded by the number of names in a few windows,
-however long it runs.
+Windows are kept in memory until the watermark has passed them: an entry that is late by no more
+than the watermark is still counted. Memory is therefore bounded by the number of names in a few
+windows.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
 
 WINDOW, WATERMARK, EVERY = "1 minute", "2 minutes", "2 seconds"
-# The default age of the entries at which it begins.
+# The default age of the first entries.
 SINCE = "5m"
-# Seconds between two looks whether the query has ended.
+# Seconds between two checks whether the query has ended.
 _GLANCE = 0.2
 _KEYS = ("kind", "stream", "queue", "topic", "agent")
 _EVENTS = ("processed", "failed", "dead")
 
 
 def windows(rows: DataFrame, window: str = WINDOW, watermark: str = WATERMARK) -> DataFrame:
-    """Return by window and kind, stream, queue, topic and agent: entries, bytes, and what was done.
+    """Return the numbers of entries, bytes and outcomes by window, kind and names.
 
     `rows` may be a stream, and what is returned then is one, too. Columns: time (the window's start),
     the keys, entries, bytes (of payloads), processed, failed and dead (as workers tell it in the
@@ -65,12 +65,12 @@ def windows(rows: DataFrame, window: str = WINDOW, watermark: str = WATERMARK) -
 
 
 def _total(column: Column) -> Column:
-    """Return the sum of counts: 0 if there are none, null if it is beyond 64 bits."""
+    """Return the sum of counts: 0 without counts, null if it exceeds 64 bits."""
     return F.try_sum(F.coalesce(column, F.lit(0).cast("bigint")))
 
 
 def updates(frame: DataFrame, tell: Callable[[pa.Table], None], every: str | None = EVERY) -> None:
-    """Run a stream, and call `tell` with the windows that each of its batches changed, and their figures.
+    """Run a stream, and call `tell` with the windows and figures that each batch changed.
 
     `every` is the interval of batches; None: process all existing entries, and end. A slow `tell` slows the
     stream down; one that raises ends it. Raises what Spark's errors mean; a `UsageError` through Spark
@@ -93,7 +93,7 @@ def updates(frame: DataFrame, tell: Callable[[pa.Table], None], every: str | Non
             failed.append(error)
             over.set()
 
-    # Spark leaves the directory of a query's offsets behind if the query fails.
+    # By default, Spark keeps the directory of a query's offsets if the query fails.
     frame.sparkSession.conf.set("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
     writer = frame.writeStream.outputMode("update").foreachBatch(hand_over)
     writer = (
@@ -121,7 +121,7 @@ def watch(
     since: str | None = None,
     tell: Callable[[Filled], None],
 ) -> None:
-    """Pass the windows of a bus to `tell` as they change, the newest first, until the stream ends.
+    """Pass a bus's windows to `tell` as they change, newest first, until the stream ends.
 
     It begins with the entries of the last five minutes, or `since`. A window is passed again when it
     has changed.

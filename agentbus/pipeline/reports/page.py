@@ -1,7 +1,7 @@
-"""Writes what reports found as one page that stands alone: no script, font or image from elsewhere.
+"""Writes the results of reports as one self-contained page, without external files.
 
-All that comes from the archive is data: the template escapes it, and a policy in the page lets no script
-run but the page's own, should an escape ever be missing.
+All content of the archive is data: the template escapes it, and the page's policy allows only the
+page's own script, in case an escape is missing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from agentbus.pipeline.reports.templates import template
 from agentbus.pipeline.rows import schema
 
 LIMIT = 300_000
-# Limits on the rows of a table and the bytes of charts on the page; lower where it would grow
-# beyond its limit.
+# Limits on the rows of a table and the bytes of charts, tried in order until the page is within its
+# limit.
 _ROOM = ((25, 60_000), (12, 60_000), (6, 40_000), (3, 20_000), (1, 10_000), (0, 4_000))
 _WORDS = {
     schema.CHANNEL: "entries of the channel",
@@ -38,7 +38,7 @@ _WORDS = {
 def render(
     outcome: Outcome, *, source: str, project: str | None = None, now: datetime | None = None
 ) -> str:
-    """Return the page, of at most 300 kB. `source` says in a few words what was read.
+    """Return the page, of at most 300 kB. `source` describes the data in a few words.
 
     The title is the `project`, or else the source.
     """
@@ -68,13 +68,13 @@ def render(
 
 
 def write(text: str, path: pathlib.Path) -> None:
-    """Write a page as a whole: it appears at its path complete, or what was there stays.
+    """Write a page atomically.
 
-    Raises `AgentBusError` if it cannot be written; then nothing is left behind.
+    Raises `AgentBusError` if it cannot be written, and leaves no file behind.
     """
     try:
         with written_beside(str(path), text.encode()) as beside:
-            # A page is for others, too, whatever the mask.
+            # Other users may read a page, whatever the umask.
             os.chmod(beside, 0o644)
             os.replace(beside, path)
     except OSError as error:
@@ -85,7 +85,7 @@ def write(text: str, path: pathlib.Path) -> None:
 
 
 def _tiles(outcome: Outcome) -> list[tuple[str, int]]:
-    """Return the figures at the head of the page, each with what it counts."""
+    """Return the totals at the head of the page, each with its label."""
     summary = outcome.summary
     found = [("entries", summary.total)]
     found += [(_WORDS[kind], n) for kind, n in summary.rows.items() if kind in _WORDS]
@@ -100,7 +100,7 @@ def _tiles(outcome: Outcome) -> list[tuple[str, int]]:
 
 
 def _kinds(table: Filled) -> dict[str, str]:
-    """Return the class of each column's cells: `n` for figures, `t` for moments, else none."""
+    """Return the CSS class of each column's cells: `n` for figures, `t` for times, else none."""
     kinds = {}
     for name in table.columns:
         first = next((row[name] for row in table.rows if row[name] is not None), None)

@@ -1,4 +1,4 @@
-"""Reports: the aggregates that each asks of Spark, and the few small tables that it makes of them.
+"""Reports: the aggregates that each requires of Spark, and the tables computed from them.
 
 The end of a column's name says how the page and the terminal format it: `_ms` is a duration in
 milliseconds, `bytes` a size, `_share` a fraction, `_rate` a number per second; a timestamp is in UTC.
@@ -13,7 +13,8 @@ from typing import Any, Literal
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures
 from agentbus.pipeline.reports.span import Bucket
 
-# Rows of a table that are shown and kept, unless it says otherwise: the rest is counted.
+# Maximum number of rows of a table that are shown and kept, unless the table sets another; the rest
+# is counted.
 TOP = 100
 Kind = Literal["bar", "line", "heat", "stacked"]
 
@@ -23,9 +24,9 @@ class Chart:
     """The drawing of a table.
 
     `x` names the column of the categories or moments. `y` names the column of figures, or several:
-    each is a separate series; all have one unit. `series` names a column, or several, that split the rows
-    into series (of a heat map: into its lines). Bars of categories are drawn in the order of the rows.
-    `bucket` is how long each moment lasts, if not as long as the span's buckets.
+    each is a separate series; all have one unit. `series` names a column, or several, that split
+    the rows into series (of a heat map: into its lines). Bars of categories are drawn in the order
+    of the rows. `bucket` is the length of each moment, by default that of the span's buckets.
     """
 
     kind: Kind
@@ -38,11 +39,11 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a report, ordered, most telling first.
+    """One table of a report, most significant rows first.
 
-    `name` is stable and unique in its report; each row has the `columns` in this order. `top` rows are
-    kept, and the others counted, with `more` that were not even made. `note` says what the
-    figures mean where the columns do not.
+    `name` is stable and unique in its report; each row has the `columns` in this order. `top` rows
+    are kept, and the others only counted, plus `more` that were not computed. `note` explains the
+    figures if the column names do not.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report: `build` makes its `tables`, named in this order, of the aggregates that it `needs`.
+    """A report: `build` computes its `tables`, in this order, from the aggregates that it `needs`.
 
     `empty` is the sentence for tables without rows.
     """

@@ -1,4 +1,4 @@
-"""Runs reports: Spark makes the aggregates that they need, and their tables are made of these here."""
+"""Runs reports: Spark computes the aggregates, and this module the tables from them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _UNKNOWN = Span()
-# Spark plans one in a thread while it runs another.
+# Number of concurrent queries: Spark plans one while it runs another.
 _AT_ONCE = 2
-# Streams with lost entries that are named, at most.
+# Maximum number of streams with lost entries that are named.
 _LOSERS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A table whose rows were brought home: dicts of plain values, times in UTC.
+    """A table whose rows were fetched from Spark: dicts of plain values, times in UTC.
 
-    `left_out` is how many further rows it has, `span` what the rows span from which it was computed.
+    `left_out` is the number of omitted rows, `span` the time range of the rows from which it was
+    computed.
     """
 
     report: str
@@ -63,7 +64,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class LostEntries:
-    """Entries of a stream that were gone before anybody archived them."""
+    """Entries of a stream that were gone before they were archived."""
 
     stream: str
     lost: int
@@ -88,7 +89,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that a run found, and how long it took in seconds."""
+    """The results of a run, and its duration in seconds."""
 
     summary: Summary
     results: tuple[Result, ...]
@@ -97,7 +98,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ReportStep:
-    """The progress of a run: the number of its passes over the rows; `doing` is the current step."""
+    """The progress of a run: the number of passes over the rows, and the current step `doing`."""
 
     doing: str
     done: int
@@ -122,11 +123,11 @@ def run(
     alone: bool = False,
     tell: Callable[[ReportStep], None] | None = None,
 ) -> Outcome:
-    """Compute these reports from rows of the schema, and return what they say; None stands for no rows.
+    """Compute these reports from rows of the schema, and return the results; None means no rows.
 
-    `table` names the one table that is wanted, and `alone` says that it must be one: `UsageError`,
-    with the list, if there is none such, or several. Only aggregates leave Spark. Raises `AgentBusError`
-    if Spark fails.
+    `table` selects a table by name, and with `alone` there must be exactly one such table:
+    otherwise `UsageError`, with the list, is raised. Only aggregates leave Spark. Raises
+    `AgentBusError` if Spark fails.
     """
     began = time.monotonic()
     check(names, table, alone=alone)
@@ -147,7 +148,7 @@ def run(
 
 
 def check(names: Sequence[str], table: str | None, *, alone: bool = False) -> None:
-    """Raise `UsageError` unless these reports have the table, and one alone if it must be."""
+    """Raise `UsageError` unless the reports have the table; with `alone`, exactly one."""
     names = [one for name in names for one in load(name).tables]
     found = names.count(table) if table is not None else len(names)
     if found == 1 or (found and not alone) or (table is None and not alone):
@@ -163,7 +164,7 @@ def check(names: Sequence[str], table: str | None, *, alone: bool = False) -> No
 
 
 def fill(report: str, table: Table, span: Span = _UNKNOWN) -> Filled:
-    """Keep the first rows of a table, with its columns alone; the others are counted."""
+    """Keep a table's first rows, reduced to its columns; the other rows are counted."""
     rows = [{name: row[name] for name in table.columns} for row in table.rows[: table.top]]
     return Filled(
         report,
@@ -186,7 +187,7 @@ def figures(rows: DataFrame | None, names: Sequence[str]) -> Figures:
 def _figures(
     rows: DataFrame | None, reports: Iterable[Report], say: Callable[[ReportStep], None]
 ) -> tuple[Summary, Figures]:
-    """Have Spark make the aggregates, and first of all the summary, whose span others need."""
+    """Let Spark compute the aggregates, first the summary, whose span others need."""
     if rows is None:
         return _summary(()), Figures(_UNKNOWN)
     needed = dict.fromkeys(one for report in reports for one in report.needs)
@@ -216,14 +217,14 @@ def _answer(aggregate: Aggregate, rows: DataFrame, span: Span) -> pa.Table:
     try:
         return aggregate.frame(rows, span).toArrow()
     except (PySparkException, Py4JError) as error:
-        # In one sentence what Spark said in a page.
+        # Reduce Spark's long report to one sentence.
         found = told(error)
         message = f"the reports' {aggregate.name}: {found.message}"
         raise type(found)(message, hint=found.hint, shell_hint=found.shell_hint) from error
 
 
 def _summary(by_stream: Sequence[Mapping[str, Any]]) -> Summary:
-    """Sum up the streams, of which there are few."""
+    """Combine the figures of the streams into a summary."""
     kinds: Counter[str] = Counter()
     for one in by_stream:
         kinds[one["kind"]] += one["rows"]

@@ -1,4 +1,4 @@
-"""Slowest and noisiest: which queues, groups and workers cost the most time, and who writes the most."""
+"""Slowest and noisiest: queues, groups and workers by time spent, and writers by volume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from agentbus.pipeline.reports.work import (
     percentiles,
 )
 
-# Rows of each kind that are shown: the first by each of the figures.
+# Maximum number of rows of each kind, the first by each of the figures.
 MOST = 20
 _SLOW = {"by_mean": "mean_ms", "by_p99": "p99_ms", "by_busy": "busy_ms"}
 _NOISY = {"by_entries": "entries", "by_bytes": "bytes"}
@@ -28,10 +28,10 @@ _TIMES = ("runs", "mean_ms", "p50_ms", "p99_ms", "busy_ms")
 
 
 def slow(figures: Figures, *keys: str) -> list[Row]:
-    """Return runs, mean_ms, p50_ms, p99_ms and busy_ms by these keys, with the places by each.
+    """Return runs, mean_ms, p50_ms, p99_ms and busy_ms by these keys, with a rank by each figure.
 
-    Each is among the first twenty by the mean, by the 99th percentile, or by the time spent; the
-    slowest by the 99th percentile comes first.
+    Each row is among the first twenty by the mean, the 99th percentile, or the time spent; the rows
+    are ordered by the 99th percentile, slowest first.
     """
     rows, spent = by_worker(figures), done(figures, keys)
     agents: dict[tuple[Any, ...], str] = {}
@@ -57,8 +57,8 @@ def slow(figures: Figures, *keys: str) -> list[Row]:
 def noisy(figures: Figures) -> list[Row]:
     """Return the agents, topics and queues (`what`) with the most entries and the most bytes.
 
-    An agent's are its messages and the tasks that it published. `entries_share` is of all
-    messages and tasks that name an agent, a topic, a queue.
+    An agent's entries are its messages and the tasks that it published. `entries_share` is the
+    share of all messages and tasks that name an agent, a topic or a queue.
     """
     found: list[Row] = []
     for what in ("agent", "topic", "queue"):

@@ -1,4 +1,4 @@
-"""The time that the rows of a run span, and how finely reports divide it."""
+"""The time range of a run's rows, and how finely reports divide it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 Bucket = Literal["second", "minute", "hour", "day"]
-# Seconds of a moment.
+# Seconds per bucket.
 LENGTHS: dict[Bucket, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that the rows of a run span: from the first entry to the last one (both UTC)."""
+    """The time range of a run's rows, from the first to the last entry, both in UTC."""
 
     first: datetime | None = None
     last: datetime | None = None
 
     @property
     def bucket(self) -> Bucket:
-        """The unit by which time is divided: charts have about 20 to 200 moments."""
+        """The unit by which time is divided, so that charts have about 20 to 200 moments."""
         if self.first is None or self.last is None:
             return "hour"
         length = self.last - self.first

@@ -1,7 +1,7 @@
-"""Draws a table's chart as SVG: bars, stacked bars, lines and heat maps, in classes that CSS colours.
+"""Draws a table's chart as SVG with CSS classes: bars, stacked bars, lines and heat maps.
 
-Of libraries, pygal draws no heat maps and needs 150 kB for a chart of 360 bars, half of what the whole
-page may have; leather stacks nothing; plotly and altair bring megabytes of script, or fetch it.
+No library fits: pygal draws no heat maps and needs 150 kB for a chart of 360 bars, half of the
+page's limit; leather cannot stack bars; plotly and altair include or fetch megabytes of script.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from agentbus.pipeline.reports.running import Filled
 from agentbus.pipeline.reports.span import LENGTHS
 from agentbus.pipeline.reports.templates import template
 
-# In units that are shown as about a pixel each: charts over time are as wide as the page, others half.
+# Widths in units of about one pixel: charts over time are as wide as the page, others half as wide.
 BROAD, NARROW = 1080, 500
-# Limits of a readable chart: names with bars, bars in all, series; lines and columns of heat maps.
+# Limits of a readable chart: names with bars, bars in all, series; rows and columns of heat maps.
 NAMES, BARS, SERIES, LINES, CELLS = 15, 45, 6, 20, 60
 _LABEL, _THICK, _LETTER = 150, 15, 7.2
-# With at most this many bars or cells, each shows its figure when it is pointed at.
+# Up to this many bars or cells show their figures when the pointer is over them.
 _TITLED = 200
 _LEVELS = 5
-# The widest bar of a moment.
+# Maximum width of a bar.
 _WIDEST = 48.0
-# Position on the x axis -> figure.
+# Maps positions on the x axis to figures.
 _Points = dict[Any, float]
 
 
 def draw(table: Filled) -> str:
-    """Return a table's chart, or nothing if it has none or there is nothing to draw."""
+    """Return a table's chart, or nothing if it has no chart or no data."""
     chart = table.chart
     if chart is None or not table.rows:
         return ""
@@ -49,7 +49,7 @@ def draw(table: Filled) -> str:
 
 
 def limits(table: Filled) -> str:
-    """Say what of a table its chart leaves out, or nothing."""
+    """Return a sentence about the data that a table's chart omits, or nothing."""
     chart = table.chart
     if chart is None or not table.rows:
         return ""
@@ -84,7 +84,7 @@ def _series_of(row: Mapping[str, Any], chart: Chart) -> str | None:
 
 def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
     found: dict[str, _Points] = {}
-    # Several rows of one category or moment add up, but of durations and levels the highest counts.
+    # Add up several rows of one category or moment, but take the maximum of durations and levels.
     highest = chart.unit == "ms" or chart.kind == "line"
     columns = [chart.y] if isinstance(chart.y, str) else list(chart.y)
     for row in table.rows:
@@ -97,7 +97,7 @@ def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
             if value is not None and math.isfinite(value):
                 before = points.get(at, -math.inf if highest else 0.0)
                 points[at] = max(before, float(value)) if highest else before + max(0.0, value)
-    # Of too many, those that have most to show.
+    # If there are too many series, keep the largest.
     size = {name: sum(map(abs, points.values())) for name, points in found.items()}
     most = set(sorted(size, key=lambda name: -size[name])[:SERIES])
     return {name: points for name, points in found.items() if name in most}
@@ -107,7 +107,7 @@ def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
 
 
 def _most_names(series: int) -> int:
-    """Return how many names get bars, if each has so many."""
+    """Return the number of names with bars, given the number of series."""
     return max(5, min(NAMES, BARS // max(series, 1)))
 
 
@@ -117,11 +117,12 @@ def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
         {at: points[name] for at, points in enumerate(series.values()) if name in points}
         for name in names
     ]
-    # Stack bars if each name has one figure: side by side they would leave room for missing ones.
+    # Stack the bars if each name has one figure: side by side they would leave gaps for missing
+    # figures.
     stacked = chart.kind == "stacked" or max(map(len, values)) <= 1
     most = max(sum(v.values()) if stacked else max(v.values(), default=0) for v in values)
     written = axes.scale(most, chart.unit)
-    # Room for the figure behind the longest bar.
+    # Reserve space for the figure after the longest bar.
     figures = [written.figure(n) for v in values for n in (*v.values(), sum(v.values()))]
     room = max(map(axes.pixels, figures), default=0) + 12
     scale = (NARROW - _LABEL - room) / (most or 1)
@@ -210,7 +211,7 @@ def _over_time(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> st
 
 
 def _sums(series: Any, *, stacked: bool) -> dict[datetime, tuple[float, float]]:
-    """Return at each moment how low and how high its figures reach; if they are stacked, together."""
+    """Return the lowest and highest figure at each moment, summed if they are stacked."""
     found: dict[datetime, tuple[float, float]] = {}
     for points in series:
         for at, value in points.items():
@@ -220,7 +221,7 @@ def _sums(series: Any, *, stacked: bool) -> dict[datetime, tuple[float, float]]:
 
 
 def _figures(marks: Sequence[tuple[float, float, float]], written: axes.Scale) -> list[Markup]:
-    """Write the figure of each bar above it, if there is room for all."""
+    """Write each bar's figure above it, if there is space for all."""
     out, end = [], -math.inf
     for x, y, value in marks:
         text = written.figure(value)
@@ -233,7 +234,7 @@ def _figures(marks: Sequence[tuple[float, float, float]], written: axes.Scale) -
 
 
 def _line(points: Sequence[tuple[float, float]], widest: float) -> tuple[str, str]:
-    """Return the path of a line that breaks where moments are missing, and of dots for single ones."""
+    """Return the path of a line with gaps at missing moments, and of dots for single points."""
     path, dots = "", ""
     for at, (x, y) in enumerate(points):
         joins = at > 0 and x - points[at - 1][0] <= widest
@@ -271,7 +272,7 @@ def _heat(table: Filled, chart: Chart) -> str:
     for (line, column), value in sums.items():
         if value <= 0:
             continue
-        # By the root, so that what is rare can be seen beside what is frequent.
+        # Scale by the square root, so that rare values remain visible beside frequent ones.
         level = min(_LEVELS, 1 + int(_LEVELS * math.sqrt(value / most)))
         x, y = _LABEL + column * wide, 4 + line * high
         name, figure = _shown(lines[line]), wording.figure(chart.unit, value)
@@ -302,12 +303,12 @@ def _heat(table: Filled, chart: Chart) -> str:
 
 
 def _moments(table: Filled, chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return where a moment stands on the x axis, what gives the labels there, and how many columns."""
+    """Return the functions for positions and labels on the x axis, and the number of columns."""
     length = chart.bucket or table.span.bucket
     first, last = axes.between((row[chart.x] for row in rows), table.span, length)
     bucket = timedelta(seconds=LENGTHS[length])
     number = round((last - first) / bucket)
-    # Of too many, several share a column.
+    # If there are too many buckets, several share a column.
     joined = math.ceil(number / CELLS)
     bucket *= joined
 
@@ -332,7 +333,7 @@ def _shown(name: Any) -> str:
 
 
 def _part(name: str, *given: Any) -> Markup:
-    """Write a part of a chart by the macro of this name."""
+    """Render a part of a chart with the macro of this name."""
     written: Markup = getattr(template("chart.svg.jinja").module, name)(*given)
     return written
 
@@ -343,7 +344,7 @@ def _box(x: float, y: float, width: float, height: float) -> str:
 
 
 def _boxes(found: Sequence[tuple[str, str, str]], *, titled: bool) -> list[Markup]:
-    """Write rectangles, each its class, path and title; untitled, those of a class are one path."""
+    """Write rectangles, each a class, path and title; untitled ones of a class are one path."""
     if titled:
         return [_part("path", *box) for box in found]
     paths: dict[str, str] = {}
@@ -353,7 +354,7 @@ def _boxes(found: Sequence[tuple[str, str, str]], *, titled: bool) -> list[Marku
 
 
 def _label(name: Any, y: float) -> Markup:
-    """Write a name before its bar or line; a long one is cut, and shown whole when it is pointed at."""
+    """Write a name before its bar or line; a long name is cut, with the full name as a tooltip."""
     text = _shown(name)
     cut = axes.cut(text, _LABEL - 10, _LETTER)
     return _part("text", "e", _LABEL - 8, y, cut, text if cut != text else "")

@@ -1,6 +1,6 @@
-"""Tasks: how many were done, how long they waited and ran, and what became of those that failed.
+"""Tasks: numbers of finished tasks, waiting and run times, and outcomes of failures.
 
-The figures are those that workers, and programs that fetch, write to the metrics stream.
+The figures come from the metrics stream, as written by workers and by programs that fetch tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agentbus.pipeline.reports.work import (
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import expression
 
-# Causes of a queue that are shown, at most.
+# Maximum number of causes per queue.
 _CAUSES = 10
 _COUNTS = ("published", "received", "processed", "failed", "retried", "dead")
 _OUTCOME = (
@@ -42,11 +42,11 @@ _CAUSE = (
 
 
 def outcomes(figures: Figures) -> list[Row]:
-    """Return by queue and group tasks, runs, every event, the attempts a task, and the shares that fail.
+    """Return tasks, runs, events, attempts per task, and shares of failures, by queue and group.
 
-    `tasks` were finished, well or not: processed or buried. A task may have several `runs`: `attempts` is
-    their ratio. `retried_share` is of runs, `dead_share` of tasks. What publishers were refused has no
-    group.
+    `tasks` counts finished tasks, processed or dead. A task may have several `runs`; `attempts` is
+    their ratio. `retried_share` is a share of runs, `dead_share` a share of tasks. Refusals of
+    publishers have no group.
     """
     found = []
     for (queue, group), sums in done(figures, GROUP).items():
@@ -68,15 +68,15 @@ def outcomes(figures: Figures) -> list[Row]:
 
 
 def timings(figures: Figures) -> list[Row]:
-    """Return by queue and group how long tasks ran and waited (`what`): mean and percentiles.
+    """Return the mean and percentiles of run and waiting times (`what`), by queue and group.
 
-    `tasks` is how many were delivered, each counted once, and `runs` how often they ran. Each run takes its
-    time, and each task waits once.
+    `tasks` is the number of delivered tasks, each counted once, and `runs` the number of their
+    runs. Each run has a duration, and each task waits once.
     """
     sums = done(figures, GROUP)
     kinds = {"running": ("ran", "busy_ms"), "waiting": ("waited", "waited_ms")}
     took = {what: durations(figures, GROUP, counted) for what, (counted, _) in kinds.items()}
-    # A wait counts a task's first delivery, a run any attempt.
+    # A wait is counted at a task's first delivery, a run at every attempt.
     number = {what: {k: sum(one.buckets) for k, one in took[what].items()} for what in kinds}
     found = [
         {
@@ -94,7 +94,7 @@ def timings(figures: Figures) -> list[Row]:
 
 
 def throughput(figures: Figures) -> list[Row]:
-    """Return by queue and time (second to day, as the span is long) what came and what was done."""
+    """Return the numbers of arrived and finished tasks, by queue and time bucket."""
     span = figures.span
     seconds, nothing = slot_seconds(span), dict.fromkeys((*_COUNTS, "busy_ms"), 0)
     rows: list[Row] = [
@@ -122,8 +122,9 @@ def _given(columns: Collection[str], _span: Span) -> dict[str, str]:
     return {name: expression(schema.DEAD_LETTER, name, columns) for name in names}
 
 
-# Dead letters by queue, group and cause: how many, of how many attempts, and the last one. `cause` is the
-# exception's class, or what the error says up to a colon. The ten most frequent of each group.
+# Dead letters by queue, group and cause: their number and attempts, and the last letter. `cause` is
+# the exception's class, or the error's text up to a colon. Only the ten most frequent causes of a
+# group are kept.
 CAUSES = Aggregate(
     "causes",
     f"""

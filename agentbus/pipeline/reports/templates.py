@@ -1,4 +1,4 @@
-"""Templates of the page: data in them is escaped, and its control characters are written out."""
+"""Templates of the page: values are escaped, and their control characters made visible."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def template(name: str) -> Template:
 
 
 def _printable(value: Any) -> Any:
-    """Write out the control characters of what a template inserts, unless it is markup already."""
+    """Replace the control characters of an inserted value, unless it is already markup."""
     data = isinstance(value, str) and not isinstance(value, Markup)
     return wording.printable(value) if data else value
 
 
 def _digest(text: str) -> str:
-    """Return the hash by which a policy allows a script or a style."""
+    """Return the hash with which a policy allows a script or a style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

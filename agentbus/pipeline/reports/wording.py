@@ -13,7 +13,7 @@ NOTHING = "–"  # noqa: RUF001 (a dash)
 
 
 def cell(column: str, value: Any) -> str:
-    """Format a value of a column; the ending of the column's name gives its unit."""
+    """Format a value of a column; the suffix of the column's name determines its unit."""
     if value is None:
         return NOTHING
     if isinstance(value, datetime):
@@ -28,7 +28,7 @@ def cell(column: str, value: Any) -> str:
 
 
 def unit(column: str) -> str | None:
-    """Return the unit that a column's name ends with."""
+    """Return the unit in the suffix of a column's name."""
     for ending in ("ms", "bytes", "share", "rate"):
         if column == ending or column.endswith(f"_{ending}"):
             return ending
@@ -36,7 +36,7 @@ def unit(column: str) -> str | None:
 
 
 def figure(unit: str | None, value: float) -> str:
-    """Write a figure in its unit."""
+    """Format a figure with its unit."""
     if not math.isfinite(value):
         return NOTHING
     if unit == "ms":
@@ -49,7 +49,7 @@ def figure(unit: str | None, value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number with at most three digits after whole thousands, and few after the point."""
+    """Format a number with three significant digits, but all digits of whole thousands."""
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 3
@@ -57,7 +57,7 @@ def number(value: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """Write a duration in one or two units."""
+    """Format a duration in one or two units."""
     if ms < 0:
         return f"-{duration(-ms)}"
     if ms < 1000:
@@ -73,7 +73,7 @@ def duration(ms: float) -> str:
 
 
 def size(value: float) -> str:
-    """Write a number of bytes."""
+    """Format a number of bytes."""
     for factor, name in _SIZES:
         if value >= factor:
             return f"{number(round(value / factor, 1))} {name}"
@@ -81,13 +81,13 @@ def size(value: float) -> str:
 
 
 def moment(at: datetime) -> str:
-    """Write a moment; all are in UTC."""
+    """Format a time in UTC."""
     text = at.strftime("%Y-%m-%d %H:%M:%S")
     return text.removesuffix(":00") if not at.microsecond else text
 
 
 def heading(column: str) -> str:
-    """Format a column's name, without milliseconds: its figures show their units."""
+    """Format a column's name without the suffix `_ms`, since its figures show their units."""
     name = column.removesuffix("_ms")
     return name.strip("_").replace("_", " ")
 

@@ -1,4 +1,4 @@
-"""Reports of work by the workers' metrics: by worker with the duration of tasks, and by time slot."""
+"""Reports of work from the workers' metrics: by worker with task durations, and by time slot."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import COUNTERS, TYPED, expression
 from agentbus.workers.metrics import Histogram
 
-# A group of a queue, or one of its workers: the values of the keys.
+# The key of a queue's group, or of a worker of the group.
 Key: TypeAlias = "tuple[Any, ...]"
 
-# The columns that say what became of tasks.
+# The columns that count the outcomes of tasks.
 EVENTS = tuple(COUNTERS.values())
 GROUP = ("queue", "group")
 WORKER = (*GROUP, "worker")
-# The most rows of a table by time.
+# Maximum number of rows of a table by time.
 MOMENTS = 20_000
 _TIMES = ("busy_ms", "waited_ms")
 
@@ -39,9 +39,9 @@ def _given(columns: Collection[str], span: Span) -> dict[str, str]:
     }
 
 
-# By worker (`of_worker`), or by slot of `slot_seconds`.
-# The agent is a key, since of a name Spark finds the greatest only by sorting all rows. Entries
-# without a queue are of other programs.
+# Metrics by worker (`of_worker`), or by slot of `slot_seconds`. The agent is part of the key, since
+# Spark finds the greatest name only by sorting all rows. Entries without a queue belong to other
+# programs.
 WORK = Aggregate(
     "work",
     """
@@ -59,8 +59,9 @@ WORK = Aggregate(
     spanned=True,
     kinds=(schema.METRICS,),
 )
-# Numbers of tasks that `ran` or `waited` (`what`) by worker, in each bucket `n` that has any. They are not
-# 48 columns of one row: to compile their sums takes Java as long as Spark takes for a million rows.
+# Numbers of tasks that `ran` or `waited` (`what`) by worker, for each bucket `n` that is not empty.
+# They are rows, not 48 columns: Java takes as long to compile 48 sums as Spark takes for a million
+# rows.
 DURATIONS = Aggregate(
     "durations",
     """
@@ -87,7 +88,7 @@ DURATIONS = Aggregate(
 
 
 def by_worker(figures: Figures) -> list[Row]:
-    """Return what each worker did in all; without a worker it is what publishers were refused."""
+    """Return each worker's totals; a row without a worker has the refusals of publishers."""
     return figures.once(_by_worker)
 
 
@@ -96,17 +97,17 @@ def _by_worker(figures: Figures) -> list[Row]:
 
 
 def by_slot(figures: Figures) -> Iterator[Row]:
-    """Yield what each group did in a slot of time."""
+    """Yield each group's totals in a time slot."""
     return (row for row in figures.rows(WORK) if not row["of_worker"])
 
 
 def done(figures: Figures, keys: Sequence[str]) -> dict[Key, dict[str, Any]]:
-    """Return by these keys the sums of all events, `busy_ms` and `waited_ms`."""
+    """Return the sums of all events, `busy_ms` and `waited_ms` by these keys."""
     return summed(by_worker(figures), keys, (*EVENTS, *_TIMES))
 
 
 def durations(figures: Figures, keys: Sequence[str], what: str) -> dict[Key, Histogram]:
-    """Return by these keys how long tasks `ran` or `waited`, where any did."""
+    """Return the distribution of tasks' run or waiting times by these keys."""
     found: dict[Key, Histogram] = {}
     for row in figures.rows(DURATIONS):
         if row["what"] == what:
@@ -118,5 +119,5 @@ def durations(figures: Figures, keys: Sequence[str], what: str) -> dict[Key, His
 
 
 def percentiles(found: Histogram, *shares: float) -> dict[str, float]:
-    """Return percentiles as p50_ms, p99_ms and so on, interpolated in workers' buckets."""
+    """Return percentiles named p50_ms, p99_ms and so on, interpolated within buckets."""
     return {f"p{share * 100:.0f}_ms": found.percentile(share) * 1000 for share in shares}

@@ -1,1 +1,1 @@
-"""Entries of streams as rows of a table."""
+"""Converts stream entries to rows of a table."""

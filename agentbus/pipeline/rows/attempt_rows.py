@@ -1,4 +1,4 @@
-"""Turns an entry of the log of attempts into rows, one for each attempt."""
+"""Converts an entry of the log of attempts to rows, one for each attempt."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from agentbus.queues.attempt_log import LoggedAttempts, unpacked
 
-# The fields of a row that say which of an entry's rows it is, from 0, and how many the entry has.
+# The fields with the index of a row within its entry, from 0, and with the number of the entry's
+# rows.
 PLACE, OF = "place", "of"
 
 
 def spread(
     entry_id: str, named: Mapping[bytes, bytes]
 ) -> Iterator[tuple[dict[str, str | None], dict[str, str]]] | None:
-    """Return columns and fields of each attempt; None if another program has written the entry."""
+    """Return the columns and fields of each attempt; None if another program wrote the entry."""
     try:
         found = unpacked(entry_id, named)
     except ValueError:
         return None
-    # A reader counts an entry by its first row.
+    # Return nothing without a first row, by which a reader counts entries.
     return _rows(found) if found.tasks else None
 
 

@@ -1,7 +1,7 @@
-"""Turns stream entries into Arrow record batches of the schema, a column at a time.
+"""Converts stream entries to Arrow record batches of the schema, column by column.
 
-The common cases are handled for all entries at once: a Python loop over each field of each entry would
-cost more than all the rest of archiving.
+The common cases are handled for all entries at once: a Python loop over each field of each entry
+would cost more than the rest of archiving.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from agentbus.pipeline.rows.schema import (
 )
 from agentbus.pipeline.rows.streams import StreamGap
 
-# An entry as the server sends it: its id, and its fields and values in turn.
+# An entry as the server sends it: its id, then its fields and values, alternating.
 Entry: TypeAlias = Sequence[Any]
 Columns: TypeAlias = dict[str, Any]
 
 _TIME = pa.timestamp("us", tz="UTC")
-# The field of a gap that is none: there the server went back in time.
+# The field of a gap without lost entries, which marks where the server went back in time.
 ARCHIVE_ONLY = "archive_only"
 _META = {"topic": "topic", "correlation_id": "correlation_id", "source": "agent"}
 
 
 def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
-    """Return entries of one or several streams of one kind as rows, in the order given."""
+    """Return entries of one or more streams of one kind as rows, in the given order."""
     kind = streams.kind(groups[0][0])
     assert kind is not None
     if kind == ATTEMPT:
@@ -60,7 +60,7 @@ def batch(groups: Sequence[tuple[str, Sequence[Entry]]]) -> pa.RecordBatch:
     if "queue" not in columns and kind != CHANNEL:
         columns["queue"] = _each(groups, streams.queue)
     elif kind == DEAD_LETTER and columns["queue"].null_count:
-        # The stream's name gives the queue of a letter that does not.
+        # If a letter does not name its queue, take the queue from the stream's name.
         columns["queue"] = pc.coalesce(columns["queue"], _each(groups, streams.queue))
     if kind == EVENT:
         columns["topic"] = _each(groups, streams.topic)
@@ -89,11 +89,11 @@ def gap(found: StreamGap) -> pa.RecordBatch:
     return _record_batch(columns, 1)
 
 
-# The end of the year 9999: later times have no form that every reader knows, but explicit ids may
-# lie there.
+# The end of the year 9999: not every reader supports later times, but explicit ids may contain
+# them.
 _LAST_MS = 253_402_300_799_999
 _LAST_SEQ = 2**63 - 1
-# Times of fewer digits are before that.
+# Times with fewer digits are before that end.
 _MS_DIGITS, _ID_BYTES = 14, 41
 _KEPT = 64
 
@@ -109,13 +109,13 @@ def _record_batch(columns: Columns, number: int) -> pa.RecordBatch:
 
 
 def _each(groups: Sequence[tuple[str, Sequence[Entry]]], value: Callable[[str], Any]) -> pa.Array:
-    """Return an array that has one value for all entries of a stream."""
+    """Return an array with one value per stream, repeated for its entries."""
     if len(groups) == 1:
         return _repeated(value(groups[0][0]), len(groups[0][1]))
     return pa.concat_arrays([_repeated(value(name), len(page)) for name, page in groups])
 
 
-# Most pages have the same number of entries, and these columns are then the same.
+# Most pages have the same number of entries, so that these columns repeat.
 @functools.lru_cache(_KEPT)
 def _repeated(value: str | None, number: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.string()), number)
@@ -137,11 +137,11 @@ def _no_fields(number: int) -> pa.Array:
 
 
 def _ids(ids: Sequence[bytes], ends: Sequence[bytes]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return ids as text, their times and their numbers; `ends` are the first and last of each stream."""
+    """Return ids as text, times and numbers; `ends` are the first and last id of each stream."""
     found = pa.array(ids, pa.binary())
     widths = {one.find(b"-") for one in ends}
     if len(widths) == 1 and 0 < (width := widths.pop()) <= _MS_DIGITS:
-        # The ids in between have the same width: they are in order.
+        # The ids in between have the same width, since ids are in order.
         try:
             moments, numbers = (
                 pc.binary_slice(found, start, stop).cast(pa.string()).cast(pa.int64())
@@ -160,7 +160,7 @@ def _odd_ids(ids: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
         moments = milliseconds.cast(pa.int64())
         numbers = sequence.cast(pa.int64())
     except pa.ArrowInvalid:
-        # Explicit ids may have any 64 bits in each part.
+        # An explicit id may have any 64-bit number in each part.
         moments = pa.array([min(int(m), _LAST_MS) for m in milliseconds.to_pylist()])
         numbers = pa.array([min(int(s), _LAST_SEQ) for s in sequence.to_pylist()])
     moments = pc.multiply(pc.min_element_wise(moments, _LAST_MS), 1000)
@@ -176,8 +176,9 @@ def _queue(entries: Sequence[Entry]) -> Columns:
 
 
 def _plain_tasks(flats: Sequence[Sequence[bytes]]) -> Columns | None:
-    """Return rows of tasks that have a payload and perhaps a publisher, and nothing else; else None."""
-    # Sets are filled by C code: a loop that looks at each entry would take a sixth of all the time.
+    """Return rows of tasks with only a payload and at most a publisher; otherwise None."""
+    # Sets are filled by C code: a Python loop over the entries would take a sixth of the total
+    # time.
     widths = set(map(len, flats))
     if widths not in ({2}, {4}):
         return None
@@ -187,7 +188,7 @@ def _plain_tasks(flats: Sequence[Sequence[bytes]]) -> Columns | None:
             return None
         values = [flat[at + 1] for flat in flats]
         if values.count(values[0]) == len(values) and _is_text(values[0]):
-            # One publisher's.
+            # All tasks have the same publisher.
             columns[column] = _repeated(values[0].decode(), len(values))
         else:
             columns[column] = _texts(values)
@@ -204,7 +205,7 @@ def _task_rows(flats: Sequence[Sequence[bytes]], *, letters: bool = False) -> Co
         if b"payload" in named:
             row["payload"] = rows.text(named, b"payload")
         elif not letters and all(_is_text(k) and _is_text(v) for k, v in named.items()):
-            # Another program's task: its fields are the payload.
+            # Another program published the task: its fields become the payload.
             row["payload"] = orjson.dumps(
                 {k.decode(): v.decode() for k, v in named.items()}
             ).decode()
@@ -237,7 +238,7 @@ def _dead_letter(entries: Sequence[Entry]) -> Columns:
 
 
 def _plain(entries: Sequence[Entry], **fields: bytes) -> Columns:
-    """Return rows whose columns are fields of the entries, as they are."""
+    """Return rows whose columns are copies of the entries' fields."""
     rows = _Rows(*fields)
     for entry in entries:
         named = _named(entry[1])
@@ -274,7 +275,7 @@ def _event(entries: Sequence[Entry]) -> Columns:
     for entry in entries:
         named = _named(entry[1])
         row = {"event": rows.text(named, b"event_type"), "payload": rows.text(named, b"payload")}
-        # A text search first: most metadata lacks it, and parsing is the slowest part.
+        # Search the text first: most metadata lacks the field, and parsing is the slowest part.
         if b'"correlation_id"' in (metadata := named.get(b"metadata", b"")):
             row["correlation_id"] = _of_meta(metadata).get("correlation_id")
         rows.add(row, named)
@@ -284,7 +285,7 @@ def _event(entries: Sequence[Entry]) -> Columns:
 def _attempts(
     groups: Sequence[tuple[str, Sequence[Entry]]],
 ) -> tuple[Sequence[tuple[str, Sequence[Entry]]], Columns]:
-    """Return the rows of packed attempts, and the entries, each as often as it has rows."""
+    """Return the rows of packed attempts, and each entry repeated for each of its rows."""
     rows = _Rows("queue", "agent", "event")
     found = []
     for name, page in groups:
@@ -314,7 +315,7 @@ _READERS: dict[str, Callable[[Sequence[Entry]], Columns]] = {
 
 
 class _Rows:
-    """Gathers rows: columns of text, and the map of all other fields."""
+    """Collects rows: columns of text, and a map of all other fields."""
 
     def __init__(self, *names: str) -> None:
         self._columns: dict[str, list[str | None]] = {name: [] for name in names}
@@ -324,7 +325,7 @@ class _Rows:
 
     @staticmethod
     def text(named: dict[bytes, bytes], field: bytes) -> str | None:
-        """Remove and return a field with its own column; None if it is missing or not text."""
+        """Remove and return a field that has its own column; None if it is missing or not text."""
         value = named.get(field)
         if value is None or not _is_text(value):
             return None
@@ -365,7 +366,7 @@ def _map(offsets: list[int], keys: list[str], values: list[str]) -> pa.Array:
 
 
 def _named(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
-    """Return an entry's fields; a repeated one has the number of its occurrence in its name."""
+    """Return an entry's fields; repeated fields have their occurrence's number in the name."""
     flat = flat or ()
     keys = flat[::2]
     named = dict(zip(keys, flat[1::2], strict=False))
@@ -380,7 +381,7 @@ def _named(flat: Sequence[bytes] | None) -> dict[bytes, bytes]:
 
 
 def _texts(values: Sequence[bytes]) -> pa.Array | None:
-    """Return values as text, or None if one of them is not UTF-8."""
+    """Return values as text, or None if any value is not UTF-8."""
     try:
         found = pa.array(values, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

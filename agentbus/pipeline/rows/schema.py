@@ -1,6 +1,6 @@
-"""The one schema of entries as rows: what the source `agentbus` yields and what an archive holds.
+"""The schema of entries as rows, for the source `agentbus` and for archives.
 
-The rules by which it may change are in docs/reference/archive.md: a version only ever adds columns.
+The rules for changes are in docs/reference/archive.md: a version only adds columns.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import pyarrow as pa
 
 VERSION = 1
 
-# Kinds of streams: the values of `kind`, an archive's first partition. A `gap` stands for entries that
-# were gone before they were read.
+# Kinds of streams: the values of `kind`, by which an archive is partitioned first. A `gap` stands
+# for entries that were gone before they were read.
 CHANNEL, QUEUE, DEAD_LETTER, METRICS, GAP = "channel", "queue", "dead_letter", "metrics", "gap"
 EVENT, INBOX = "event", "inbox"
-# The one kind of which an entry has several rows.
+# The only kind whose entries have several rows.
 ATTEMPT = "attempt"
 KINDS = (CHANNEL, QUEUE, DEAD_LETTER, METRICS, EVENT, INBOX, ATTEMPT, GAP)
 
 FIELDS = pa.map_(pa.string(), pa.string())
-# Spark compares the first batch with this to the letter.
+# Spark requires the first batch to match this schema exactly.
 ARROW = pa.schema(
     [
         ("version", pa.int32()),
@@ -38,7 +38,7 @@ ARROW = pa.schema(
     ]
 )
 COLUMNS = tuple(ARROW.names)
-# The same for Spark, as it is written in SQL.
+# The same schema in SQL, for Spark.
 DDL = (
     "version int, stream string, kind string, id string, time timestamp, seq bigint, agent string,"
     " topic string, event string, queue string, correlation_id string, payload string,"

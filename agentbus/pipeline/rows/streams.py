@@ -36,9 +36,9 @@ _FORMS = {
 class StreamGap:
     """Entries of a stream that are gone; `lost` is None if their number is unknown.
 
-    `at` is the highest id that may be among them. They lay after `after` and before `before`. Where a
-    server went back in time to `after`, none are lost, and `archive_only` is how many entries up to `at`
-    the server has no more.
+    `at` is the highest id that may be among them. They were between `after` and `before`. If a
+    server went back in time to `after`, no entries are lost, and `archive_only` is the number of
+    entries up to `at` that the server no longer has.
     """
 
     stream: str
@@ -61,7 +61,7 @@ def queue(name: str) -> str | None:
 
 
 def topic(name: str) -> str | None:
-    """Return the name of a stream of events as its producers and consumers know it."""
+    """Return the name of an event stream as its producers and consumers use it."""
     head, _, rest = name.partition(":")
     return unescape(rest) if head == "ev" else None
 
@@ -72,8 +72,8 @@ def priority(name: str) -> str:
 
 
 def heals(name: str) -> bool:
-    """Tell whether entries that the server lost are added again, under increasing ids.
+    """Tell whether entries that the server lost are added again with higher ids.
 
-    A relay does so with events, so that readers of such a stream continue from their position.
+    A relay adds events again, so that readers of such a stream continue from their position.
     """
     return kind(name) == EVENT

@@ -1,4 +1,4 @@
-"""The columns of an archive as one table: those of the schema, the typed ones, and the day."""
+"""The columns of an archive as one table: the schema's, the typed columns, and the day."""
 
 from __future__ import annotations
 

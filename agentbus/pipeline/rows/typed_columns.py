@@ -1,7 +1,7 @@
-"""Make typed columns from the fields of entries: compaction writes them, reports read them.
+"""Computes typed columns from the fields of entries: compaction writes them, reports read them.
 
-A value that is missing or malformed is null: nothing here raises, whatever the rows hold. Every
-expression reads only columns of the schema, and is deterministic.
+A missing or malformed value becomes null; no expression raises an error. Every expression reads
+only columns of the schema, and is deterministic.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from agentbus.pipeline.rows import schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A frame may have this column, true in rows of files that compaction wrote: there a null is what the
-# fields say, and `fields` need not be read to find out. As a literal of a scan of such files alone, it
-# lets Spark leave the column `fields` on the disk.
+# This optional column is true in rows of files that compaction wrote: their typed columns are
+# complete, so that a null need not be looked up in `fields`. As a literal in a scan of such files
+# alone, the column lets Spark skip reading `fields`.
 COMPACTED = "compacted"
 
-# The queue that a stream's name has: `q:<queue>`, `q:<queue>:<priority>`, `dlq:<queue>:<group>`.
+# The queue in a stream's name: `q:<queue>`, `q:<queue>:<priority>`, `dlq:<queue>:<group>`.
 STREAM_QUEUE = "replace(replace(split_part(stream, ':', 2), '%3A', ':'), '%25', '%')"
 
-# Every event that docs/reference/metrics.md names, by its column. `lost` is a column of the schema.
+# Columns of the events in docs/reference/metrics.md. The schema itself has the column `lost`.
 COUNTERS = {
     "received": "received",
     "processed": "processed",
@@ -40,7 +40,7 @@ COUNTERS = {
     "refused": "refused",
 }
 BUCKETS = 24
-# The last moment that a timestamp of four digits' year can say, in milliseconds.
+# The last millisecond of the year 9999, the last year of four digits.
 _LAST_MS = 253402300799999
 _MOST = 10**15 - 1
 
@@ -50,37 +50,37 @@ def _text(field: str) -> str:
 
 
 def _meta(field: str, of: str = "meta") -> str:
-    """A member of the envelope. Looked for as text first: most lack it, and parsing takes longest."""
+    """A member of the envelope; a text search first avoids parsing the many that lack it."""
     meta = f"fields['{of}']"
     return f"if(contains({meta}, '\"{field}\"'), get_json_object({meta}, '$.{field}'), null)"
 
 
 def _count(field: str) -> str:
-    """A whole number of at most 15 digits, as `agentbus metrics` takes it: sums of them fit."""
+    """An integer of at most 15 digits, as in `agentbus metrics`, so that sums do not overflow."""
     number = f"try_cast(fields['{field}'] as bigint)"
     return f"if({number} between 0 and {_MOST}, {number}, null)"
 
 
 def _milliseconds(field: str) -> str:
-    """A duration: a decimal first, since casts to double take NaN and infinity."""
+    """A duration, cast to decimal first, since casts to double accept NaN and infinity."""
     number = f"try_cast(fields['{field}'] as decimal(20,3))"
     # Spark evaluates `number` once, although the condition and the result repeat it.
     return f"if({number} between 0 and {10**17 - 1}, cast({number} as double), null)"
 
 
 def _moment(text: str) -> str:
-    """A moment in unix milliseconds."""
+    """A time given in unix milliseconds."""
     number = f"try_cast({text} as bigint)"
     return f"if({number} between 0 and {_LAST_MS}, timestamp_millis({number}), null)"
 
 
 def _written_moment(text: str) -> str:
-    """A moment in RFC 3339. Casts take `now`, too, which is another moment each time."""
+    """A time in RFC 3339; the pattern excludes `now`, which a cast would accept."""
     return rf"if({text} rlike '^\\d{{4}}-\\d\\d-\\d\\d', try_cast({text} as timestamp), null)"
 
 
 def _created(text: str) -> str:
-    """A moment in unix seconds with a fraction."""
+    """A time given in unix seconds with a fraction."""
     number = f"try_cast({text} as decimal(20,6))"
     return (
         f"if({number} between 0 and {_LAST_MS // 1000},"
@@ -89,8 +89,9 @@ def _created(text: str) -> str:
 
 
 def _buckets(field: str) -> str:
-    """Counts by bucket, out of a list of whole numbers in JSON: splitting takes less than parsing."""
-    # Without groups to keep, without backtracking, and to the end itself: `$` lets a line end be.
+    """Counts by bucket from a JSON list of integers, split rather than parsed, which is faster."""
+    # The pattern has possessive repetition and no capturing groups, and ends in `\z`: `$` would
+    # also match before a final line break.
     text, number = f"fields['{field}']", r"(?:0|[1-9]\\d{0,14})"
     return (
         rf"case when {text} = '[]' then cast(array() as array<bigint>)"
@@ -100,11 +101,12 @@ def _buckets(field: str) -> str:
     )
 
 
-# The kind of an error: the first line up to a colon, such as an exception's class.
+# The class of an error: its first line up to a colon, such as an exception's class.
 _CAUSE = r"nullif(left(trim(substring_index(substring_index(fields['error'], '\n', 1), ':', 1)), 80), '')"
 _BYTES = "cast(octet_length(payload) as bigint)"
 
-# Kind -> column -> what it is in SQL over the columns of the schema. A column has one type in all kinds.
+# Maps kinds to columns, and columns to SQL expressions over the schema. A column has one type in
+# all kinds.
 TYPED: dict[str, dict[str, str]] = {
     schema.CHANNEL: {
         "flag": _text("flag"),
@@ -114,7 +116,7 @@ TYPED: dict[str, dict[str, str]] = {
         "bytes": _BYTES,
     },
     schema.QUEUE: {
-        # The stream is `q:<queue>`, or `q:<queue>:<priority>` where that is not normal.
+        # The stream is `q:<queue>`, or `q:<queue>:<priority>` if the priority is not normal.
         "priority": "split_part(concat(stream, ':normal'), ':', 3)",
         "task_key": _meta("key"),
         "ordering_key": _meta("ordering_key"),
@@ -175,7 +177,7 @@ TYPED: dict[str, dict[str, str]] = {
 }
 
 
-# Columns that are not text. Listed, since Spark takes seconds to infer the types.
+# Types of the columns that are not text; Spark would take seconds to infer them.
 _TYPES = {
     **dict.fromkeys(("created_at", "failed_at", "began", "ended"), "timestamp"),
     **dict.fromkeys(("bytes", "attempt", "attempts", "outbox_id", *COUNTERS.values()), "bigint"),
@@ -192,9 +194,9 @@ def types() -> dict[str, str]:
 
 
 def expression(kind: str, name: str, there: Collection[str] = ()) -> str:
-    """Return a typed column of a kind in SQL, for a frame that has the columns `there`.
+    """Return SQL for a typed column of a kind, for a frame that has the columns `there`.
 
-    One that is among them is taken where it is not null, and everywhere in rows that are marked as
+    An existing typed column is used where it is not null, and always in rows that are marked as
     `compacted`.
     """
     raw = TYPED[kind][name]
@@ -207,7 +209,7 @@ def expression(kind: str, name: str, there: Collection[str] = ()) -> str:
 def typed(rows: DataFrame, kind: str) -> DataFrame:
     """Return rows of one kind with its typed columns added, as `expression` makes them.
 
-    The rows are not filtered: `kind` says what they are.
+    The rows are not filtered: all must be of this `kind`.
     """
     there = frozenset(rows.columns)
     return rows.withColumns(

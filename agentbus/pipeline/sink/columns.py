@@ -1,4 +1,4 @@
-"""The columns that a sink takes: their types are checked before a row is written."""
+"""The columns that a sink accepts: their types are checked before a row is written."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NUMBER = (*_WHOLE, FloatType, DoubleType, DecimalType)
-# Types that JSON has, besides arrays and objects.
+# Spark types that JSON has, besides arrays and objects.
 _JSON = (StringType, BooleanType, NullType, *_WHOLE, FloatType, DoubleType)
 
 
 class ColumnType:
-    """A kind of column: what it is called, and whether a type of Spark's will do."""
+    """A kind of column: its name in messages, and a check of Spark types."""
 
     def __init__(self, said: str, fits: Callable[[DataType], bool]) -> None:
         self.said = said
@@ -77,7 +77,7 @@ PAYLOAD = ColumnType(
 HEADERS = ColumnType("a map from strings to strings", _is_text_by_text)
 TAGS = ColumnType("an array of strings", _is_list_of_text)
 
-# The columns of each kind of target; the first ones are required.
+# The columns of each kind of target, required ones first.
 TASK = {
     "payload": PAYLOAD,
     **dict.fromkeys(("key", "priority", "ordering_key", "correlation_id", "causation_id"), TEXT),
@@ -97,7 +97,7 @@ NOTE = {"key": TEXT, "value": TEXT, "tags": TAGS}
 def check(
     schema: StructType, known: Mapping[str, ColumnType], needed: tuple[str, ...], target: str
 ) -> None:
-    """Raise `UsageError` for the first column that a target lacks, does not know, or cannot read."""
+    """Raise `UsageError` for the first missing, unknown or unreadable column of a target."""
     for name in needed:
         if name not in schema.names:
             raise UsageError(

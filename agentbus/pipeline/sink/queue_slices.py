@@ -1,9 +1,9 @@
 """Sends rows to the server in slices, each one atomic step that is not repeated.
 
-A slice has a digest of its contents, of its batch and of its place among the slices of its partition,
-which the server keeps. So a task that Spark runs again, for whatever reason, appends only what an
-earlier attempt did not, provided that it reads the same rows in the same order; other rows make other
-digests, and are appended, never left out.
+The server stores a digest of each slice: of its contents, its batch and its position in the
+partition. A task that Spark repeats therefore appends only slices that an earlier attempt did not,
+provided that it reads the same rows in the same order; other rows have other digests, and are
+appended.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg, Op
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-# A slice takes at most this part of a queue's bound, so that some of it fits while workers take tasks.
+# A slice takes at most this fraction of a queue's bound, so that it fits while workers take tasks.
 _PART = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The part of a write that a Spark task does: its run, batch and partition.
+    """The part of a write that one Spark task does: its run, batch and partition.
 
     The server keeps the record of the last batches for `kept` seconds.
     """
@@ -47,7 +47,7 @@ class Spot:
 
 @dataclass(slots=True)
 class QueueSlice:
-    """Some tasks that go to one stream, all or none of them with dedup keys, and their digest."""
+    """Tasks for one stream, either all or none with dedup keys, and their digest."""
 
     priority: str
     is_due_later: bool = False
@@ -58,7 +58,7 @@ class QueueSlice:
 
 
 def sliced(tasks: Iterable[RowTask], most: int) -> Iterator[QueueSlice]:
-    """Gather tasks into slices: by priority, and those that are due later apart. Their order is kept."""
+    """Group tasks into slices by priority, with tasks due later separate, keeping their order."""
     open_: dict[tuple[str, bool, bool], QueueSlice] = {}
     for row in tasks:
         payload, _, key, _, priority, when, _ = row
@@ -74,11 +74,11 @@ def sliced(tasks: Iterable[RowTask], most: int) -> Iterator[QueueSlice]:
 
 
 def signed(slices: Iterable[QueueSlice], spot: Spot) -> Iterator[QueueSlice]:
-    """Give each slice of a partition its digest."""
+    """Compute the digest of each slice of a partition."""
     for number, each in enumerate(slices):
         words = [b"%d %d %d" % (spot.batch, number, each.is_due_later), each.priority.encode()]
         for row in each.rows:
-            # JSON holds no NUL.
+            # JSON contains no NUL, which separates the words.
             words += row[:2]
             if row.when is not None:
                 words.append(repr(row.when).encode())
@@ -87,7 +87,7 @@ def signed(slices: Iterable[QueueSlice], spot: Spot) -> Iterator[QueueSlice]:
 
 
 def digest(words: Iterable[bytes]) -> str:
-    """Return the digest of some words."""
+    """Return the digest of a sequence of words."""
     return hashlib.blake2b(b"\0".join(words), digest_size=16).hexdigest()
 
 
@@ -101,18 +101,18 @@ class QueueSlices:
         self._record = scope.keys.sink(spot.run, spot.partition)
 
     def most(self) -> Op[int]:
-        """Return how many rows a slice has at most: what fits the queue, or what an earlier attempt cut."""
+        """Return the maximum rows of a slice: as fits the queue, or as an earlier attempt cut."""
         spot, bound = self._spot, self._sink.bound
         fits = min(BATCH, max(1, bound // _PART))
         asked = Script(
             "fix_slice_size", (self._record,), (spot.batch, spot.kept, fits, BATCH), writes=True
         )
         before = int((yield asked))
-        # A slice that is larger than the whole queue would wait forever.
+        # A slice that exceeds the bound would wait forever.
         return before if before <= bound else fits
 
     def cut(self, tasks: Iterable[RowTask], most: int) -> Iterator[QueueSlice]:
-        """Cut tasks into slices of at most so many rows."""
+        """Cut tasks into slices of at most `most` rows."""
         return signed(sliced(tasks, most), self._spot)
 
     def send(self, one: QueueSlice, meanwhile: Callable[[], None]) -> Op[None]:
@@ -148,7 +148,7 @@ class QueueSlices:
         yield from self._until_there_is_room(step, one.priority)
 
     def _keep(self, one: QueueSlice, rows: list[RowTask]) -> Op[None]:
-        """Keep tasks until they are due, all or none; one with a dedup key is alone."""
+        """Store tasks until they are due, all or none; a task with a dedup key is stored alone."""
         sink, keys = self._sink, self._scope.keys
         seen = [keys.seen(sink.name, row.key) for row in rows if row.key is not None]
         once = digest(word.encode() for word in (self._record, one.digest, *seen))
@@ -169,14 +169,14 @@ class QueueSlices:
         suffix = stream_keys(keys.project, sink.name, "normal").suffix
 
         def step(how: str, asks: int) -> Script:
-            # It counts no refusal of several tasks.
+            # A script for several tasks does not count a refusal.
             head = (asks if how == "refuse" else 1, sink.name, sink.bound, round(sink.window))
             return Script("schedule", where, (*head, suffix, once, *bodies), writes=True)
 
         yield from self._until_there_is_room(step, one.priority)
 
     def _until_there_is_room(self, step: Callable[[str, int], Script], priority: str) -> Op[None]:
-        """Send a slice until it is accepted; the timeout counts while nothing changes in the queue."""
+        """Send a slice until it is accepted; the timeout counts while the queue is unchanged."""
         sink, monotonic = self._sink, self._scope.monotonic
         pause, moved, asks, before = _FIRST_PAUSE, monotonic(), 1, None
         how = sink.on_full
@@ -189,13 +189,14 @@ class QueueSlices:
                 continue
             if how != "wait":
                 raise full(sink.name, sink.bound, reply)
-            # Others may fill the room that workers make: then the queue is as full, and has moved.
+            # Other publishers may fill the room that workers make: the queue stays full, but makes
+            # progress.
             published = yield Command("HGET", self._scope.keys.stats(sink.name), "published")
             now, state = monotonic(), (published, int(reply[1]))
             if state != before:
                 before, moved = state, now
             if now - moved >= sink.timeout:
-                # Once more, so that it is counted.
+                # Try again, so that the refusal is counted.
                 how = "refuse"
             else:
                 yield Pause(pause)

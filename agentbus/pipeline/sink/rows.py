@@ -1,4 +1,4 @@
-"""Turns rows into tasks; an error names the row and its column."""
+"""Converts rows to tasks; an error names the row and its column."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from agentbus.queues.policy import Policy
     from agentbus.store.scope import Scope
 
-# Columns that are not in a task's envelope.
+# Columns that are not stored in a task's envelope.
 _ASIDE = ("payload", "priority", "delay", "at")
 
 
 class RowTask(NamedTuple):
-    """A row as a task: encoded, with its priority, and its delay and time in ms if it is due later."""
+    """A row as an encoded task: its priority, and its delay and time in ms if it is due later."""
 
     payload: bytes
     meta: bytes
@@ -36,7 +36,7 @@ class RowTask(NamedTuple):
     ordering_key: str | None
     priority: str
     when: tuple[str, str] | None = None
-    # Whole where it is due later.
+    # The whole task, if it is due later.
     task: Task | None = None
 
 
@@ -50,7 +50,7 @@ def numbered(iterator: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, tuple[An
 
 
 def named(error: AgentBusError, number: int, partition: int, column: str) -> AgentBusError:
-    """Return an error of a value so that it names the row and the column."""
+    """Return a value's error with the row and the column in its message."""
     found = type(error)(
         f"row {number} of partition {partition}, column {column!r}: {error.message}",
         hint=error.hint,
@@ -71,11 +71,11 @@ class TaskRows:
         self._limit = scope.max_body
         self._payload_at = sink.columns.index("payload")
         self._key_at = sink.columns.index("key") if "key" in sink.columns else None
-        # With no more than these, no row needs a `Task`, which takes twice as long.
+        # With only these columns, no row needs a `Task`, which takes twice as long.
         self._is_plain = set(sink.columns) <= {"payload", "key"} and policy.key_field is None
 
     def tasks(self, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> Iterator[RowTask]:
-        """Yield a task for each row; raises the error of the first that cannot be one."""
+        """Yield a task for each row; raises the error of the first invalid row."""
         read = self._plain if self._is_plain else self._whole
         for number, values in rows:
             try:
@@ -134,7 +134,7 @@ class TaskRows:
             ) from None
 
     def _encoded(self, value: Any) -> bytes:
-        """Return a payload as JSON; text that is JSON already stays as it is."""
+        """Return a payload as JSON; text that is already JSON is unchanged."""
         found = self._payload(value)
         if self._is_json and isinstance(value, str) and "\\u0000" not in value:
             data = value.encode()
@@ -146,7 +146,7 @@ class TaskRows:
         encoded(self._scope, self._task(row))
 
     def _culprit(self, values: tuple[Any, ...]) -> str:
-        """Return the column that makes a row invalid, by reading each alone."""
+        """Return the column that makes a row invalid, by checking each alone."""
         row = dict(zip(self._columns, values, strict=True))
         checks: dict[str, Callable[[], object]] = {
             "priority": lambda: check_priority(row["priority"]) if row["priority"] else None,
@@ -163,7 +163,7 @@ class TaskRows:
 
 
 def _when(delay: Any, at: Any) -> tuple[str, str] | None:
-    """Return the delay or the time of a row in ms, as text; None if it is due at once."""
+    """Return the delay and the time of a row in ms as text; None if it is due at once."""
     if delay is None and at is None:
         return None
     if isinstance(at, datetime.datetime):

@@ -29,7 +29,7 @@ _KNOWN = {
     "notes": (),
 }
 _ALWAYS = ("url", "project", "agent", "timeout")
-# Spark's own.
+# Options of Spark itself.
 _SPARKS = ("path", "header", "checkpointlocation")
 # Seconds without progress at a full queue, or without a server, after which a task fails.
 TIMEOUT = 60
@@ -39,8 +39,8 @@ TIMEOUT = 60
 class Sink:
     """The parameters of a Spark task that writes rows: the server, the target, and the options.
 
-    `settings` may hold a password: it travels inside the pickled writer, and nowhere else. `run` is
-    unique to this writer. `bound` and `window` are those of the queue.
+    `settings` may hold a password, which is sent only inside the pickled writer. `run` is unique to
+    this writer. `bound` and `window` are those of the queue.
     """
 
     settings: Settings
@@ -96,7 +96,7 @@ def sink(
 
 
 def _target(values: Mapping[str, str]) -> tuple[str, str]:
-    """Return the kind of target that the options name, and its name; refuse options that it lacks."""
+    """Return the kind and name of the target; raises for options that it does not support."""
     named = [target for target in TARGETS if target in values]
     if len(named) != 1:
         raise UsageError(
@@ -130,7 +130,7 @@ def _on_full(values: Mapping[str, str], found: Policy) -> str:
 
 
 def _choice(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    """Return an option that is one of some words; the first is the default."""
+    """Return an option with one of the allowed values, by default the first."""
     text = values.get(name.lower(), allowed[0])
     if text not in allowed:
         raise UsageError(

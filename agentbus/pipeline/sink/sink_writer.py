@@ -1,4 +1,4 @@
-"""Writes rows to a queue, a topic or notes: Spark's tasks run this, each on its partition."""
+"""Writes rows to a queue, a topic or notes, in Spark's tasks, one per partition."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-# Properties of each task of a query: the query's id, which a restart keeps, and the batch.
+# Spark's properties of a query's tasks: the query's id, which a restart keeps, and the batch.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-# Seconds for which the server keeps a record of what a query, and what a save, wrote last.
+# Seconds for which the server keeps the record of the last write of a query, and of a save.
 QUERY_KEPT, SAVE_KEPT = 7 * 86_400, 3 * 3600
 
 
@@ -90,7 +90,7 @@ def _write(sink: Sink, spot: Spot, iterator: Iterator[pa.RecordBatch]) -> SinkCo
 
 
 def _run(server: ServerConnection, sink: Sink, op: Op[T]) -> T:
-    """Run an operation; a server that never answered is given up after the deadline, if that is shorter."""
+    """Run an operation; without any reply so far, the deadline applies if it is shorter."""
     deadline = min(sink.timeout, sink.settings.deadline)
     return server.run(op, patience=sink.timeout, deadline=deadline)
 

@@ -1,4 +1,4 @@
-"""Reads an archive for Spark without Spark's own file systems: a bucket needs no jars of Hadoop's."""
+"""Reads an archive for Spark without Spark's own file systems, so a bucket needs no Hadoop jars."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.versions import File
     from agentbus.pipeline.source.options import ArchiveOptions
 
-# Rows of one batch: with 200 bytes each some megabytes.
+# Rows per batch: some megabytes at 200 bytes per row.
 _BATCH = 10_000
 _TYPES = {
     "string": pa.string(),
@@ -38,7 +38,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ArchivePart:
-    """A share of a file of an archive, and which rows of it are wanted; it travels to a task."""
+    """A share of an archive's file, and the selection of its rows, to be sent to a task."""
 
     path: str
     kind: str
@@ -60,13 +60,13 @@ class ArchiveLot(InputPartition):
 
 
 class ArchiveReader(DataSourceReader):
-    """A reader of an archive's rows at one version; without filters, as `BatchReader`."""
+    """Reads an archive's rows at one version; without filters, as `BatchReader`."""
 
     def __init__(self, options: ArchiveOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Choose files by the log, cut the large ones and group the small ones by their rows."""
+        """Choose files by the log, split large files, and group small ones by their rows."""
         options = self._options
         log, state = options.opened()
         low, high = options.low, options.high
@@ -80,7 +80,7 @@ class ArchiveReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some files."""
-        # Spark makes a partition of None if there is nothing to read.
+        # Spark passes a partition of None if there is nothing to read.
         if not isinstance(partition, ArchiveLot):
             return
         system = partition.target.filesystem()
@@ -93,10 +93,10 @@ class ArchiveReader(DataSourceReader):
                         yield _whole(kept, part)
 
     def _parts(self, file: File) -> Iterator[tuple[ArchivePart, int]]:
-        """Yield the shares of a file with how many rows each has, if any row is wanted."""
+        """Yield the shares of a file, each with its number of rows, if any row is selected."""
         names = tuple(name for name in file.streams if name in self._options.selection)
         if names:
-            # A task finds its row groups when it opens the file: the log does not know them.
+            # A task determines its row groups when it opens the file: the log does not list them.
             shares = -(-file.rows // self._options.partition_rows)
             for share in range(shares):
                 part = ArchivePart(
@@ -107,13 +107,13 @@ class ArchiveReader(DataSourceReader):
 
 def _after(entry_id: str) -> tuple[int, int]:
     milliseconds, sequence = position(entry_id)
-    # No id that a clock made comes near.
+    # The limit is far beyond the ids of any clock.
     return min(milliseconds, LAST_MS), sequence + 1
 
 
 @functools.cache
 def _expected() -> pa.Schema:
-    """Return the columns of an archive, to the letter as Spark expects them."""
+    """Return the columns of an archive in exactly the types that Spark expects."""
     own = schema.ARROW
     return pa.schema(
         (name, own.field(name).type if name in own.names else _TYPES[kind])
@@ -122,7 +122,7 @@ def _expected() -> pa.Schema:
 
 
 def _stored(part: ArchivePart) -> list[str]:
-    """Return the columns that are in a file: its kind is in its path."""
+    """Return the columns stored in a file; its kind is in its path."""
     return [*(name for name in schema.COLUMNS if name != "kind"), *part.typed]
 
 

@@ -1,4 +1,4 @@
-"""Reads the entries of streams that exist now, for Spark."""
+"""Reads the existing entries of streams for Spark."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """A reader of the entries that exist when it plans.
+    """Reads the entries that exist when it plans.
 
-    It takes no filters (`pushFilters`): Spark keeps one plan of a Python source for all scans of a frame or
-    view, so what one query filters out would be missing in others.
+    It supports no filters (`pushFilters`): Spark shares one plan of a Python source among all scans
+    of a frame or view, so entries that one query filters out would be missing in others.
     """
 
     def __init__(self, options: Options) -> None:
@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
 
 
 def _lost(head: Head, start: str, end: str) -> int | None:
-    """Return how many entries of a part of a stream are gone; None if unknown."""
+    """Return the number of lost entries in a part of a stream; None if unknown."""
     if not planning.older(start, head.trimmed):
         return 0
     everything = start == planning.START and not planning.older(end, head.trimmed)

@@ -1,4 +1,4 @@
-"""The data source bound to settings, which may hold a password: for programs of ours."""
+"""The data source bound to settings, which may hold a password, for our own programs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def source(settings: Settings) -> type[DataSource]:
-    """Return this source bound to settings, to be registered; it has its own name.
+    """Return the source bound to settings, with its own name, to be registered.
 
-    Python pickles such a class by value. So its settings, and a password in them, reach Spark's processes
-    whatever their environment is, and appear in no option, plan or log.
+    Python pickles such a class by value, so that its settings, and a password in them, reach
+    Spark's processes regardless of their environment, without appearing in an option, plan or log.
     """
     name = f"agentbus-{secrets.token_hex(4)}"
 

@@ -33,7 +33,8 @@ class ServerConnection(Runner):
     ) -> T:
         """Run an operation within the deadline of the settings.
 
-        Once the server has answered any operation, a longer `patience`, in seconds, replaces the deadline.
+        Once the server has replied to any operation, a longer `patience`, in seconds, replaces the
+        deadline.
         """
         found = run(self.link, self.attempt(op, patience, deadline, answered=self._answered))
         self._answered = True

@@ -43,7 +43,7 @@ class AgentBusSource(DataSource):
     Options of a write: `queue`, `topic` or `notes`, and those of `docs/how-to/spark-sink.md`.
     """
 
-    # Replaces what the options and the driver's environment say.
+    # Overrides the options and the driver's environment.
     bound_to: Settings | None = None
 
     @classmethod
@@ -51,7 +51,7 @@ class AgentBusSource(DataSource):
         return "agentbus"
 
     def schema(self) -> str:
-        """Return the columns of rows: an archive has more of them."""
+        """Return the columns of rows; an archive has additional columns."""
         if not is_archive(self.options):
             self._read_options()
             return DDL
@@ -59,7 +59,7 @@ class AgentBusSource(DataSource):
         return ", ".join(f"`{name}` {kind}" for name, kind in table.columns().items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the entries that exist now, on the server or in an archive."""
+        """Return a reader of the existing entries, on the server or in an archive."""
         if is_archive(self.options):
             _refuse_other(schema, table.columns())
             return ArchiveReader(ArchiveOptions(self.options))
@@ -67,7 +67,7 @@ class AgentBusSource(DataSource):
         return BatchReader(self._read_options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader of the entries that exist, and of new ones."""
+        """Return a reader of existing and new entries."""
         if is_archive(self.options):
             raise UsageError(
                 "readStream takes no path: an archive is read at rest",
@@ -77,7 +77,7 @@ class AgentBusSource(DataSource):
         return GrowingReader(self._read_options())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return a writer of rows. Raises `UsageError` for a mode, an option or a column that is wrong."""
+        """Return a writer of rows. Raises `UsageError` for an invalid mode, option or column."""
         return SinkWriter(sink(self.options, schema, self.bound_to, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
@@ -89,8 +89,8 @@ class AgentBusSource(DataSource):
 
 
 def _refuse_other(given: StructType, own: Mapping[str, str]) -> None:
-    """Raise `UsageError` for another schema than the source's."""
-    # A type is not parsed here: that takes a session, which Spark's Python processes lack.
+    """Raise `UsageError` for a schema other than the source's."""
+    # Do not parse the type: parsing needs a session, which Spark's Python processes lack.
     if [(field.name, field.dataType.simpleString()) for field in given.fields] != [*own.items()]:
         raise UsageError(
             "the source agentbus has its own schema, and takes no other",

@@ -1,4 +1,4 @@
-"""Finds the streams of a project, and selects those that are wanted."""
+"""Finds the streams of a project, and selects the requested ones."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Seconds between two scans of all keys, which take a while on a large server. The streams of registered
-# queues are found at once, others (dead letters, events, queues of other programs) by a scan.
+# Seconds between two scans of all keys, which take a while on a large server. Streams of registered
+# queues are found at once; dead letters, events and queues of other programs are found by a scan.
 SCAN_EVERY = 60.0
 
 _WORDS = {
@@ -42,7 +42,7 @@ ALL = ",".join(_WORDS)
 
 
 class Selection:
-    """The streams that are wanted: by kind (`channel,queues`), or by name (`q:mail`)."""
+    """The requested streams: by kind (`channel,queues`), or by name (`q:mail`)."""
 
     def __init__(self, words: str = ALL) -> None:
         self._kinds: set[str] = set()
@@ -71,7 +71,7 @@ class Selection:
         return tuple(key for key, what in found if what in self._kinds)
 
     def certain(self) -> set[str]:
-        """Return the names that are wanted whether they exist or not."""
+        """Return the names that are selected whether they exist or not."""
         found = set(self._names)
         if CHANNEL in self._kinds:
             found.add("ch:main")
@@ -83,7 +83,7 @@ class Selection:
 
 
 class Discovery:
-    """Finds the wanted streams of a project, including those created since the last call."""
+    """Finds the requested streams of a project, including those created since the last call."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Discovery:
         self._next: float | None = None
 
     def op(self, known: Iterable[str] = ()) -> Op[list[str]]:
-        """Return the names of streams that may exist, sorted; `known` ones are included."""
+        """Return the names of streams that may exist, sorted, including the `known` ones."""
         self._known.update(name for name in known if name in self._selection)
         now = self._monotonic()
         if self._next is None or now >= self._next:
@@ -114,6 +114,7 @@ class Discovery:
         prefix = f"{self._scope.keys.project}:"
         for key in keys:
             name = key.removeprefix(prefix)
-            # Surrogates stand for bytes that are not UTF-8: such a key is not ours.
+            # Surrogates replace bytes that are not UTF-8: a key with such bytes is another
+            # program's.
             if name in self._selection and not any("\ud800" <= c <= "\udfff" for c in name):
                 self._known.add(name)

@@ -1,10 +1,10 @@
-"""Tells whether streams go on from where they were read, were created again, or went back in time.
+"""Tells whether streams continue from a position, were created again, or went back in time.
 
-The server counts the entries that were ever added to a stream, and trims from its beginning alone. So a
-stream that goes on has, after a position, as many entries as were added since; fewer only if all up to
-the position are trimmed, or some after it were deleted one by one. It still has the entry at the position,
-unless that was trimmed or deleted, too. A stream that was created again has nothing up to the position, and
-one that went back has.
+The server counts the entries ever added to a stream, and trims only from its beginning. A stream
+that continues therefore has as many entries after a position as were added since; fewer only if
+everything up to the position was trimmed, or later entries were deleted one by one. It still has
+the entry at the position, unless that was trimmed or deleted. A stream that was created again has
+no entries up to the position; a stream that went back has some.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op
 
 _AT_ONCE = 200
-# The second part of an id that only stands before another one; no server makes it.
+# The second part of an id that only precedes another id; no server creates it.
 _NO_ENTRY = 2**64 - 1
 _NEVER_PROMOTED = b"0" * 40
 
 
 class Epoch(enum.Enum):
-    """The state of a stream compared with a position that was read before.
+    """The state of a stream compared with an earlier position.
 
-    Of one that is `UNSURE`, nothing up to the position is left, and what is there does not fit: it was
-    created again and trimmed since, or went back and was trimmed beyond the position.
+    An `UNSURE` stream has no entries up to the position, and its other entries do not fit: it was
+    created again and then trimmed, or went back and was trimmed beyond the position.
     """
 
     SAME = "same"
@@ -44,10 +44,10 @@ class Epoch(enum.Enum):
 
 
 def epoch(head: Head, start: ReadPosition, *, there: bool = True) -> Epoch:
-    """Return what became of a stream since it was read up to `start`, by what is known of its ends.
+    """Return the state of a stream that was read up to `start`, judged by its ends.
 
-    `there`: whether the entry at the position exists. A stream that is the same may yet have more or fewer
-    entries than it should, which only `fits` tells.
+    `there` is true if the entry at the position exists. Even the same stream may have more or fewer
+    entries than it should, which only `fits` detects.
     """
     if start == ReadPosition():
         return Epoch.SAME
@@ -64,7 +64,7 @@ def epoch(head: Head, start: ReadPosition, *, there: bool = True) -> Epoch:
         return Epoch.RECREATED if head.length == head.added else Epoch.UNSURE
     if not there and older(head.deleted, start.id):
         return Epoch.BACK
-    # Another program may have set the last id, without an entry.
+    # Another program may have set the last id without adding an entry.
     news = older(start.id, head.final or head.last)
     return Epoch.SAME if came > 0 or (came == 0 and not news) else Epoch.BACK
 
@@ -75,9 +75,9 @@ def holds(head: Head, start: ReadPosition) -> bool:
 
 
 def fits(start: ReadPosition, came: int, rows: int, head: Head | None) -> bool:
-    """Tell whether a stream that goes on can have this many `rows` after a position, if `came` were added.
+    """Tell whether `rows` entries after a position are possible if `came` entries were added.
 
-    `head` is what the stream is after they were counted; None if it is gone.
+    `head` is the stream's head after the count; None if the stream is gone.
     """
     if rows >= came or head is None:
         return rows <= came
@@ -92,10 +92,10 @@ def continued(
     counts: Callable[[str], bool],
     may: Callable[[str], bool] = lambda _name: False,
 ) -> Op[tuple[dict[str, ReadPosition], dict[str, Epoch]]]:
-    """Return where to go on with each stream, and those that went back, of which `may` allows it.
+    """Return where to continue each stream, and the streams that went back, if `may` allows it.
 
-    Their state is `BACK` or `UNSURE`. Of streams for which `counts`, what is new is counted (1.4 µs of the
-    server's time per entry), which the epoch may depend on. Raises `EpochMismatch`.
+    Their state is `BACK` or `UNSURE`. If `counts` is true for a stream, its new entries are counted
+    (1.4 µs of server time per entry), which may change the result. Raises `EpochMismatch`.
     """
     epochs = yield from _epochs(scope, heads, positions, counts)
     starts = dict(positions)
@@ -127,7 +127,7 @@ def news(
 
 
 def went_back(name: str, start: ReadPosition, head: Head, *, unsure: bool = False) -> EpochMismatch:
-    """Return the error that a stream went back in time."""
+    """Return the error for a stream that went back in time."""
     why = (
         "; or it was deleted, made again and trimmed while the server was restarted"
         if unsure
@@ -141,7 +141,7 @@ def went_back(name: str, start: ReadPosition, head: Head, *, unsure: bool = Fals
 
 
 def misfit(name: str, after: str, came: int, rows: int) -> EpochMismatch:
-    """Return the error that a stream has another number of entries after an id than were added."""
+    """Return the error for a stream with more or fewer entries after an id than were added."""
     return _mismatch(
         f"the stream {name} has {rows} entries after {after}, and the server counts {came}"
     )
@@ -158,7 +158,7 @@ def _mismatch(said: str, why: str = "") -> EpochMismatch:
 
 
 def check(scope: Scope, name: str, start: ReadPosition, came: int, rows: int) -> Op[None]:
-    """Raise `EpochMismatch` if a stream cannot have so many entries, `came` of which were added."""
+    """Raise `EpochMismatch` if a stream cannot have `rows` entries of which `came` were added."""
     if rows == came:
         return
     heads = yield from planning.look(scope, [name])
@@ -181,7 +181,7 @@ def _epochs(
         if found[name] is Epoch.SAME and head.last != start.id and holds(head, start):
             changed.append(name)
     missing = yield from _missing(scope, positions, changed)
-    # Since then it may have been trimmed or deleted.
+    # The entry may have been trimmed or deleted since.
     for name, head in (yield from planning.look(scope, missing)).items():
         found[name] = epoch(head, positions[name], there=False)
     rows = {}
@@ -200,7 +200,7 @@ def misfits(
     starts: Mapping[str, ReadPosition],
     heads: Mapping[str, Head],
 ) -> Op[list[str]]:
-    """Return those streams that cannot have as many entries as were counted up to their heads."""
+    """Return the streams that cannot have as many entries as were counted up to their heads."""
     came = {name: heads[name].added - starts[name].added for name in rows}
     odd = [name for name, number in rows.items() if number != came[name]]
     now = yield from planning.look(scope, odd)
@@ -210,7 +210,7 @@ def misfits(
 def _missing(
     scope: Scope, positions: Mapping[str, ReadPosition], names: Sequence[str]
 ) -> Op[list[str]]:
-    """Return those streams that do not have the entry at their position."""
+    """Return the streams that lack the entry at their position."""
     ids = {name: positions[name].id for name in names}
     asked = [name for name, at in ids.items() if position(at)[1] != _NO_ENTRY]
     found = []
@@ -224,7 +224,7 @@ def _missing(
 
 
 def _stood(start: ReadPosition) -> Op[bool]:
-    """Tell whether the server has run since it had the position: then no stream of it went back.
+    """Tell whether the server has run since the position was read, so no stream went back.
 
     A stream can be in an earlier state only after a restart, or on a replica that was promoted.
     """
@@ -233,7 +233,7 @@ def _stood(start: ReadPosition) -> Op[bool]:
         return False
     lines = b"".join(replies).splitlines()
     named = dict(line.split(b":", 1) for line in lines if b":" in line)
-    # Of a cluster, another node may have answered.
+    # In a cluster, another node may have replied.
     alone = named.get(b"redis_mode", named.get(b"server_mode")) == b"standalone"
     promoted = named.get(b"master_replid2") != _NEVER_PROMOTED
     if not alone or promoted or named.get(b"role") != b"master":

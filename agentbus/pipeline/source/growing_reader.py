@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{stream: [last id, entries added]}`: from two of them what was lost is arithmetic."""
+    """Reads with offsets `{stream: [last id, entries added]}`, which show the lost entries."""
 
     def __init__(self, options: Options) -> None:
         options.refuse_end()
@@ -42,7 +42,7 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: dict[str, ReadPosition] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get the reader, too, and open what they need.
+        # Spark sends the reader to its tasks, which open their own connections.
         return {"_options": self._options, "_reader": None, "_discovery": None, "_goal": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -58,7 +58,7 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = {}
         for name, head in heads.items():
             until = min(planning.before(low), head.last, key=position)
-            # A position is an entry's, as long as there is one: whether it is still there is looked at.
+            # A position is the id of an entry if there is one, as later checks look for the entry.
             page = yield Command(
                 *("XREVRANGE", reader.scope.keys.stream(name), until, "-", "COUNT", 1)
             )
@@ -71,12 +71,12 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how many rows a batch may have."""
+        """Return the maximum number of rows of a batch."""
         most = self._options.most
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch; `start` itself if there is nothing new."""
+        """Return the end of the next batch; `start` itself without new entries."""
         reader = self._open()
         begin = _positions(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -84,13 +84,13 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == begin else _offset(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return how far the server is, for the query's progress."""
+        """Return the ends of the streams on the server, for the query's progress."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
         return _offset({name: head.end for name, head in heads.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note the present ends of all streams: the query ends there."""
+        """Record the present ends of all streams, at which the query will stop."""
         reader = self._open()
         heads = reader.run(self._look(reader, {}))
         self._goal = {name: head.end for name, head in heads.items()}
@@ -185,7 +185,7 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 Epoch.RECREATED,
                 Epoch.UNSURE,
             ):
-                # The stream was deleted and created again, so its count began at 0.
+                # The stream was deleted and created again, so its counter restarted at 0.
                 begin = ReadPosition(begin.id, 0)
             size = self._options.partition_rows
             parts, lost = yield from parts_of(reader.scope, name, begin, until, head, size)
@@ -202,5 +202,5 @@ def _positions(offset: Mapping[str, Any]) -> dict[str, ReadPosition]:
 
 
 def _offset(positions: Mapping[str, ReadPosition]) -> dict[str, Any]:
-    # Spark compares offsets by their text.
+    # Sort the names: Spark compares offsets as text.
     return {name: [positions[name].id, positions[name].added] for name in sorted(positions)}

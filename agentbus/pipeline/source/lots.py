@@ -1,4 +1,4 @@
-"""Cuts a read into lots, one for each of Spark's tasks, and reads them there."""
+"""Splits a read into lots, one for each Spark task, and reads them in the tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lot(InputPartition):
 
 def read(options: Options, lot: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a lot."""
-    # Spark makes a partition of None if there is nothing to read.
+    # Spark passes a partition of None if there is nothing to read.
     if not isinstance(lot, Lot):
         return
     for found in lot.gaps:
@@ -58,9 +58,9 @@ def lots(
 def parts_of(
     scope: Scope, name: str, begin: ReadPosition, until: ReadPosition, head: Head, size: int
 ) -> Op[tuple[list[Range], int]]:
-    """Cut the entries between two positions into ranges; return these, and how many entries are gone."""
+    """Cut the entries between two positions into ranges; return these and the number lost."""
     added = until.added - begin.added
-    # If the entries before are not trimmed, neither are these.
+    # If the entry before the range was not trimmed, no entry of the range was.
     lost = 0 if epochs.holds(head, begin) else planning.gone(begin, until, head)
     if added - lost <= size:
         return [Range(name, begin.id, until.id, added - lost, added if begin.added else None)], lost

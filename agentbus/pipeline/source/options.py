@@ -29,14 +29,14 @@ _KNOWN = (
     *("partitionRows", "pageRows", "maxRowsPerTrigger"),
 )
 _OF_ARCHIVES = ("path", "version", "from", "to", "streams", "partitionRows")
-# Spark's own, which it hands to every source.
+# Options of Spark itself, which it passes to every source.
 _SPARKS = ("header",)
 PARTITION = 100_000
 _LOAD = "load takes the path of an archive, or nothing, to read the server's streams: name those by streams"
 
 
 class Options:
-    """The options of a source, and the settings that they resolve to on the driver."""
+    """The options of a source, and the driver's settings that result from them."""
 
     def __init__(self, given: Mapping[str, str], settings: Settings | None = None) -> None:
         values = _known(given, _KNOWN, "the source agentbus")
@@ -49,7 +49,7 @@ class Options:
         self._to = values.get("to")
 
     def refuse_end(self) -> None:
-        """Raise `UsageError` if an end was given: a stream has none."""
+        """Raise `UsageError` if an end was given: a stream has no end."""
         if self._to is not None:
             raise UsageError(
                 "the option to is not for a stream", hint="filter by time, or read at rest"
@@ -101,7 +101,7 @@ def is_archive(given: Mapping[str, str]) -> bool:
 
 
 def _known(given: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:
-    """Return options by their names in lower case. Raises `UsageError` for one that is unknown."""
+    """Return options by lower-case name. Raises `UsageError` for an unknown option."""
     values = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
     if "paths" in values:
         raise UsageError("several paths are given to load", hint="read each archive by itself")
@@ -114,7 +114,7 @@ def _known(given: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[
 
 
 def resolved(values: Mapping[str, str], **more: str | None) -> Settings:
-    """Return the settings by the options `url` and `project`, and what the driver has for the rest.
+    """Return settings from the options `url` and `project`, and otherwise from the driver.
 
     Raises `ConfigError` for a URL with a password.
     """

@@ -1,7 +1,7 @@
-"""Plans reads: the end of each stream, what of it is gone, and where to cut it into ranges.
+"""Plans reads: the ends of streams, their lost entries, and the ranges to read.
 
-The server counts the entries that were ever added to a stream. So with a position `(id, added)` the
-number of lost entries is exact: those added since, minus those that exist.
+The server counts the entries ever added to a stream. From a position `(id, added)` the number of
+lost entries is therefore exact: those added since, minus those that exist.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 START = "0-0"
-# Entries that one script call examines: about 15 ms of the server's time.
+# Entries that one script examines, in about 15 ms of server time.
 _LOOKED_AT = 10_000
 _AT_ONCE = 200
-# To cut a stream without counting, its density is sampled in this many places, this many entries each.
+# To cut a stream without counting, sample its density in this many places, with this many entries
+# each.
 _PLACES, _ENTRIES = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The server's figures of a stream: how many entries were ever added, and how many exist.
+    """The server's figures of a stream: the numbers of entries ever added, and existing.
 
-    `last` is the highest id that it ever had. `first` and `final` are the ids of its ends, which an empty
-    stream does not have; `deleted` is the highest id that was deleted by itself, rather than trimmed.
+    `last` is the highest id that the stream ever had. `first` and `final` are the ids of its first
+    and last entries, None if it is empty; `deleted` is the highest id that was deleted singly,
+    rather than trimmed.
     """
 
     last: str
@@ -48,7 +50,7 @@ class Head:
 
     @property
     def end(self) -> ReadPosition:
-        """The position after all its entries, at an entry if that is known to be the last one ever added.
+        """The position after all entries: at the last entry, if no later one was ever added.
 
         A program may have set the highest id above it.
         """
@@ -57,12 +59,12 @@ class Head:
 
     @property
     def removed(self) -> int:
-        """The number of entries that are gone."""
+        """The number of entries that were removed."""
         return max(0, self.added - self.length)
 
     @property
     def trimmed(self) -> str:
-        """The id up to which entries were trimmed away, if any were."""
+        """The id up to which entries were trimmed, if any."""
         if not self.removed:
             return START
         return self.last if self.first is None else before(self.first)
@@ -70,7 +72,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """The position of a reader: the last id that it read, and how many entries had been added by then."""
+    """The position of a reader: the last id read, and the number of entries added until then."""
 
     id: str = START
     added: int = 0
@@ -80,8 +82,8 @@ class ReadPosition:
 class Range:
     """Entries of a stream after one id, up to and including another.
 
-    `expected` is their number when the range was planned, None if they were not counted. `added` is how
-    many were ever added, of a range whose entries were counted by the server alone.
+    `expected` is their number when the range was planned, None if they were not counted. `added` is
+    the number of entries added in the range, if only the server's counters gave `expected`.
     """
 
     stream: str
@@ -94,7 +96,8 @@ class Range:
 def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
     """Return the heads of the streams that exist."""
     found = {}
-    # An error that concerns all of them is raised, or retried, here; those of single commands below.
+    # Raise or retry an error that concerns all commands here; errors of single commands follow
+    # below.
     yield floor()
     for at in range(0, len(names), _AT_ONCE):
         page = names[at : at + _AT_ONCE]
@@ -103,7 +106,7 @@ def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
             if not isinstance(reply, ServerReply):
                 found[name] = _head(reply)
             elif reply.code not in ("ERR", "WRONGTYPE"):
-                # Not a missing key, nor a key of another type.
+                # The reply is not about a missing key, or a key of another type.
                 raise BackendUnavailable(
                     f"the stream {name} could not be looked at: {reply}", hint="try again"
                 )
@@ -111,7 +114,7 @@ def look(scope: Scope, names: Sequence[str]) -> Op[dict[str, Head]]:
 
 
 def gone(start: ReadPosition, end: ReadPosition, head: Head) -> int:
-    """Return how many entries after a position were trimmed, by the server's counters.
+    """Return the number of entries after a position that were trimmed, by the server's counters.
 
     Entries that were deleted one by one may not be included; counting the existing entries finds those.
     """
@@ -124,13 +127,14 @@ def gap(
     """Return the gap of `lost` entries between two positions."""
     at = min(head.trimmed, end.id, key=position)
     if not older(start.id, at) or (lost is not None and lost > gone(start, end, head)):
-        # They were deleted from the middle, or trimmed since the server was asked: their ids are unknown.
+        # The entries were deleted from the middle, or trimmed since the last request: their ids are
+        # unknown.
         return StreamGap(name, lost, end.id, start.id, None)
     return StreamGap(name, lost, at, start.id, head.first if older(at, end.id) else None)
 
 
 def older(one: str, other: str) -> bool:
-    """Tell whether an id comes before another."""
+    """Tell whether one id precedes another."""
     return position(one) < position(other)
 
 
@@ -169,7 +173,7 @@ def steps(
 
 
 def counted(scope: Scope, name: str, after: str, until: str) -> Op[int]:
-    """Return how many entries lie after an id, up to and including another."""
+    """Return the number of entries after an id, up to and including another."""
     parts = yield from steps(scope, name, after, until, _LOOKED_AT)
     return sum(part.expected or 0 for part in parts)
 
@@ -177,7 +181,8 @@ def counted(scope: Scope, name: str, after: str, until: str) -> Op[int]:
 def cut(scope: Scope, name: str, after: str, head: Head, parts: int) -> Op[list[Range]]:
     """Cut the entries after an id into about `parts` parts of similar size, without counting.
 
-    Samples the density of the stream in a few dozen places. The number of entries in a part is unknown.
+    It samples the density of the stream in a few dozen places, so the exact size of a part is
+    unknown.
     """
     begin = max(position(after), position(head.first or after))
     end = position(head.last)
@@ -193,7 +198,7 @@ def cut(scope: Scope, name: str, after: str, head: Head, parts: int) -> Op[list[
 
 
 def _marks(scope: Scope, name: str, begin: int, end: int, parts: int) -> Op[list[tuple[int, int]]]:
-    """Return the moments that divide a stream evenly, by samples of it."""
+    """Return the times that divide a stream evenly, estimated from samples."""
     places = min(_PLACES, end - begin)
     moments = [begin + (end - begin) * n // places for n in range(places + 1)]
     replies = yield Batch(
@@ -213,14 +218,15 @@ def _marks(scope: Scope, name: str, begin: int, end: int, parts: int) -> Op[list
             weight and len(marks) < parts - 1 and share + weight >= total * (len(marks) + 1) / parts
         ):
             into = (total * (len(marks) + 1) / parts - share) / weight
-            # The last id of a moment, so that the entries of one moment stay together.
+            # Use the last id of a millisecond, so that the entries of one millisecond stay
+            # together.
             marks.append((low + round((high - low) * into), 2**64 - 1))
         share += weight
     return marks
 
 
 def _weight(reply: Any, low: int, high: int) -> float:
-    """Estimate the number of entries between two moments from the first few, in `reply`."""
+    """Estimate the number of entries between two times from the first few, in `reply`."""
     if isinstance(reply, ServerReply) or not reply:
         return 0.0
     if len(reply) < _ENTRIES:

@@ -1,4 +1,4 @@
-"""The lag of a Spark query behind the server, by the query's progress."""
+"""The lag of a Spark query behind the server, from the query's progress."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 def query_lag(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many entries of each stream a query of batches has yet to read.
+    """Return the number of entries of each stream that a streaming query has yet to read.
 
-    Spark gives sources in Python no way to report this: `sources[].metrics` stays empty.
-    `progress` is a query's `lastProgress`, or what a listener gets. Streams without new entries are left
-    out. The figures are those of the moment in which the batch was planned.
+    Python sources cannot report this to Spark: `sources[].metrics` stays empty. `progress` is a
+    query's `lastProgress`, or a listener's progress event. Streams without new entries are omitted.
+    The figures are from the time when the batch was planned.
     """
     found: dict[str, int] = {}
     for source in progress["sources"]:
         latest, end = _offset(source["latestOffset"]), _offset(source["endOffset"])
         for name, (_, added) in latest.items():
             read = end.get(name, ("", 0))[1]
-            # A stream that was created again counts from 0.
+            # The counter of a stream that was created again restarts at 0.
             behind = added - read if added >= read else added
             if behind:
                 found[name] = found.get(name, 0) + behind
@@ -29,7 +29,7 @@ def query_lag(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _offset(given: Any) -> dict[str, tuple[str, int]]:
-    """Return the positions in an offset of this source; other sources have other offsets."""
+    """Return the positions in an offset of this source; none for another source's offset."""
     offset = json.loads(given) if isinstance(given, str) else given
     if not isinstance(offset, dict):
         return {}

@@ -22,46 +22,46 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
     from agentbus.store.steps import Op
 
-# A page has at most this many entries, and about this many bytes: an entry may have 256 KiB.
+# Maximum entries of a page, and its approximate bytes: a single entry may have 256 KiB.
 PAGE = 10_000
 _PAGE_BYTES = 8_000_000
 _FIRST_PAGE, _LOOKED_AT = 200, 8
-# Ranges of different streams that are read in one exchange, at most.
+# Maximum number of ranges of different streams per exchange.
 _AT_ONCE = 20
 
 
 class _DecodedPage:
-    """Entries of some streams, which become rows while the server is at work on the next page."""
+    """Entries of some streams, decoded to rows while the server works on the next page."""
 
     def __init__(self, groups: Sequence[tuple[str, Sequence[Entry]]] = ()) -> None:
         self._groups = groups
         self._rows: list[pa.RecordBatch] = []
 
     def decode(self) -> None:
-        """Make the rows; what cannot be decoded is tried again, and raised, by `rows`."""
+        """Decode the rows; an error is raised later, when `rows` decodes them again."""
         with contextlib.suppress(Exception):
             self.rows()
 
     def rows(self) -> list[pa.RecordBatch]:
-        """Return the rows; none, if there are no entries."""
+        """Return the decoded rows, none without entries."""
         if self._groups and not self._rows:
             self._rows = [batch(self._groups)]
         return self._rows
 
 
 class RangeReader(ServerConnection):
-    """Reads ranges of streams from the server that the settings name."""
+    """Reads ranges of streams from the server of the settings."""
 
     def __init__(self, settings: Settings, *, page: int = PAGE) -> None:
         super().__init__(settings)
         self._page = page
-        # By kind: how many entries come to a page's bytes.
+        # By kind: the number of entries that fill a page's bytes.
         self._fits: dict[str, int] = {}
 
     def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of ranges as rows, each batch of one kind, each stream in its order.
+        """Yield the entries of ranges as rows, in batches of one kind, each stream in order.
 
-        A range whose entries were counted also yields a row for those that are gone since.
+        A range whose entries were counted also yields a row for entries lost since.
         """
         waiting: dict[str, list[Range]] = {}
         for part in ranges:
@@ -122,7 +122,7 @@ class RangeReader(ServerConnection):
             replies = yield together
         for n, reply in enumerate(replies):
             if reply is None or isinstance(reply, ServerReply):
-                # A separate command raises its error, or is retried.
+                # A separate command raises the error, or is retried.
                 alone = Command(*asked[n])
                 alone.meanwhile = meanwhile
                 replies[n] = yield alone
@@ -132,7 +132,7 @@ class RangeReader(ServerConnection):
         return min(self._page, self._fits.get(kind, _FIRST_PAGE))
 
     def _learn(self, kind: str, groups: Sequence[tuple[str, Sequence[Any]]]) -> None:
-        """Estimate from a sample of entries how many make a page."""
+        """Estimate from a sample of entries how many fill a page."""
         most = max(
             sum(map(len, entry[1] or ()))
             for _, page in groups

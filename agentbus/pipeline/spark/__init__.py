@@ -1,1 +1,1 @@
-"""Start Spark, and state its errors in one sentence."""
+"""Starts Spark, and converts its errors to one sentence."""

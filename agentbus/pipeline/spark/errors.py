@@ -1,4 +1,4 @@
-"""Converts Spark's errors, which may contain errors of ours, to one sentence."""
+"""Converts Spark's errors, which may contain our own errors, to one sentence."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ _OURS = {
 _RAISED = re.compile(
     rf"^\W*(?:agentbus\.(?:core\.)?errors\.)?({'|'.join(_OURS)}): (.+)$", re.MULTILINE
 )
-# A Java exception's class before its message, and Spark's own marks around one.
+# Matches a Java exception's class before its message, and Spark's own prefixes of a message.
 _JAVA_CLASS = re.compile(
     r"^(?:Caused by: |: |Exception in thread \"\S+\" )?(?:[a-z_$][\w$]*\.)+[\w$]+: "
 )
 _CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_.]*\] ")
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 
-# A data file that the log of an archive names, and how Spark says that it cannot be read.
+# A data file that an archive's log names, and the words with which Spark reports that it is
+# unreadable.
 _DATA_FILE = re.compile(
     r"(?:_data/)?kind=[a-z_]+/date=\d{4}-\d\d-\d\d/\d{10}-[0-9a-f]{8}-[\w-]+\.parquet"
 )
@@ -46,7 +47,7 @@ _UNREADABLE = (
     *("CANNOT_READ_FILE_FOOTER", "is not a Parquet file"),
 )
 
-# The first of these that the text contains decides the error.
+# The first of these texts that an error contains determines the error to raise.
 _SIGNS: dict[str, Callable[[], AgentBusError]] = {
     "No space left on device": partial(
         AgentBusError,
@@ -83,17 +84,17 @@ _SIGNS: dict[str, Callable[[], AgentBusError]] = {
         shell_hint="check --remote, and that it runs",
     ),
 }
-# The same for paths, unless it is a data file of an archive.
+# Texts about paths that do not exist, unless the path is a data file of an archive.
 _ABSENT = ("PATH_NOT_FOUND", "FileNotFoundException", "NoSuchBucket")
 
 
 def told(error: BaseException) -> AgentBusError:
-    """Return the error of ours that says what an error of Spark's means, to raise from it.
+    """Return our error for an error of Spark, to be raised from it.
 
-    An error of ours that was raised in one of Spark's Python processes keeps its class, and with it
-    its exit code. SQL that does not parse, or names what is not there, is a `UsageError`; a path
-    that is not there is `NotFound`; an archive's data file that is missing or broken is `Unhealthy`,
-    servers that do not answer are `BackendUnavailable`. Of anything else the first line is kept.
+    Our own error from one of Spark's Python processes keeps its class, and with it its exit code.
+    SQL that does not parse, or refers to unknown names, is a `UsageError`; a missing path is
+    `NotFound`; a missing or broken data file of an archive is `Unhealthy`; a server that does not
+    reply is `BackendUnavailable`. For any other error the first line is kept.
     """
     if isinstance(error, AgentBusError):
         return error
@@ -128,21 +129,21 @@ def told(error: BaseException) -> AgentBusError:
 
 
 def carried(text: str) -> AgentBusError | None:
-    """Return the error of ours that a report of Spark has from one of its Python processes, if any."""
+    """Return our error that a Python process of Spark raised, as found in a report, if any."""
     found = _RAISED.findall(text)
     if not found:
         return None
-    # The last one: those before it are its causes.
+    # Use the last match: earlier ones are its causes.
     name, message = found[-1]
     message, hint, _ = message.strip().partition(f"; {CHECK_SERVER[0]}")
     if not hint:
         return _OURS[name](message)
-    # The text of an error lacks the advice for a shell.
+    # An error's text does not contain the hint for the shell.
     return _OURS[name](message, hint=CHECK_SERVER[0], shell_hint=CHECK_SERVER[1])
 
 
 def sentence(text: str) -> str:
-    """Return the one line of a report that says what happened, without Spark's marks around it."""
+    """Return the line of a report that describes the error, without Spark's prefixes."""
     lines = text.splitlines()
     line = _end_of_traceback(lines) or _root_cause(lines)
     while (shorter := _JAVA_CLASS.sub("", line)) != line:
@@ -151,7 +152,7 @@ def sentence(text: str) -> str:
 
 
 def _end_of_traceback(lines: list[str]) -> str | None:
-    """Return the line that names the exception of the last Python traceback in a report."""
+    """Return the line with the exception of the last Python traceback in a report."""
     ended, inside = None, False
     for line in lines:
         if line.strip() == "Traceback (most recent call last):":
@@ -171,7 +172,7 @@ def _root_cause(lines: list[str]) -> str:
     causes = [
         line
         for line in told_lines
-        # An earlier line of the report names what is missing better.
+        # An earlier line of the report names the missing class better.
         if line.startswith("Caused by: ") and ": " in line[11:] and "ClassNotFound" not in line
     ]
     return causes[-1] if causes else (told_lines or [""])[0]

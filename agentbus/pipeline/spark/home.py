@@ -1,7 +1,7 @@
 """SPARK_HOME: links to the Spark of PySpark, whose Python workers import the installed packages.
 
-Spark puts archives of PySpark's sources first on its Python workers' path, and each worker compiles them
-again. In place of the archives there are directories that lead to the packages, which are compiled once.
+Spark puts archives of PySpark's sources first on its Python workers' path, and each worker would
+compile them again. Links to the installed packages, which are compiled once, replace the archives.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def version() -> str:
 
 
 def hadoop() -> str:
-    """Return the version of that Spark's Hadoop, of which its other jars must be; `VERSION` if unknown."""
+    """Return that Spark's Hadoop version, which other jars must match; `VERSION` if unknown."""
     named = pathlib.Path(installed(), "jars").glob("hadoop-client-api-*.jar")
     return next((jar.stem.rpartition("-")[2] for jar in named), "VERSION")
 
 
 def path() -> str:
     """Return a SPARK_HOME in the user's cache, the same for all processes."""
-    # The name says what the links lead to, so those that exist are right.
+    # The name identifies the targets of the links, so an existing directory is right.
     return str(scratch.cached(f"spark/{short(f'{installed()} {version()}')}/home", _link))
 
 
 def private() -> str:
-    """Return a SPARK_HOME for this process alone: `local-cluster` writes its workers' files into it."""
+    """Return a SPARK_HOME for this process alone: `local-cluster` writes files into it."""
     return str(scratch.filled(scratch.place() / "spark-home", _link))
 
 

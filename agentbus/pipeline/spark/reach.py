@@ -1,4 +1,4 @@
-"""Warns of what executors on other machines could not reach: a loopback server, a local path."""
+"""Warns about resources that other machines cannot reach: a loopback server, a local path."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def warnings(
     url: str | None = None,
     path: str | None = None,
 ) -> list[str]:
-    """Return a sentence for each thing that the machines of a cluster probably cannot reach.
+    """Return a sentence for each resource that a cluster's machines probably cannot reach.
 
-    `url` is the Redis server's, None for the embedded one; `path` is where an archive lies. There are no
-    warnings for this machine, or a cluster on loopback.
+    `url` is the Redis server's, None for the embedded server; `path` is that of an archive. A Spark
+    on this machine, or a cluster on loopback, causes no warnings.
     """
     if remote is not None:
         # The part after a semicolon may hold a token.
@@ -46,6 +46,6 @@ _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
 def _only_here(url: str) -> bool:
-    """Tell whether a URL is that of a socket, or of this machine's loopback address."""
+    """Tell whether a URL names a Unix socket or a loopback address."""
     parts = urllib.parse.urlsplit(url)
     return parts.scheme in ("unix", "memory") or parts.hostname in (None, *_THIS_MACHINE)

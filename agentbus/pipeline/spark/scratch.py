@@ -1,4 +1,4 @@
-"""Directories for Spark: one that lasts as long as this process, and others in the user's cache."""
+"""Directories for Spark: one for the lifetime of this process, and others in the user's cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 60
 
 @functools.cache
 def place() -> pathlib.Path:
-    """Return this process's own directory, made on the first call and removed when the process ends."""
+    """Return this process's directory, created by the first call and removed at exit."""
     return _made(None)
 
 
@@ -33,8 +33,8 @@ def sockets() -> pathlib.Path:
 def cached(name: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
     """Return a directory in the user's cache, which `fill` fills if it does not exist yet.
 
-    Several processes may call this at once. Where the cache cannot be written to, as in many
-    containers, the directory is in this process's own.
+    Several processes may call this concurrently. If the cache cannot be written to, as in many
+    containers, the directory is created in this process's own directory.
     """
     with contextlib.suppress(OSError):
         return filled(pathlib.Path(settings.cache_directory(), name), fill)
@@ -42,7 +42,7 @@ def cached(name: str, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
 
 
 def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.Path:
-    """Return a directory that `fill` fills if it does not exist yet; it appears whole."""
+    """Return a directory that `fill` fills if it does not exist yet; it appears atomically."""
     if path.is_dir():
         return path
     make_private(str(path.parent))
@@ -52,7 +52,7 @@ def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.
         try:
             beside.rename(path)
         except OSError:
-            # Another process was faster, and made the same.
+            # Another process has created the same directory first.
             if not path.is_dir():
                 raise
     finally:
@@ -61,7 +61,7 @@ def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.
 
 
 def clear() -> None:
-    """Remove this process's directory now, for a process that ends without running exit handlers."""
+    """Remove this process's directory now, for a process that exits without exit handlers."""
     for made in (sockets, place):
         if made.cache_info().currsize:
             _remove(made(), os.getpid())

@@ -24,7 +24,8 @@ from agentbus.pipeline.spark.errors import sentence, told
 from agentbus.pipeline.spark.launch import launch
 from agentbus.pipeline.spark.shipping import send, ship
 
-# Every core of this machine, and four attempts at a task, as on a cluster: locally Spark tries once.
+# All cores of this machine, and four attempts per task, as on a cluster; by default, a local Spark
+# tries once.
 LOCAL = "local[*,4]"
 LOG_LEVELS = ("off", "error", "warn", "info", "debug")
 _OLDEST_SPARK = (4, 2)
@@ -34,27 +35,27 @@ _ANSWERS_WITHIN = 5.0
 
 _CONNECT_NEEDS = ("pandas", "grpc", "grpc_status", "zstandard")
 
-# Beginnings of lines that do not say why a JVM did not start.
+# Prefixes of lines that do not explain why a JVM did not start.
 _NO_REASON = ("at ", "WARNING", "Error: Could not create", "Error: A fatal exception")
 
-# Settings that the pipeline's own code relies on.
+# Settings on which the pipeline's own code relies.
 _NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     # INT96, the default, has no statistics, and other readers refuse it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Needs pandas, and warns without it.
+    # This option needs pandas, and warns without it.
     "spark.sql.execution.pythonUDF.arrow.enabled": "false",
 }
 # Defaults for one machine; on a cluster its administrator's settings apply.
 _LOCALLY = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "4",
-    # Percentiles by a few hundred names need not be sorted first.
+    # Percentiles over a few hundred names need no sorting.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "2000",
 }
-# Options for a session that works on few rows on this machine: it would spend most of its time on compiling
-# plans to Java and Java to machine code.
+# Options for a session with few rows on this machine, which would otherwise spend most of its time
+# compiling plans to Java, and Java to machine code.
 FEW_ROWS = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -62,9 +63,9 @@ FEW_ROWS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-# Options for a JVM that lives for a minute. HotSpot's defaults are for servers: with them, a run of all
-# reports spends more than a third of the CPU's time on compiling. And they leave code of more than 8,000
-# bytes, which Spark generates for wide rows, uncompiled.
+# Options for a JVM that runs for a minute. HotSpot's defaults are for servers: with them, a run of
+# all reports spends more than a third of its CPU time compiling. They also leave methods of more
+# than 8,000 bytes uncompiled, which Spark generates for wide rows.
 _SHORT_LIVED = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:-DontCompileHugeMethods",
@@ -84,15 +85,15 @@ def session(
     log_level: str = "off",
     name: str = "agentbus",
 ) -> SparkSession:
-    """Open Spark, or return the session that this process has open already.
+    """Open Spark, or return the session that is already open in this process.
 
-    Without `master` and `remote` it runs in a JVM beside this process, on all its cores. `master` is
-    a cluster's URL (`spark://…`, `yarn`, `k8s://…`), to which the package is shipped; `remote` a
-    Spark Connect server's (`sc://…`). `conf` has the last word on every setting. What Spark logs goes
-    to stderr from `log_level` on (`off`, `error`, `warn`, `info`, `debug`).
+    Without `master` and `remote` it runs in a local JVM, on all cores. `master` is a cluster's URL
+    (`spark://…`, `yarn`, `k8s://…`), to which the package is shipped; `remote` is a Spark Connect
+    server's URL (`sc://…`). `conf` overrides every other setting. Spark logs to stderr from
+    `log_level` on (`off`, `error`, `warn`, `info`, `debug`).
 
-    Raises `ConfigError` if there is no Java, Spark does not start, or Connect lacks its packages, and
-    `BackendUnavailable` if the cluster does not answer.
+    Raises `ConfigError` if there is no Java, Spark does not start, or Connect lacks its packages,
+    and `BackendUnavailable` if the cluster does not reply.
     """
     if master is not None and remote is not None:
         raise UsageError("both a master and a Connect server are given", hint="give one of them")
@@ -127,7 +128,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
         raise UsageError(
             f"{remote!a} is not a Spark Connect server", hint="its URL is sc://HOST:PORT"
         )
-    # Check for the packages first: PySpark ends a program of `python -c` that misses one.
+    # Check for the packages first: PySpark exits a `python -c` program that lacks one of them.
     missing = [each for each in _CONNECT_NEEDS if importlib.util.find_spec(each) is None]
     hint = f"pip install 'pyspark[connect]=={home.version()}'"
     if missing:
@@ -135,7 +136,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
             f"Spark Connect needs packages that are not installed: {', '.join(missing)}", hint=hint
         )
     try:
-        # Needs packages that only clients of Spark Connect have.
+        # These packages are installed only with Spark Connect.
         from pyspark.sql.connect.session import SparkSession as Remote
     except (ImportError, PySparkException) as error:
         raise ConfigError(
@@ -143,7 +144,7 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
         ) from error
     settings.hand_down(SPARK_CONNECT_MODE_ENABLED="1", SPARK_LOCAL_REMOTE=None)
     builder = Remote.builder.remote(remote)
-    # The server's own settings cannot be changed from here; these are the session's.
+    # A client cannot change the server's settings; these are the session's.
     for key, value in {**_NEEDED, **given}.items():
         builder = builder.config(key, value)
     opened = builder.getOrCreate()
@@ -152,9 +153,9 @@ def _connect(remote: str, given: dict[str, str]) -> SparkSession:
 
 
 def _open(master: str, given: dict[str, str], log_level: str, name: str) -> SparkSession:
-    """Open a session of this process's own JVM, which is started if it does not run yet."""
+    """Open a session of this process's own JVM, starting the JVM if necessary."""
     options = _options(master, given)
-    # Such a variable would override the master that was asked for.
+    # These variables would override the given master.
     settings.hand_down(SPARK_REMOTE=None, SPARK_CONNECT_MODE_ENABLED=None, SPARK_API_MODE=None)
     builder = SparkSession.builder.master(master).appName(name).config(map={**options})
     if SparkContext._active_spark_context is None:
@@ -172,7 +173,7 @@ def _open(master: str, given: dict[str, str], log_level: str, name: str) -> Spar
 
 
 def _options(master: str, given: dict[str, str]) -> dict[str, str]:
-    """Return all settings for a master; those given by the caller win."""
+    """Return all settings for a master; the caller's settings take precedence."""
     options = {
         **_NEEDED,
         "spark.ui.enabled": "false",
@@ -190,7 +191,7 @@ def _options(master: str, given: dict[str, str]) -> dict[str, str]:
     if on_loopback(master):
         options["spark.driver.host"] = _LOOPBACK
         options["spark.driver.bindAddress"] = _LOOPBACK
-    # The variable by which boto3 finds a server other than Amazon's.
+    # The variables with which boto3 is directed to a server other than Amazon's.
     endpoint = settings.variable("AWS_ENDPOINT_URL_S3") or settings.variable("AWS_ENDPOINT_URL")
     if endpoint is not None:
         options["spark.hadoop.fs.s3a.endpoint"] = endpoint
@@ -214,7 +215,7 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
     found = java.find()
     variables = {"JAVA_HOME": found.home}
     chosen = settings.variable("PYSPARK_PYTHON")
-    # Locally another Python than this one would lack this package.
+    # A local Spark must use this Python: another one would lack this package.
     if chosen is None or is_local(master):
         variables["PYSPARK_PYTHON"] = sys.executable
     spark = settings.variable("SPARK_HOME") or home.installed()
@@ -222,7 +223,7 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
         spark = home.path()
     elif master.startswith("local-cluster"):
         spark = home.private()
-    # Set, since Spark's own search for it fails on a path with a blank.
+    # Set SPARK_HOME, since Spark's own search fails on a path with a blank.
     variables["SPARK_HOME"] = spark
     if on_loopback(master) and settings.variable("SPARK_LOCAL_IP") is None:
         # The pages of `local-cluster` would be on all addresses.
@@ -235,7 +236,8 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
     if log_level != "off":
         SparkContext._ensure_initialized(gateway=launch(conf))
         return
-    # The JVM's own output, and Spark's before its log is set up, matters only if it does not start.
+    # Output of the JVM, and of Spark before its log is set up, matters only if the JVM does not
+    # start.
     said = scratch.place() / "stderr"
     try:
         gateway = launch(conf, said)
@@ -248,18 +250,18 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
 
 
 def java_options(master: str, own: str, log_level: str) -> str:
-    """Return the JVM's options: ours, then the user's `own`, which win."""
+    """Return the JVM's options: ours, then the user's `own`, which take precedence."""
     log = pathlib.Path(__file__).with_name("log4j2.properties").as_uri()
     options = [f"-Dlog4j2.configurationFile={log}", f"-Dagentbus.log={log_level}"]
     if is_local(master):
         options += _SHORT_LIVED
-        # A JVM that is given two collectors does not start.
+        # A JVM with options for two collectors does not start.
         options += [] if re.search(r"-XX:\+Use\w+GC\b", own) else [_COLLECTOR]
     return " ".join([*options, own]).strip()
 
 
 def _why(said: pathlib.Path, error: Exception) -> str:
-    """Return the line of the JVM's output that says why it ended."""
+    """Return the line of the JVM's output that explains its end."""
     lines = [line.strip() for line in said.read_text(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith(_NO_REASON)]
     telling = [line for line in lines if "rror" in line or "xception" in line]
@@ -267,7 +269,7 @@ def _why(said: pathlib.Path, error: Exception) -> str:
 
 
 def _check_reach(master: str | None, remote: str | None) -> None:
-    """Raise `BackendUnavailable` unless a server listens: Spark itself would try for minutes."""
+    """Raise `BackendUnavailable` unless a server listens: Spark itself would retry for minutes."""
     given = remote or master or ""
     if not given.startswith(("spark://", "sc://")):
         return

@@ -1,4 +1,4 @@
-"""Carries this package to executors whose machines lack it."""
+"""Sends this package to executors on machines without it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import agentbus
 from agentbus.core.version import __version__
 from agentbus.pipeline.spark import scratch
 
-# Packages that run on the driver only.
+# Packages that are used only on the driver.
 _NOT_SHIPPED = ("commands", "server", "testing", "__pycache__")
-# The module by which Spark finds the source `agentbus` by name.
+# The module that Spark imports to find the source `agentbus` by name.
 _TOP_LEVEL = "pyspark_agentbus"
 
 
 def ship(spark: SparkSession) -> None:
     """Send this package to every executor of a cluster, including those that join later.
 
-    Its dependencies (redis, hiredis, msgspec, orjson, pyarrow) are compiled for a machine: they must be
-    installed on the nodes, or come in an environment that is sent along.
+    Its dependencies (redis, hiredis, msgspec, orjson, pyarrow) are compiled for a platform: they
+    must be installed on the nodes, or be sent in an environment.
     """
-    # Executors fetch the file where it lies, for as long as the session runs.
+    # Executors fetch the file from its place, for as long as the session runs.
     spark.sparkContext.addPyFile(str(packed(scratch.place())))
 
 
@@ -44,9 +44,9 @@ def packed(place: pathlib.Path) -> pathlib.Path:
 
 
 def send(spark: SparkSession) -> None:
-    """Send this package through Spark Connect, for as long as the session lasts.
+    """Send this package through Spark Connect, for the lifetime of the session.
 
-    Functions and batch sources find it on a server that lacks it; streaming sources do not. Pickling
-    our classes by value instead would create two of each.
+    Functions and batch sources then find it on a server without the package; streaming sources do
+    not. Pickling our classes by value instead would create duplicate classes.
     """
     spark.addArtifacts(str(packed(scratch.place())), pyfile=True)

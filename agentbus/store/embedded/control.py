@@ -36,7 +36,7 @@ _GLANCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The embedded server's state; `version` and the later fields are None while it does not run."""
+    """The embedded server's state; `version` and all later fields are None while it is not running."""
 
     running: bool
     directory: str
@@ -81,13 +81,13 @@ def status() -> ServerStatus:
 
 
 def start(within: float) -> ServerStatus:
-    """Start the server if it does not run, and return its state."""
+    """Start the server if it is not running, and return its state."""
     ensure(within)
     return status()
 
 
 def stop() -> bool:
-    """Stop the server, whose data is on disk already; return whether it was running."""
+    """Stop the server, whose data is already on disk; return whether it was running."""
     if not alive_now():
         return False
     link = _link()
@@ -98,11 +98,11 @@ def stop() -> bool:
         link = _link()
         running = _run_id(link)
         if stopping is None and running is not None:
-            # It was still starting, and accepted no connection before.
+            # The server was still starting when the first SHUTDOWN failed; repeat it.
             _shut_down(link)
             stopping = running
         elif running not in (stopping, None):
-            # A client that was waiting has started another server.
+            # The server has ended, and a waiting client has started another one.
             return True
         if time.monotonic() > until:
             raise BackendUnavailable(
@@ -139,7 +139,7 @@ def run() -> NoReturn:
             os.unlink(socket_path())
         words = arguments(place)
         words[words.index("--logfile") + 1] = ""
-        # This process becomes the server, so that a process manager signals the server itself.
+        # Replace this process by the server, so that a process manager signals the server directly.
         os.set_inheritable(alive.descriptor, True)
         watch = Watch()
         watch.begin_with(os.getpid(), place)
@@ -150,7 +150,7 @@ def run() -> NoReturn:
 
 
 def repair() -> str:
-    """Repair a damaged append-only file, and return the path of a copy of the damaged one."""
+    """Repair a damaged append-only file, and return the path of a copy of the damaged file."""
     place = prepare()
     with Lock(os.path.join(place, "alive.lock")) as alive:
         if not alive.try_take():
@@ -165,7 +165,7 @@ def repair() -> str:
         kept = f"{files}.{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.{os.getpid()}"
         shutil.copytree(files, kept)
         with tempfile.TemporaryDirectory() as folder:
-            # The server's program acts as the checker if it is called by the checker's name.
+            # valkey-server acts as valkey-check-aof when called by that name.
             program = binary.find()
             name = os.path.basename(program).replace("-server", "-check-aof")
             checker = os.path.join(folder, name)
@@ -195,7 +195,7 @@ def _link() -> Link:
 
 
 def _run_id(link: Link) -> str | None:
-    """Return what identifies this run of the server; None if it does not answer."""
+    """Return the id of this run of the server; None if it does not answer."""
     try:
         return _info(link).get("run_id")
     except (LinkDown, ServerReply):

@@ -1,7 +1,7 @@
-"""Finds out whether the embedded server's directory can be written to, by a real write.
+"""Checks by an actual write whether the embedded server's directory is writable.
 
-The server ends when a write does not reach the disk, and can say little about it: its log is on the same
-disk as a rule.
+The server exits when a write does not reach the disk, and often cannot report it, because its log is
+usually on the same disk.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from agentbus.core.errors import BackendUnavailable
 from agentbus.core.settings import server_directory
 
 REMEDY = "free space there; what was acknowledged is kept, and the server starts again by itself"
-# Less than this is little: a rewrite of the append-only file needs as much room as the data.
+# Free space below this is low: rewriting the append-only file needs as much space as the data.
 LITTLE = 64 * 1024 * 1024
-# More than the largest body, so that a server does not start to end at the first one.
+# Larger than the largest body: a server that starts must be able to write one.
 _PROBE = 1024 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Log messages of a server that ends because of its disk.
+# Log messages of a server that stopped because its disk is full.
 _IN_LOG = ("No space left on device", "Disk quota exceeded", "AOF write error")
 _STARTED = " is starting "
 _TAIL = 16_384
@@ -27,7 +27,7 @@ _TAIL = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The state of a directory's disk: `free` in bytes, `error` a sentence if it cannot be written to."""
+    """The state of a directory's disk: `free` bytes, and `error`, a sentence if it cannot be written to."""
 
     directory: str
     free: int
@@ -35,7 +35,7 @@ class Disk:
 
 
 def examine(*, sync: bool = True) -> Disk:
-    """Write a mebibyte into the server's directory and remove it; with `sync` it reaches the disk."""
+    """Write a mebibyte into the server's directory and remove it; `sync` forces it to disk."""
     place, error = server_directory(), None
     try:
         free = _free(place)
@@ -57,7 +57,7 @@ def check() -> None:
 
 
 def trouble(log: str) -> str | None:
-    """Return why the server ended, as a sentence, if its disk was the reason; `log` is its log's path."""
+    """Return as a sentence why the server ended, if its disk was the reason; `log` is its log's path."""
     disk = examine()
     if disk.error is not None:
         return disk.error
@@ -67,7 +67,8 @@ def trouble(log: str) -> str | None:
             text = file.read().decode(errors="replace")
     except OSError:
         return None
-    # The write was larger than the free space: the server ended, and has started again since.
+    # A write was larger than the free space: the server stopped, and may have been restarted once
+    # since.
     at = max(map(text.rfind, _IN_LOG))
     if at < 0 or text.count(_STARTED, at) > 1:
         return None
@@ -75,7 +76,7 @@ def trouble(log: str) -> str | None:
 
 
 def size(number: int) -> str:
-    """Return a number of bytes for people."""
+    """Format a number of bytes for people."""
     mebibytes = number / 1048576
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.1f} MiB"
 
@@ -86,7 +87,7 @@ def _free(place: str) -> int:
 
 
 def _write(place: str, *, sync: bool) -> None:
-    # Without `tempfile`, which imports a dozen modules.
+    # Do without `tempfile`, which imports a dozen modules.
     path = os.path.join(place, f".room-{os.urandom(8).hex()}")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,8 +1,8 @@
 """Starts the embedded server, so that exactly one runs for all processes of a user.
 
-Starting processes take turns at `start.lock`. The server itself holds `alive.lock`, through an inherited
-descriptor, for as long as it lives; process ids would not do, because they are reused, and zombies keep
-theirs.
+Starting processes take turns by locking `start.lock`. The server itself holds `alive.lock`, through an
+inherited descriptor, as long as it lives. Process ids would not serve, because they are reused, and zombies
+keep theirs.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def prepare() -> str:
 
 
 def place_socket(place: str) -> None:
-    """Create the socket's directory where it is not the server's; called by one process at a time."""
+    """Create the socket's directory if it is separate; only one process at a time may call this."""
     if len(os.fsencode(f"{place}/redis.sock")) <= LONGEST_SOCKET_PATH:
         return
     runtime = variable("XDG_RUNTIME_DIR")
@@ -116,7 +116,7 @@ def accepts(*, ready: bool = False) -> bool:
 
 
 def alive_now() -> bool:
-    """Report whether a server process holds its lock."""
+    """Report whether a server process holds `alive.lock`."""
     path = os.path.join(server_directory(), "alive.lock")
     if not os.path.exists(path):
         return False
@@ -132,8 +132,8 @@ def log_path() -> str:
 def arguments(place: str) -> list[str]:
     """Return the server's options.
 
-    Every write reaches the disk before its answer, nothing is evicted, and every Redis and Valkey can read
-    the append-only file.
+    Every write reaches the disk before its reply, nothing is evicted, and every version of Redis and Valkey
+    can read the append-only file.
     """
     options = {
         "port": "0",
@@ -152,7 +152,7 @@ def arguments(place: str) -> list[str]:
 
 
 def _started(place: str, until: float) -> bool:
-    """Start a server unless one lives, and report whether it answers before `until`."""
+    """Start a server unless one is alive, and report whether it answers before `until`."""
     with Watch() as watch:
         with Lock(os.path.join(place, "alive.lock")) as alive:
             spawned = alive.try_take()
@@ -206,7 +206,8 @@ def _spawn(place: str, alive: Lock, held: int) -> None:
 
 def _await_accepting(place: str, until: float) -> bool:
     while time.monotonic() < until:
-        # A server with a damaged file dies while it loads: it has started only when it answers.
+        # A server with a damaged file exits while loading: only an answer shows that it has
+        # started.
         if accepts(ready=True):
             return True
         with Lock(os.path.join(place, "alive.lock")) as alive:
@@ -233,7 +234,7 @@ def _unlink(path: str) -> None:
 
 
 class Lock:
-    """A `flock` on a file, released when the `with` ends, or when all that inherited it have died."""
+    """A `flock` on a file, released when the `with` ends, or when all processes that inherit it end."""
 
     def __init__(self, path: str) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -263,7 +264,7 @@ class Lock:
         return True
 
     def take(self, until: float) -> None:
-        """Take the lock, waiting until a monotonic time."""
+        """Take the lock, waiting until `until` by the monotonic clock."""
         pause = _GLANCE
         while not self.try_take():
             if time.monotonic() >= until:
@@ -271,6 +272,6 @@ class Lock:
                     "another process is still starting the embedded server",
                     hint=f"see {log_path()}",
                 )
-            # Hundreds may wait, and must leave the starting server its share of the processors.
+            # Hundreds of processes may wait here, and must leave CPU time to the starting server.
             time.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_GLANCE)

@@ -1,7 +1,7 @@
-"""Ends the embedded server once its directory, or its socket, is gone.
+"""Ends the embedded server once its directory or its socket has disappeared.
 
-Nobody could reach it any longer, and what it stores would be lost with it; the next call starts another
-one. A server cannot notice this itself, because the files that it has open stay writable.
+No client could reach that server any more, and its data would be lost; the next call starts another server.
+A server cannot notice the loss itself, because its open files stay writable.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from agentbus.core.settings import socket_path, variable
 from agentbus.store.connection import Backend, Target
 from agentbus.store.steps import Command, LinkDown, ServerReply
 
-# A shell takes a tenth of the memory that a Python would. It looks every few seconds, whether the server's
-# directory still has the name by which it is found. Its stdin is a pipe that the server holds open: when
-# that ends, all of this does, at once. Not every shell knows -ef.
+# A shell needs a tenth of the memory of a Python process. Every few seconds, it checks that the
+# server's directory still has its name. Its stdin is a pipe that the server holds open: at end of
+# file, the whole process group exits. The first line exits if the shell does not support -ef.
 _LOOP = """
 [ . -ef . ] || exit 0
 exec 3<&0
@@ -37,7 +37,7 @@ exec 3<&0
 
 
 class Watch:
-    """Watches over a server that inherits `held`; without that descriptor, nothing remains to watch."""
+    """Watches a server that inherits `held`; the watch ends when that descriptor closes."""
 
     def __init__(self) -> None:
         self._ended, self.held = os.pipe()
@@ -50,20 +50,20 @@ class Watch:
         os.close(self.held)
 
     def begin(self, place: str) -> None:
-        """Watch over the server that listens, whose directory is `place`."""
+        """Watch the server that is listening, whose directory is `place`."""
         target = Target(path=socket_path(), own=True)
         link = Backend("the embedded server", lambda _within: target).link()
         try:
             reply: bytes = link.execute(Command("INFO", "server"))
         except (LinkDown, ServerReply):
-            # It has ended already.
+            # The server has already ended.
             return
         match = re.search(rb"process_id:(\d+)", reply)
         if match is not None:
             self.begin_with(int(match[1]), place, listens=True)
 
     def begin_with(self, process: int, place: str, *, listens: bool = False) -> None:
-        """Watch over a server by its process; its socket may be missing until it `listens`."""
+        """Watch a server by its process id; its socket may be missing until it `listens`."""
         try:
             subprocess.run(
                 [
@@ -79,5 +79,5 @@ class Watch:
                 check=False,
             )
         except OSError:
-            # Without a shell the server lives on, as it would without its directory.
+            # Without a shell, the server runs on even if its directory disappears.
             return

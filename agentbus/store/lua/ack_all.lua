@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- Acknowledges all that this consumer holds, if that is what it has done: no look at each task, nor its id, is needed.
--- KEYS: stats, once slot, awaited, then the streams of the done tasks
--- ARGV: group, consumer, token, the handlers' milliseconds, then for each stream how many are done, the first and the
---       last of them
--- With a log of attempts: its key is the last one, and its words are the last ones
--- Returns: 1, or 0 if it holds others, lacks some, or some may have dependents; then nothing was done; and how many
---          consumers hold tasks of the first stream
+-- Acknowledges all pending entries of this consumer, if they are exactly its done tasks.
+-- No ids are needed.
+-- KEYS: stats, once slot, awaited, then the streams of the done tasks; with an attempt log, last
+--       its key
+-- ARGV: group, consumer, token, the handlers' milliseconds, then for each stream the number of done
+--       tasks, and the first and last id; with an attempt log, last its words
+-- Returns: {1, or 0 if the consumer holds other tasks, lacks some, or some may have dependents, so
+--          that nothing was done; number of consumers with pending entries in the first stream}
 --@include json
 --@include once
 --@include log_attempts
@@ -21,7 +22,8 @@ for i = 4, last do
     all = all or of[1] == consumer and tostring(of[2]) == ARGV[at]
     if i == 4 then holders = n end
   end
-  -- A copy of this request may arrive when the consumer has read as many other tasks: then these are gone.
+  -- A copy of this request may arrive after the consumer has read an equal number of new tasks:
+  -- check both ids.
   for n = at + 1, at + 2 do
     all = all and #call('XPENDING', KEYS[i], group, ARGV[n], ARGV[n], 1, consumer) == 1
   end
@@ -29,7 +31,7 @@ for i = 4, last do
 end
 local done = 0
 for i = 4, last do
-  -- This removes what is pending for the consumer, and its next read makes it again.
+  -- The deletion of the consumer removes its pending entries; its next read creates it again.
   done = done + call('XGROUP', 'DELCONSUMER', KEYS[i], group, consumer)
 end
 redis.pcall('HINCRBY', KEYS[1], 'processed', done)

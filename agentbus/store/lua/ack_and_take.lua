@@ -1,28 +1,28 @@
 #!lua flags=allow-oom
 -- Acknowledges finished tasks that this consumer still holds, and takes new ones.
--- KEYS: stats, once slot (not used without a token), awaited, recorded outcomes, cancelled, then the streams, in the
---       order in which they are read
--- ARGV: group, consumer, token ('' if nothing is acknowledged), how many to take at most, how many of these from the
---       last non-empty stream, the handlers' milliseconds, the part of a task's id after the entry's id for each
---       stream, as lines, then for each stream how many ids are its own, then for each how many of its entries the
---       consumer holds if none was taken from it ('' if it does not know), then all the ids, ascending within a stream
--- With a log of attempts: its key after the streams, and its words after the ids
--- Returns: {the ids that this consumer no longer holds, {{index of the stream, entries}, …}, 1 where the
---          group is missing from a stream, 1 if finished tasks have dependents, how many consumers hold tasks of one of
---          the streams of finished tasks}
+-- KEYS: stats, once slot (not used without a token), awaited, recorded outcomes, cancelled, then
+--       the streams in reading order; with an attempt log, last its key
+-- ARGV: group, consumer, token ('' if nothing is acknowledged), maximum number of tasks to take,
+--       number of these from the last non-empty stream, the handlers' milliseconds, the suffix of
+--       task ids for each stream, as lines, then for each stream the number of its ids, then for
+--       each the number of entries that the consumer holds if none was taken from it ('' if
+--       unknown), then all ids, ascending within a stream; with an attempt log, last its words
+-- Returns: {ids that this consumer no longer holds, {{index of the stream, entries}, …}, 1 if the
+--          group is missing from a stream, 1 if finished tasks have dependents, number of consumers
+--          with pending entries in one of the streams of finished tasks}
 --@include held
 --@include log_attempts
 local call, group, consumer, left = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[4])
 local streams = select(2, string.gsub(ARGV[7], '[^\n]+', ''))
 local stale, taken, missing, holders = {}, {}, 0, 0
--- Most queues have no dependencies: then this is the only check.
+-- Most queues have no dependencies; they need no other check.
 local awaited = ARGV[3] ~= '' and call('EXISTS', KEYS[3]) == 1
 local function suffix(i)
   local suffixes = {}
   for line in string.gmatch(ARGV[7], '[^\n]+') do suffixes[#suffixes + 1] = line end
   return suffixes[i]
 end
--- Records the outcome of those ids, all done, that have dependents.
+-- Records the outcome of done tasks that have dependents.
 local function pass_on(i, ids)
   local tail = suffix(i) .. '\n' .. group
   for at = 1, #ids, 1000 do
@@ -47,8 +47,8 @@ if ARGV[3] ~= '' then
       if number > 0 then
         local stream, to = KEYS[i + 5], from + number - 1
         local mine, ids, pending = 0, {}, redis.pcall('XPENDING', stream, group)
-        -- Only a consumer's own reads add to what is pending for it. If it knows of all reads, and as
-        -- many are pending as it knows of, it holds them all: this needs no look at each.
+        -- Only a consumer's own reads add pending entries to it. If it knows the result of every
+        -- read, and its count matches, it holds all ids: check no ids one by one.
         local all = false
         for n, of in ipairs(pending[4] or {}) do
           holders = math.max(holders, n)
@@ -89,12 +89,12 @@ if ARGV[3] ~= '' then
     end
     if #stale > 0 then redis.pcall('HINCRBY', KEYS[1], 'stale', #stale) end
     if #KEYS > 5 + streams then log_attempts(from, from - first, without) end
-    -- As long as in lib/once.lua.
+    -- Use the expiry of lib/once.lua.
     call('SET', KEYS[2], token .. table.concat(stale, ' '), 'EX', 10800)
   end
 end
 local cancelled = left > 0 and call('EXISTS', KEYS[5]) == 1
--- Acknowledges those of the entries that were cancelled, and returns the others.
+-- Acknowledges the cancelled ones among entries, and returns the rest.
 local function sound(i, entries)
   local tail, found = suffix(i), {}
   for _, entry in ipairs(entries) do
@@ -108,7 +108,8 @@ local function sound(i, entries)
 end
 local function take(i, most)
   if most <= 0 or call('EXISTS', KEYS[i + 5]) == 0 then return 0 end
-  -- Others may be behind cancelled ones, which a queue holds 10,000 of by default: a tenth of a second, and once.
+  -- Tasks may follow behind cancelled ones, of which a queue holds 10,000 by default: skipping them
+  -- takes a tenth of a second, once.
   for _ = 1, cancelled and 10000 or 1 do
     local reply = redis.pcall('XREADGROUP', 'GROUP', group, consumer, 'COUNT', most, 'STREAMS', KEYS[i + 5], '>')
     if not reply then return 0 end

@@ -3,7 +3,7 @@
 -- KEYS: heard, agents, cursors
 -- ARGV: agent, id, ordinal of that id ('' if unknown), ms to keep the cursors ('': without end), then for each cursor
 --       its field in `heard`
--- Returns: how many cursors moved
+-- Returns: number of cursors that moved
 --@include ids
 --@include replace
 local moved = 0

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- Changes when a task is due, or its priority, if no worker has it yet: one that is delayed, waits for others or for a retry.
+-- Changes the due time or the priority of a task that no worker holds.
+-- The task is delayed, or waits for others or for a retry.
 -- KEYS: delayed, its bodies, after, its bodies, bell, then for each place where it may wait for a retry its retries
 -- ARGV: task id, priority ('' to leave it), when it is due in unix ms ('' to leave it), 1 for at once, then its entry at
 --       each of these places
--- Returns: 1, or 0 if it is in another state
+-- Returns: 1, or 0 if the task is in another state
 --@include json
 --@include decode_task
 local call, time = redis.call, redis.call('TIME')
@@ -11,7 +12,7 @@ local id, priority, due = ARGV[1], ARGV[2], ARGV[3]
 local now = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
 local known = { low = 1, normal = 1, high = 1, critical = 1 }
 local when = ARGV[4] == '1' and now or due
--- Changes the body of a task, which has some words before its fields and values.
+-- Changes the body of a task, in which `fixed` words precede its fields and values.
 local function change(bodies, fixed)
   local found = call('HGET', bodies, id)
   if not found then return end
@@ -31,7 +32,7 @@ elseif call('ZSCORE', KEYS[3], id) then
 elseif priority == '' then
   for i = 6, #KEYS do
     local waits = tonumber(redis.pcall('ZSCORE', KEYS[i], ARGV[i - 1]) or 0)
-    -- A lower one is that of a task which a dead worker may have begun: it is taken at once.
+    -- A lower score marks a task that a dead worker may have begun: it stays due at once.
     if waits and waits >= 1000 then
       call('ZADD', KEYS[i], 'XX', when, ARGV[i - 1])
       changed = 1

@@ -1,5 +1,5 @@
 #!lua
--- Takes a flag, or renews a hold of it.
+-- Takes a flag, or renews a hold on it.
 -- KEYS: flag, done, failed, fence, channel, agents, topics, once slot
 -- ARGV: agent, TTL in ms ('' for none), 1 to take it from its holder, bound, token, flag's name, message,
 --       what to renew: 'own' (this agent's hold), 'none', or a fencing token (the hold that has it)
@@ -28,12 +28,12 @@ local renews = value and ARGV[8] == 'own' and holder(value) == ARGV[1]
 if by_token then renews = held == ARGV[8] end
 if renews then
   if not held then
-    -- Another program announced it, or deleted the token.
+    -- Another program set the flag, or deleted the token.
     local left = redis.call('PTTL', KEYS[1])
     fence(KEYS[4], left < 0 and '' or string.format('%d', left))
   end
   if ARGV[2] ~= '' then
-    -- A notice only when the TTL is new: awaiters must not take the expiry for another program's change.
+    -- Announce a TTL that is new: waiters must not mistake the expiry for another program's change.
     if redis.call('PTTL', KEYS[1]) == -1 then
       say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], 'renewed ' .. ARGV[6], 'coordination',
         'event', 'renewed', 'flag', ARGV[6])
@@ -60,5 +60,5 @@ else
   redis.call('SET', KEYS[1], mine, 'PX', ARGV[2])
 end
 redis.call('DEL', KEYS[2], KEYS[3])
--- The reply is what `outcome` would read.
+-- The table equals the result of `outcome`, without reading it back.
 return keep(KEYS[8], ARGV[5], { 'taken', mine, token, ARGV[2] == '' and '-1' or ARGV[2], id })

@@ -1,21 +1,23 @@
 #!lua flags=allow-oom
--- Counts an attempt at a redelivered task, or at one that may run only once, before its handler starts.
+-- Counts an attempt at a redelivered task, or at a task that may run only once, before its handler starts.
 -- KEYS: stream, attempts, cancelled, runs
--- ARGV: group, consumer, id, uncounted attempts, token of this attempt, 1 if each of its attempts is counted
---       before it starts: a number without a token is then of a worker that died before that; the task's place among
---       the cancelled, seconds to keep the record of its runs, the record of this run as JSON without its beginning
---       and its end
--- Returns: the number of this attempt, 0 if this consumer no longer holds the task, or -1 if it was cancelled
+-- ARGV: group, consumer, id, number of uncounted attempts, token of this attempt, 1 if every
+--       attempt is counted before it starts (a number without a token then comes from a worker that
+--       died earlier), the task's name among the cancelled, seconds to keep the record of its runs,
+--       the record of this run as JSON without its beginning and end
+-- Returns: the number of this attempt, 0 if this consumer no longer holds the task, or -1 if the
+--          task was cancelled
 --@include json
 --@include owner
 --@include runs
 if not owns(KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[2]) then
-  -- Its holder before the reclaim may have got it back, and done it without knowing of a count.
+  -- The holder before the reclaim may have taken the task back, and finished it without knowing of
+  -- a count.
   if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[3], ARGV[3], 1) == 0 then redis.call('HDEL', KEYS[2], ARGV[3]) end
   return 0
 end
 if type(redis.pcall('HGET', KEYS[3], ARGV[7])) == 'string' then return -1 end
--- A request resent after a lost answer counts no further attempt.
+-- A request that was resent after a lost reply does not count another attempt.
 local number, token = string.match(redis.call('HGET', KEYS[2], ARGV[3]) or ARGV[4], '^(%d+) ?(.*)$')
 if token == ARGV[5] then return tonumber(number) end
 local holder = string.match(token, '^%?(.*)$')
@@ -27,7 +29,7 @@ local runs, open = latest_run(KEYS[4])
 local before = open and tonumber(string.match(open, '^{"attempt":(%d+),'))
 local lost = ',"outcome":"lost"}'
 if before == number + 1 then
-  -- Its worker gave it back before the handler started.
+  -- The worker gave the task back before its handler started.
   runs = runs - 1
 elseif before then
   record(KEYS[4], runs, string.sub(open, 1, -2) .. lost, 'lost', ARGV[8])

@@ -2,15 +2,16 @@
 -- Records which agent a session of a client is.
 -- KEYS: sessions, the agent's presence
 -- ARGV: session (`<client>:<id>`), agent as a field, agent, the session's id
--- Returns: {the other session that this agent is now, '' for none, how many fields there are, then of that session's
---          presence the process, the host, and for how many ms it was not seen}
+-- Returns: {the other session that now uses this agent's name ('' if none), number of fields, then
+--          from the presence of that session its process, its host, and the ms since it was last
+--          seen}
 --@include replace
 local other = replace(KEYS[1], 'HGET', ARGV[2])
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 if other and other ~= ARGV[1] then
   local found = redis.pcall('HMGET', KEYS[2], 'session', 'state', 'pid', 'host', 'seen')
   local silent = tonumber(redis.call('TIME')[1]) * 1000 - (tonumber(found[5] or '') or 0)
-  -- One that has ended, or was not seen for a day, leaves the name to this one.
+  -- A session that has ended, or was not seen for a day, gives up the name to this one.
   if found[1] and found[1] ~= ARGV[4] and found[2] ~= 'gone' then
     local fields = redis.call('HLEN', KEYS[1])
     return { other, fields, found[3] or '', found[4] or '', string.format('%d', silent) }

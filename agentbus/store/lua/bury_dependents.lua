@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Buries a dependent of a buried task; its own dependents are buried later.
+-- Dead-letters a dependent of a dead task; its own dependents follow later.
 -- KEYS: recorded outcomes, awaited (of the buried task's queue), after, its bodies, dead letters, result, stats,
 --       awaited (of its queue), then three for each notification
--- ARGV: the record's field, the prefix of its members, the member, the outcome to record for the dependents of
---       this one, the error, seconds to keep it (0: never), a counter to raise ('' for none), how many words follow,
+-- ARGV: the record's field, the prefix of its members, the member, the outcome to record for the dependents of this
+--       one, the error, seconds to keep it (0: never), a counter to raise ('' for none), number of words that follow,
 --       fields and values of the letter, then the words of each notification
--- Returns: the letter's id, or '' if it no longer waits
+-- Returns: the dead letter's id, or '' if the dependent no longer waits
 --@include json
 --@include say
 --@include append_notifications

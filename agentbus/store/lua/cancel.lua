@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Cancels a task for all groups, if their states are those that were seen.
--- No group starts it from now on, and the workers that hold it are asked to stop.
+-- Cancels a task for all groups, provided that their states are still as the caller saw them.
+-- From then on, no group starts it, and workers that hold it are asked to stop.
 -- KEYS: stream, cancelled, recorded outcomes, awaited, stats, order, dedup key, bell, then for each group its attempts,
 --       retries, result, and the record of the worker that holds the task (else stats); then three for each notification
--- ARGV: entry's id, its name among the cancelled, the task's id, who cancels it and when, what to keep in the result's
---       place, seconds to keep it, its ordering key ('' for none), the consumer that holds tasks put aside,
---       a counter to raise ('' for none), how many groups, then for each its name and its state (the consumer that holds
---       the task, 'waiting', or 'done'), 1 if the group is in the stream; then the words of each notification
+-- ARGV: entry's id, its name among the cancelled, the task's id, who cancels it and when, the marker to keep in place
+--       of the result, seconds to keep it, its ordering key ('' for none), the consumer that holds deferred tasks, a
+--       counter to raise ('' for none), number of groups, then for each its name and its state (the consumer that
+--       holds the task, 'waiting', or 'done'), 1 if the group is in the stream; then the words of each notification
 -- Returns: 'cancelled', 'before' if it was cancelled before, or 'again' if a state has changed
 --@include ids
 --@include order
@@ -41,11 +41,11 @@ for i = 1, count do
   local group, was, key = ARGV[8 + 3 * i], ARGV[9 + 3 * i], 5 + 4 * i
   local consumer = string.match(was, '^held (.*)$')
   if consumer and consumer ~= ARGV[8] then
-    -- Until it is settled, this worker may still finish it.
+    -- This worker may still finish the task until it is settled.
     redis.call('HSET', KEYS[2], mark .. '\n' .. group, consumer)
     if redis.call('TYPE', KEYS[key + 3])['ok'] == 'hash' and redis.call('HGET', KEYS[key + 3], 'number') then
       local before = redis.call('HGET', KEYS[key + 3], 'cancelled') or ''
-      -- Only the newest: a worker that has missed so many heartbeats is dead.
+      -- Keep only the newest marks: a worker that has missed so many heartbeats is dead.
       redis.call('HSET', KEYS[key + 3], 'cancelled', string.sub(mark .. '\n' .. before, 1, 20000))
     end
     asked = true
@@ -63,11 +63,11 @@ for i = 1, count do
   end
 end
 if not asked and ARGV[7] ~= '' then redis.call('ZREM', KEYS[6], order_member(ARGV[7], id)) end
--- A later publish with its key is a new task.
+-- Free the dedup key: a later publish with it is a new task.
 local seen = redis.pcall('GET', KEYS[7])
 if seen == ARGV[3] then redis.call('DEL', KEYS[7]) end
 if ARGV[9] ~= '' then redis.pcall('HINCRBY', KEYS[5], ARGV[9], 1) end
 append_notifications(KEYS[5], 9 + 4 * count, 11 + 3 * count)
--- Workers ask for their orders, and retry what waits for this task's ordering key.
+-- Wake workers: they fetch their orders, and retry tasks that wait for this task's ordering key.
 redis.call('XADD', KEYS[8], 'MAXLEN', 1, '*', 'order', '1')
 return 'cancelled'

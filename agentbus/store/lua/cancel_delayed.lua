@@ -2,8 +2,8 @@
 -- Cancels a task that is delayed, or waits for others.
 -- KEYS: delayed, its bodies, after, its bodies, recorded outcomes, awaited, stats, dedup key, then the result of each
 --       group, then three for each notification
--- ARGV: task id, what to keep in the result's place, seconds to keep it, a counter to raise ('' for none), how many
---       groups, then the words of each notification
+-- ARGV: task id, the marker to keep in place of the result, seconds to keep it, a counter to raise ('' for none),
+--       number of groups, then the words of each notification
 -- Returns: 1, or 0 if it is neither delayed nor waits for others
 --@include say
 --@include append_notifications
@@ -13,7 +13,7 @@ redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id, id .. '\n')
 redis.pcall('HINCRBY', KEYS[7], 'cancelled', 1)
 for i = 9, 8 + tonumber(ARGV[5]) do redis.call('SET', KEYS[i], '! ' .. ARGV[2], 'EX', ARGV[3]) end
--- A later publish with its key is a new task.
+-- Free the dedup key: a later publish with it is a new task.
 local seen = redis.pcall('GET', KEYS[8])
 if seen == id then redis.call('DEL', KEYS[8]) end
 local others = redis.call('ZRANGEBYLEX', KEYS[6], '[' .. id .. '\n', '(' .. id .. '\11', 'LIMIT', 0, 1)

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Claims the ids that a task brings, or releases them.
+-- Claims the work item ids that a task names, or releases them.
 -- KEYS: the claims
--- ARGV: task id, seconds until others may claim them; 0 releases them
--- Returns: 1 if this task has all of them, 0 if another has one
+-- ARGV: task id, seconds until other tasks may claim the ids; 0 releases them
+-- Returns: 1 if this task holds all claims, 0 if another task holds one of them
 local mine = {}
 for _, key in ipairs(KEYS) do
   local before = redis.call('GET', key)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Consumes completions, all or none of them, for one awaiter.
+-- Consumes completions, all or none, for one waiter.
 -- KEYS: once slot, then the completions
 -- ARGV: token, then for each completion the value that was read
 -- Returns: {'1'} if they existed and are deleted now, else {'0'}

@@ -8,7 +8,8 @@
 local most, bytes, found = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
 local only = ARGV[3] ~= '' and string.sub(ARGV[3], 2)
 
--- own(flat, name): returns a field's last value: a letter's own fields come last.
+-- own(flat, name): returns the last value of a field; the letter's own fields follow those of the
+-- task.
 local function own(flat, name)
   for i = #flat - 1, 1, -2 do
     if flat[i] == name then return flat[i + 1] end
@@ -32,12 +33,12 @@ end
 
 for at = 1, #KEYS, 3 do
   local from, read, size, sums = ARGV[3 + (at + 2) / 3], 0, 0, {}
-  -- Most boxes have none of either, and then no letter of theirs needs asking.
+  -- Most boxes have no purged and no replayed letters, so that no letter must be checked.
   local purged = redis.call('EXISTS', KEYS[at + 1]) == 1 and KEYS[at + 1]
   local marks = redis.call('EXISTS', KEYS[at + 2]) == 1 and KEYS[at + 2]
   while from ~= '' do
     if read >= most or bytes <= 0 then break end
-    -- Few at a time where letters are large.
+    -- Read few at a time where letters are large.
     local number = math.max(1, math.min(100, most - read, read == 0 and 4 or math.floor(bytes * read / size)))
     local page = redis.pcall('XREVRANGE', KEYS[at], from, '-', 'COUNT', number)
     if page['err'] then page = {} end

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Creates a group where it is missing: where it was, or a new one at the oldest or, with 'tail', after the newest entry.
+-- Creates missing groups at their recorded positions.
+-- A new group starts at the oldest entry or, with 'tail', after the newest.
 -- Records the visibility of a consumer of the group.
 -- KEYS: positions, then the streams, then the visibilities of the group's consumers
 -- ARGV: group, 'tail' or '', consumer, its visibility in ms ('': none is recorded), then for each stream its field
 --       among the positions
--- Returns: how many groups were created
+-- Returns: number of created groups
 --@include ids
 --@include replace
 local made, known, new = 0, {}, ARGV[2] == 'tail'
@@ -24,13 +25,14 @@ for i = 2, #KEYS - 1 do
   end
   missing[i] = not there
   known[i] = replace(KEYS[1], 'HGET', ARGV[i + 3])
-  -- A group that is in any of the streams, or was, is not a new one.
+  -- A group with an entry or a recorded position in any stream is not new.
   new = new and not (there or known[i])
 end
 for i = 2, #KEYS - 1 do
   if missing[i] then
     local from = known[i]
-    -- After a server went back in time, these ids are of other entries; another program may have written anything.
+    -- On a server that was set back in time, these ids belong to other entries; and another program
+    -- may have written any value.
     if not from or not is_id(from) or newer(from, last[i]) then from = '0' end
     if new then
       from = last[i]

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- Deletes a queue or one of its groups, unless live workers or unfinished tasks are there. Tasks elsewhere that wait
--- for its unfinished ones are buried by a further step.
+-- Deletes a queue or one of its groups, unless it has live workers or unfinished tasks.
+-- A further step dead-letters tasks of other queues that wait for its unfinished tasks.
 -- KEYS: queues, once slot, paused, the counter of ids, awaited, recorded outcomes, beats, delayed, after, positions, the streams, the
 --       records of workers, dead letters and purged ones of each group, then all else to delete
--- ARGV: token, 1 to delete in any case, queue, group ('' for the whole queue), milliseconds after which a silent worker
---       is dead, the field of the queue's pause, the outcome to record for dependents, how many streams, how many
---       workers, how many groups with dead letters, then the group's field among the positions for each stream,
---       the workers, then for each task that a router moved here, and each of its members in the index of the queue where
---       it was: number of its stream, entry, member
+-- ARGV: token, 1 to delete in any case, queue, group ('' for the whole queue), milliseconds after which a silent
+--       worker is dead, the field of the queue's pause, the outcome to record for dependents, number of streams,
+--       number of workers, how many groups with dead letters, then the group's field among the positions for each
+--       stream, the workers, then for each task that a router moved here, and each of its members in the index of the
+--       queue where it was: number of its stream, entry, member
 -- Returns: {'deleted', unfinished tasks, dead letters, the server's time in ms, number of the last delayed task,
 --          live workers}, {'refused', unfinished tasks, dependents elsewhere, live workers}, or {'absent'}
 --@include json
@@ -20,7 +20,7 @@ local streams, workers, boxes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(A
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- A key of another type, stored by another program, is deleted, too, and holds nothing.
+-- A key of another type, stored by another program, counts as empty and is deleted too.
 local function size(command, key)
   return tonumber(redis.pcall(command, key)) or 0
 end
@@ -38,7 +38,7 @@ for i = 1, workers do
   end
 end
 
--- The tasks that a group has not finished.
+-- Returns the number of tasks that a group has not finished.
 local function left(stream, info)
   local waiting = info['lag']
   if type(waiting) ~= 'number' then
@@ -69,7 +69,7 @@ else
   if not there then return { 'absent' } end
 end
 
--- Returns whether a task that was moved here is still here, unfinished by a group.
+-- Returns whether a task that was moved here still exists and a group has not finished it.
 local function open(i, entry, of)
   local function holds(name)
     return #redis.pcall('XPENDING', KEYS[i], name, entry, entry, 1) == 1
@@ -78,12 +78,12 @@ local function open(i, entry, of)
     local last = reached[i][name]
     return last and not newer(entry, last) and not holds(name)
   end
-  -- An entry in the stream of retries, the last one, is only for the group that holds it.
+  -- An entry in the retry stream, the last stream, belongs only to the group that holds it.
   if i == 10 + streams then return holds(of) end
   return not passed(of) and not passed('router')
 end
 
--- Each task that others wait for, and for which group.
+-- List each task that other tasks wait for, with the group.
 local heads, dependents, awaited = {}, 0, redis.pcall('ZRANGE', KEYS[5], 0, -1)
 for i = 11 + streams + workers, #ARGV, 3 do
   local member = ARGV[i + 2]

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Deletes the dedup records of tasks that went with their queue, and none of a task that is there: it was published
--- since, or the server has lost the deletion.
+-- Deletes the dedup records of tasks that were deleted with their queue.
+-- A task that exists keeps its record: it was published since, or the server has lost the deletion.
 -- KEYS: the streams, then the records
--- ARGV: when the queue was deleted in ms, number of its last delayed task, how many streams, their priorities
--- Returns: how many were deleted
+-- ARGV: when the queue was deleted in ms, number of its last delayed task, number of streams, their priorities
+-- Returns: number of deleted records
 --@include ids
 local streams, gone = tonumber(ARGV[3]), 0
 local places = {}

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Deletes consumers that hold nothing and have been silent for long.
+-- Deletes consumers that hold nothing and have long been silent.
 -- KEYS: stream
--- ARGV: group, the consumer that holds tasks put aside, how long in ms, limit, 1 only to count, 1 also those that hold something
--- Returns: how many
+-- ARGV: group, the consumer that holds deferred tasks, minimum silence in ms, limit, 1 only to
+--       count, 1 to delete also consumers that hold something
+-- Returns: number of consumers
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
--- The group may have been removed a moment ago.
+-- The group may have just been removed.
 if consumers['err'] then return 0 end
 local gone, idle, most = 0, tonumber(ARGV[3]), tonumber(ARGV[4])
 for _, consumer in ipairs(consumers) do

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Removes records of entries that are no longer pending in a group, or no longer in a stream.
 -- KEYS: stream, the records by entry id
--- ARGV: 'hash', 'zset' or 'set', group ('' if the entry need only be in the stream), cursor, how many to examine,
---       1 only to count, how a record names the entry: '' by its name, 'value' by its value, else by what is before this
+-- ARGV: 'hash', 'zset' or 'set', group ('' if the entry need only exist in the stream), cursor,
+--       number to examine, 1 only to count, how a record names the entry: '' by its name, 'value' by its value, else by what is before this
 --       part of a task's id; others are left alone
--- Returns: {next cursor ('0' at the end), how many}
+-- Returns: {next cursor ('0' at the end), number of stale records}
 local scan = { hash = 'HSCAN', zset = 'ZSCAN', set = 'SSCAN' }
 local remove = { hash = 'HDEL', zset = 'ZREM', set = 'SREM' }
 local page = redis.pcall(scan[ARGV[1]], KEYS[2], ARGV[3], 'COUNT', ARGV[4])

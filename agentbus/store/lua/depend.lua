@@ -1,12 +1,13 @@
 #!lua
--- Keeps a task until its dependencies are done; if they are, it is ready at once.
+-- Keeps a task until its dependencies are done; if they already are, makes it ready at once.
 -- KEYS: after, its bodies, queues, stats, once slot, stream, order, metrics, readers, recorded outcomes, delayed,
 --       bodies of delayed tasks, bell, the stream of retries, the counter of ids, then for each dependency its stream, result, delayed, its counter,
 --       awaited, after, cancelled, stream of retries, where moved tasks are, result for routers; and last seen (only with a dedup key)
--- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds, task id's suffix, token, delay in ms ('' for none), due at in ms ('' for
---       no time), priority, ordering key or '', name of its dead letters, seconds that its outcome is recorded, how many
---       dependencies, then for each of these its id, its entry ('' if unknown), its number if it was delayed,
---       the group, for how many ms an outcome is recorded; then the task's fields and values
+-- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds,
+--       task id's suffix, token, delay in ms ('' for none), due at in ms ('' for no time), priority, ordering key or
+--       '', name of its dead letters, seconds that its outcome is recorded, number of dependencies, then for each of
+--       these its id, its entry ('' if unknown), its number if it was delayed, the group, for how many ms an outcome
+--       is recorded; then the task's fields and values
 -- Returns: {'accepted', task id}, {'seen', task id}, {'full', number, group, id} as publish does; or for a dependency, by number:
 --          {'buried' or 'cancelled', number, why}, {'absent', number}, or {'unclear', number} where its entry must be searched for
 --@include json
@@ -34,11 +35,11 @@ end
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- Returns '+' if the dependency is done, '' if it is not, else the reply.
+-- Returns '+' if the dependency is done, '' if it is unfinished, or else the reply of this script.
 local function dependency_state(n)
   local key, at = 6 + 10 * n, 9 + 5 * n
   local id, entry, group = ARGV[at], ARGV[at + 1], ARGV[at + 3]
-  -- Until its dependents are released, its outcome may be recorded only here.
+  -- Until the dependents are released, the outcome may be recorded only here.
   local note = call('HGET', KEYS[10], id .. '\n' .. group) or call('HGET', KEYS[10], id .. '\n')
   if note then return note == '+' and '+' or { string.sub(note, 1, 1) == '-' and 'cancelled' or 'buried', n, string.sub(note, 2) } end
   if call('ZSCORE', KEYS[key + 5], id) then return '' end
@@ -50,7 +51,7 @@ local function dependency_state(n)
   elseif found[1] == 'cancelled' then
     return { 'cancelled', n, 'it was cancelled by ' .. (string.match(found[2], '^(.*) @ ') or found[2]) }
   elseif found[1] == 'done' then
-    -- A burial is recorded for some time; later the outcome is unknown.
+    -- Outcomes of dead tasks are recorded only for some time; after that, the outcome is unknown.
     local since = now - tonumber(string.match(entry, '^%d+'))
     return since <= tonumber(ARGV[at + 4]) and '+' or { 'absent', n }
   elseif found[1] == 'waiting' then
@@ -89,7 +90,7 @@ else
   local waits = {}
   for _, n in ipairs(open) do waits[#waits + 1] = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n] end
   call('HSETNX', KEYS[2], id .. '\n', cjson.encode(waits))
-  -- The number's length stands before it, so that dependents are ordered by their numbers.
+  -- Put the length of the number first, so that dependents sort by their numbers.
   local last = string.format('\n%02d', #string.match(id, '%d+')) .. id
   for _, n in ipairs(open) do
     local mark = ARGV[9 + 5 * n] .. '\n' .. ARGV[12 + 5 * n]

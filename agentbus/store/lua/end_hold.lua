@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Ends a hold: as satisfied, which leaves a completion, as failed, which leaves a failure, or as released.
+-- Ends a hold: satisfied (leaves a completion), failed (leaves a failure), or released.
 -- KEYS: flag, done, failed, fence, channel, agents, topics, once slot
 -- ARGV: agent, 'satisfied', 'failed' or 'released', 1 to end another's hold, required fencing token ('' for any),
---       note, seconds to keep the completion or failure, bound, token, flag's name, message, what the names of
---       the agent's peers begin with, before a number ('' if it has none)
+--       note, seconds to keep the completion or failure, bound, token, flag's name, message, the prefix of the
+--       agent's peers' names, before a number ('' if none)
 -- Returns: {'ended', agent @ time, fencing token, entry id}, {'held', value, fencing token, remaining TTL in ms},
 --          or {'absent'} if there is no such hold to release
 --@include json
@@ -19,7 +19,7 @@ local value = redis.call('GET', KEYS[1])
 local token = held_token(KEYS[4], value) or '0'
 -- An outcome beside a hold is of an earlier one: another program announced the flag.
 if value then redis.call('DEL', KEYS[2], KEYS[3]) end
--- An unnamed session ends the holds of its peers, whose sessions may be over.
+-- An unnamed session may end holds of its peers, whose sessions may be over.
 local function ends(held_by)
   return held_by == ARGV[1] or (ARGV[11] ~= '' and string.sub(held_by, 1, #ARGV[11]) == ARGV[11]
     and string.find(string.sub(held_by, #ARGV[11] + 1), '^%d+$'))

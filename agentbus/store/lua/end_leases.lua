@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Ends leases before their time, and wakes who waits for them.
+-- Ends leases early, and wakes agents that wait for them.
 -- KEYS: leases, bell, once slot
--- ARGV: agent, 1 to end others' too, what the names of the agent's peers begin with, before a number ('' if it has none),
---       1 for all leases of the agent, token, then for each: pattern, and its fencing token ('' for any)
+-- ARGV: agent, 1 to end others' too, the prefix of the agent's peers' names, before a number ('' if none), 1 for all
+--       leases of the agent, token, then for each: pattern, and its fencing token ('' for any)
 -- Returns: how many have ended, their lines, then for each pattern that had none to end: its number, and the lines of
 --          another agent's lease of it ('' for none)
 --@include json

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Finds entries of streams by an error or by a value of their envelope, without returning payloads.
+-- Finds entries by an error or by a value in their envelope, without returning payloads.
 -- KEYS: streams; for dead letters then for each stream the set of its purged ones, which do not match
 -- ARGV: XRANGE or XREVRANGE; how many streams; how many entries, how many bytes and how many matches to read at most;
 --       what to match:
@@ -15,7 +15,7 @@
 local order, how, at = ARGV[1], ARGV[6], 7
 local streams, most, most_bytes, hits = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- list(): returns the next list of texts.
+-- list(): returns the next list of texts from ARGV.
 local function list()
   local given, number = {}, tonumber(ARGV[at])
   for i = 1, number do given[i] = ARGV[at + i] end
@@ -24,7 +24,8 @@ local function list()
 end
 local texts, names, queues = list(), list(), list()
 
--- value(flat, name): returns the last value of a field: a letter's own fields come last.
+-- value(flat, name): returns the last value of a field; the letter's own fields follow those of the
+-- task.
 local function value(flat, name)
   for i = #flat - 1, 1, -2 do
     if flat[i] == name then return flat[i + 1] end
@@ -58,7 +59,7 @@ for number = 1, streams do
   local key, purged = KEYS[number], KEYS[streams + number]
   local from, last, left = ARGV[at + 2 * number - 2], ARGV[at + 2 * number - 1], true
   while left do
-    -- Few at a time where entries are large.
+    -- Read few at a time where entries are large.
     local count = math.max(1, math.min(100, most - read, read == 0 and 4 or math.floor((most_bytes - bytes) * read / bytes)))
     local page = redis.pcall(order, key, from, last, 'COUNT', count)
     if page['err'] then page = {} end

@@ -1,8 +1,9 @@
 #!lua flags=no-writes
 -- Reads streams backwards, for the entries that have the given values in the given fields.
 -- KEYS: the streams
--- ARGV: where to begin in each ('+': its newest entry), the id to stop at, how many entries to examine in each, how many
---       to return of each, how many bytes to return of a value, then fields and their values ('' for an absent one)
+-- ARGV: where to begin in each ('+': its newest entry), the id to stop at, how many entries to examine in each,
+--       number to return of each, how many bytes to return of a value, then fields and their values ('' for an absent
+--       one)
 -- Returns: for each stream {where to go on ('' at its end), then for each entry its id, the bytes of its longest value,
 --          and its fields and values}; for fewer streams if these were long, so that no call blocks the server
 --@include truncate

@@ -1,12 +1,12 @@
 #!lua flags=no-writes
--- Finds the id that lies a number of entries further in a stream.
+-- Finds the id that lies a given number of entries further on in a stream.
 -- KEYS: stream
 -- ARGV: id to start after, last id, number of entries
--- Returns: {how many there were, id of the last of them ('' for none)}
+-- Returns: {number of entries found, id of the last of them ('' if none)}
 local left, seen, last = tonumber(ARGV[3]), 0, ''
 local from = '(' .. ARGV[1]
 while left > 0 do
-  -- Entries may be large, and one call holds all that it reads in memory.
+  -- Read in pages: entries may be large, and each call holds all that it reads in memory.
   local wanted = math.min(100, left)
   local page = redis.call('XRANGE', KEYS[1], from, ARGV[2], 'COUNT', wanted)
   if #page > 0 then

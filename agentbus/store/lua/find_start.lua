@@ -1,6 +1,7 @@
 #!lua flags=no-writes
--- Finds where a reader starts that has no cursor yet.
--- A topic starts at the cursor of all topics, up to which its messages were heard; all else at the newest messages.
+-- Finds where a reader without a cursor starts.
+-- A topic starts at the cursor of all topics, up to which its messages were read; any other reader
+-- starts at the newest messages.
 -- KEYS: channel, cursor of all topics, one cursor for each topic (or again the one of all topics)
 -- ARGV: how many of the newest messages ('' = all of them), agent to leave out ('' for none), then for each cursor
 --       its topic ('' for all)

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Finds the newest titles that have any, or every, tag.
+-- Finds the newest titles that have any, or every, given tag.
 -- KEYS: the tags' zsets
--- ARGV: 1 for every tag, how many
+-- ARGV: 1 to require every tag, maximum number of titles
 -- Returns: {title, unix time, title, unix time, …}, newest first
 local latest = tonumber(ARGV[2])
 local best, found = {}, {}

@@ -22,7 +22,7 @@ end
 if ARGV[5] ~= '' then redis.call('SET', KEYS[4], ARGV[5], 'EX', ARGV[6]) end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.pcall('HDEL', KEYS[3], ARGV[3])
--- One that was held by hand would have been due when its visibility had ended.
+-- A task held by hand also has a due time, the end of its visibility: remove it.
 redis.pcall('ZREM', KEYS[9], ARGV[3])
 redis.pcall('HINCRBY', KEYS[2], 'processed', 1)
 redis.pcall('HINCRBY', KEYS[2], 'busy_ms', ARGV[4])

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Acknowledges tasks of one stream that this consumer still holds, each with its result.
--- KEYS: stream, stats, once slot, awaited, recorded outcomes, attempts, then the result of each task, then the record of the
---       runs of each, if it is kept
--- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, seconds to keep the records ('' if
---       these are first deliveries, which are not recorded), how many tasks follow, then for each its entry's id, ascending,
---       its own id, and its result ('' to keep none), and of a redelivered one the record of this run and its milliseconds
--- With a log of attempts: its key is the last one, and its words are the last ones
--- Returns: {the ids that this consumer no longer holds, 1 if one of the others has dependents}
+-- KEYS: stream, stats, once slot, awaited, recorded outcomes, attempts, then the result of each
+--       task, then the record of each task's runs, if it is kept; with an attempt log, last its key
+-- ARGV: group, consumer, token, the handlers' milliseconds, seconds to keep the results, seconds to
+--       keep the records ('' for first deliveries, which are not recorded), number of tasks, then
+--       for each its entry's id, ascending, its task id, its result ('' to keep none), and for a
+--       redelivered task the record of this run and its milliseconds; with an attempt log, last its
+--       words
+-- Returns: {ids that this consumer no longer holds, 1 if one of the other tasks has dependents}
 --@include json
 --@include once
 --@include held

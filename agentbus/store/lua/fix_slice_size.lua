@@ -1,12 +1,14 @@
 #!lua
--- Says how many rows each slice of a batch may have.
--- It is the number with which the batch was first written, whatever the queue's bound is now, since a slice of another size
--- has another digest.
+-- Returns how many rows each slice of a batch may have.
+-- It is the number with which the batch was first written, regardless of the queue's present bound,
+-- because slices of a different size have different digests.
 -- KEYS: the sink's record
--- ARGV: the batch, seconds to keep the record, how many rows they should have, how many they have where nothing says it
--- Returns: how many rows they have
+-- ARGV: the batch, seconds to keep the record, preferred number of rows, number of rows if none is
+--       recorded
+-- Returns: number of rows
 local call, key, batch = redis.call, KEYS[1], ARGV[1]
--- Between the digests of this batch and those of the next one, so that it is forgotten with them.
+-- The member sorts between the digests of this batch and of the next one, so that it is forgotten
+-- with them.
 local at = batch .. '.5'
 local known = call('ZRANGEBYSCORE', key, at, at)[1]
 if known then return tonumber(string.match(known, '%d+$')) end

@@ -1,7 +1,7 @@
 #!lua
--- Publishes the tasks of a flow with its record, all or none of them; or publishes some tasks of an ended one again.
--- KEYS: the flow, flows, once slot, queues, metrics, then for each place, which is a queue's stream: the stream, order, stats,
---       after, its bodies, delayed, bodies of delayed tasks, bell, awaited, readers, the stream of retries, the counter of ids
+-- Publishes the tasks of a flow with its record, all or none; or publishes some tasks of an ended flow again.
+-- KEYS: the flow, flows, once slot, queues, metrics, then for each place, which is a queue's stream: the stream,
+--       order, stats, after, its bodies, delayed, bodies of delayed tasks, bell, awaited, readers, the retry stream, the counter of ids
 -- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, flow, token, group, number of an earlier run ('' if
 --       the flow is new), number of places, number of tasks, then for a new flow's record how many words, its fields and values;
 --       for each place its queue, its bound, how many of the tasks go there; for each task its number, its place, its id, its
@@ -50,7 +50,7 @@ for n = 1, number do
   end
   tasks[n], at = task, at + 6 + #task.waits
 end
--- First, where a user who may not publish flows is refused.
+-- Write here first: a user who may not publish flows is refused before a task is published.
 call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
 call('ZADD', KEYS[2], '+inf', ARGV[2])
 if run == '' then
@@ -60,7 +60,7 @@ if run == '' then
   call('HSETNX', flow, 'open', number)
 else
   call('HDEL', flow, 'ended', 'state', 'undoing', 'failed', 'cancelled', 'stuck')
-  -- Until it has ended again.
+  -- Keep the record until the flow has ended again.
   call('EXPIRE', flow, 34560000)
   call('HINCRBY', flow, 'run', 1)
   call('HSET', flow, 'open', number)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Forgets a task of the stream of retries that is done, and trims the stream. Nothing is done if the server has lost
+-- Forgets a done task of the retry stream, and trims the stream. Nothing is done if the server has lost
 -- that it is done.
--- KEYS: the stream of retries, where moved tasks are
--- ARGV: the task's place before, a newline, and the group
--- Returns: how many entries were trimmed
+-- KEYS: the retry stream, the index of moved tasks
+-- ARGV: the task's former place, a newline, and the group
+-- Returns: number of trimmed entries
 --@include ids
 --@include undelivered
 --@include lowest_of_readers

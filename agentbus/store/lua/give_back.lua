@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Gives back unstarted tasks: due at once for any worker, without counting an attempt.
 -- KEYS: stream, attempts, retries
--- ARGV: group, consumer, the consumer that holds tasks put aside, uncounted attempts, then the ids
--- Returns: how many this consumer still held
+-- ARGV: group, consumer, the consumer that holds deferred tasks, number of uncounted attempts, then
+--       the ids
+-- Returns: number of tasks that this consumer still held
 --@include owner
 --@include replace
 local time = redis.call('TIME')
@@ -11,7 +12,7 @@ local given = 0
 for i = 5, #ARGV do
   if owns(KEYS[1], ARGV[1], ARGV[2], ARGV[i], KEYS[2]) then
     replace(KEYS[2], 'HSETNX', ARGV[i], ARGV[4])
-    -- One that a dead worker may have begun still runs alone.
+    -- A task that a dead worker may have begun keeps its score, so that it still runs alone.
     local suspected = string.match(redis.call('HGET', KEYS[2], ARGV[i]), '^(%d+) [^-]')
     replace(KEYS[3], 'ZADD', suspected and math.min(suspected, 999) or now, ARGV[i])
     redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, ARGV[i], 'JUSTID')

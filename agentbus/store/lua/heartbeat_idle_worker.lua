@@ -3,13 +3,14 @@
 -- KEYS: beats, the worker's record, paused, delayed, recorded outcomes, bell, then each stream of the queue and its
 --       retries
 -- ARGV: group, 1 to create the bell's group, how many rings were read from it, their ids, then as for `heartbeat_worker`
--- Returns: as `heartbeat_worker`, then ms until the next delayed task is due or '', the same of the next task put aside, how many
---          tasks the group's consumers hold, 1 if outcomes of tasks with dependents are recorded
+-- Returns: as `heartbeat_worker`, then ms until the next delayed task is due or '', ms until the
+--          next deferred task is due or '', number of tasks held by the group's consumers, 1 if
+--          outcomes of tasks with dependents are recorded
 --@include replace
 --@include heartbeat_worker
 local group, rings = ARGV[1], tonumber(ARGV[3])
 if ARGV[2] == '1' then
-  -- Each ring then wakes one idle worker of the group.
+  -- With a group on the bell, each ring wakes only one idle worker.
   local made = redis.pcall('XGROUP', 'CREATE', KEYS[6], group, '$', 'MKSTREAM')
   if made.err and string.find(tostring(made.err), 'WRONGTYPE', 1, true) then
     redis.call('DEL', KEYS[6])
@@ -20,7 +21,7 @@ if rings > 0 then redis.pcall('XACK', KEYS[6], group, unpack(ARGV, 4, 3 + rings)
 local reply = heartbeat_worker(ARGV[4 + rings], ARGV[5 + rings], ARGV[6 + rings], 7 + rings)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
--- A key of another type, stored by another program, must not end a worker that does nothing.
+-- A key of another type, stored by another program, must not end an idle worker.
 local function due(key)
   local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
   return not first.err and tonumber(first[2]) or nil

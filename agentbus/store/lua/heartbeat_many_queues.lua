@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Records the heartbeat of a worker of many queues, and returns which of these queues need a worker for themselves.
+-- Records the heartbeat of a worker of many queues, and returns which of these queues need a separate worker.
 -- KEYS: beats, the worker's record, paused, recorded outcomes, then for each queue: delayed, bell, and each of its streams
 --       with its retries
--- ARGV: group, the consumer that holds tasks put aside, how many queues, the field of each one's pause, then as for `heartbeat_worker`
+-- ARGV: group, the consumer that holds deferred tasks, number of queues, the field of each one's pause, then as for
+--       `heartbeat_worker`
 -- Returns: as `heartbeat_worker`, then 1 if outcomes of tasks with dependents are recorded, and for each queue: {ms until a delayed
 --          task, or one put aside, is due or '', 1 if consumers hold tasks, 1 if it is paused, the last id of its bell,
 --          and for each stream the last id that the group was given}
@@ -20,7 +21,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local function sooner(key, due)
   local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
-  -- A key of another type, stored by another program, must not end a worker that does nothing.
+  -- A key of another type, stored by another program, must not end an idle worker.
   local left = not first.err and tonumber(first[2]) or nil
   if left and (not due or left < due) then return left end
   return due

@@ -9,7 +9,7 @@ for i = 3, #ARGV do
   if not ours[ARGV[i]] then
     gone[#gone + 1] = ARGV[i]
   elseif #redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i]) == 1 then
-    -- To claim a trimmed one would silently drop it from the pending entries.
+    -- Do not claim a trimmed entry: that would silently remove it from the pending entries.
     mine[#mine + 1] = ARGV[i]
   end
 end

@@ -19,7 +19,7 @@ for i = 7, #KEYS do
     return redis.error_reply("WRONGTYPE the key '" .. KEYS[i] .. "' is a " .. kind .. ', and should be a zset: another program wrote it')
   end
 end
--- The notice first: only this and the next line can still fail.
+-- Write the notice first: only this line and the next can still fail.
 local id = say(KEYS[3], KEYS[4], KEYS[5], ARGV[7], ARGV[3], ARGV[9], 'knowledge',
   'event', 'jotted', 'note', ARGV[1])
 local time = redis.call('TIME')

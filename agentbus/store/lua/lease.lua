@@ -1,6 +1,7 @@
 #!lua
--- Takes leases on patterns of paths, or renews those of this agent: all, or none where another agent's overlaps one.
--- Leases that have ended are deleted on the way. Who has leased is seen, so that others can send it messages.
+-- Takes leases on path patterns, or renews those of this agent.
+-- It takes all, or none if another agent's lease overlaps one. Also deletes expired leases, and
+-- marks the agent as seen, so that others can send it messages.
 -- KEYS: leases, fence, bell, metrics, counts of refusals, agents, once slot
 -- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, which part of the
 --       agent ('' for none), 1 to count a refusal, most leases of a project, token, then for each: pattern, and the
@@ -67,7 +68,8 @@ delete(KEYS[1], over)
 local function json(value)
   return type(value) == 'string' and value ~= '' and cjson.encode(value) or 'null'
 end
--- next_token(ms): returns a token for a lease of so many ms, kept for as long as an earlier one has to be kept.
+-- next_token(ms): returns a token for a lease of `ms`; the counter expires no earlier than an
+-- earlier lease requires.
 local kept_for = redis.call('PTTL', KEYS[2])
 local function next_token(ms)
   local token = fence(KEYS[2], string.format('%d', ms))
@@ -80,9 +82,9 @@ for n, path in ipairs(paths) do
   local old = mine[path] or { lease = {}, token = '0', ends = 0 }
   local values, renews = old.lease, old.token ~= '0'
   local ends, why, sub = now + tonumber(ARGV[2]), values['why'], values['sub']
-  -- One that is renewed by its token stays what it is.
+  -- A lease that is renewed by its token remains manual or automatic, as it was.
   local auto = values['auto'] == true and (ARGV[5] == '1' or tokens[n] ~= '') or ARGV[5] == '1' and not renews
-  -- A hook neither shortens nor replaces the lease that an agent took itself.
+  -- A hook neither shortens nor replaces a lease that the agent itself has taken.
   if renews and ARGV[5] == '1' then ends = math.max(ends, old.ends) end
   if renews and ends < old.ends then woken = true end
   local since = renews and type(values['since']) == 'number' and whole(values['since']) or now

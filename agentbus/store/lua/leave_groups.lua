@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Deletes a consumer from the groups in which it holds nothing, since its pending tasks would be lost with it.
+-- Deletes a consumer from the groups in which it holds nothing; elsewhere its pending entries would be lost.
 -- KEYS: streams, and the bell, whose entries it need not have acknowledged
 -- ARGV: group, consumer
--- Returns: from how many groups it was deleted
+-- Returns: number of groups from which it was deleted
 local left = 0
 for i, stream in ipairs(KEYS) do
   local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, ARGV[1])

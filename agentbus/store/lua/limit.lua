@@ -1,19 +1,22 @@
 #!lua flags=allow-oom
--- Lets a task of a limited queue start, or puts it aside. Before that, frees the slots of tasks that no longer run, and
--- gives free ones to tasks that wait. Once the queue has no limits, lets all of them start.
+-- Starts a task of a limited queue, or defers it.
+-- First frees the slots of tasks that no longer run, and gives free slots to waiting tasks. Once
+-- the queue has no limits, starts all of them.
 -- KEYS: slots, waiting, tokens, bell, paused, then for each stream of the queue: the stream, its attempts, its retries
--- ARGV: group, consumer, the consumer that holds tasks put aside, the field of the limits among the paused, how many may
---       run at once with one key ('' for any number), how many may start in a second with one key ('' for any number),
---       the size of the bucket of tokens; then, unless only slots are given: the index of the task's stream, its entry's
---       id, its key, the attempts so far
--- Returns: 1 if the task may start, 0 if it was put aside, -1 if this consumer no longer holds it; without a task how
---          many tasks got a slot, or of a queue without limits how many waited, at most 1,000 in one step
+-- ARGV: group, consumer, the consumer that holds deferred tasks, the field of the limits among the paused, how many
+--       may run at once with one key ('' for any number), how many may start in a second with one key ('' for any
+--       number), the size of the bucket of tokens; then, unless only slots are given: the index of the task's stream,
+--       its entry's id, its key, the attempts so far
+-- Returns: 1 if the task may start, 0 if it was deferred, -1 if this consumer no longer holds it;
+--          without a task, the number of tasks that got a slot, or in a queue without limits the
+--          number of tasks that waited, at most 1,000 per step
 --@include order
 --@include replace
 --@include keep_attempts
 local call, group, aside = redis.call, ARGV[1], ARGV[3]
 local most, rate, burst = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
--- In ms: how long a slot is kept for a task that no worker takes, and after which a waiting task asks again by itself.
+-- In ms: how long a slot is reserved for a task that no worker takes, the interval at which a
+-- waiting task asks again, and the longest such interval.
 local RESERVED, AGAIN, LONGEST = 30000, 5000, 300000
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
@@ -26,13 +29,15 @@ local function holder(i, id)
   return found[1] and found[1][2]
 end
 local function ring() replace(KEYS[4], 'XADD', 'MAXLEN', 1, '*', 'due', '0') end
--- The limits may have been removed since this consumer read them: it must put nothing aside, as nobody gives slots then.
+-- If the limits were removed after this consumer read them, defer nothing, because nobody would
+-- give out slots.
 if type(redis.pcall('HGET', KEYS[5], ARGV[4])) ~= 'string' then
   local page = replace(KEYS[2], 'ZRANGE', 0, 999)
   for _, member in ipairs(page) do
     local i, id, ms, seq = string.match(member, '\n[%d%-]+ (%d) ((%d+)%-(%d+))$')
     if id and holder(tonumber(i), id) == aside then
-      -- Due in the order of their entries: as text, 1-10 sorts before 1-2. What a dead worker may have begun stays so.
+      -- Let tasks become due in the order of their entries (as text, 1-10 would sort before 1-2).
+      -- Tasks that a dead worker may have begun keep their scores.
       local at = math.min(now, tonumber(ms) + math.min(tonumber(seq), 999) / 1000)
       local due = tonumber(replace(retries(tonumber(i)), 'ZSCORE', id) or '')
       if due and due > at then call('ZADD', retries(tonumber(i)), string.format('%.3f', at), id) end
@@ -46,8 +51,8 @@ if type(redis.pcall('HGET', KEYS[5], ARGV[4])) ~= 'string' then
   if not ARGV[8] then return #page end
   return holder(tonumber(ARGV[8]), ARGV[9]) == ARGV[2] and 1 or -1
 end
--- A slot: 'run' or 'kept', since when, the consumer and the key, in lines. It is of a task that its consumer still
--- holds, or that is kept for whichever consumer takes it.
+-- A slot holds 'run' or 'kept', its start, the consumer, and on a second line the key. It belongs
+-- to a task that its consumer still holds, or is reserved until a consumer takes the task.
 local used, slots = {}, {}
 local stored = replace(KEYS[1], 'HGETALL')
 for n = 1, #stored, 2 do
@@ -61,7 +66,7 @@ for n = 1, #stored, 2 do
     call('HDEL', KEYS[1], stored[n])
   end
 end
--- The tokens of a key now: one that is not stored has a full bucket.
+-- Returns the current tokens of a key; a key without a record has a full bucket.
 local function tokens(key)
   local had, at = string.match(replace(KEYS[3], 'HGET', key) or '', '^(%S+) (%S+)$')
   if not tonumber(had) or not tonumber(at) then return burst end
@@ -73,7 +78,7 @@ end
 local function occupy(field, key, state, consumer)
   if rate then
     replace(KEYS[3], 'HSET', key, string.format('%.6f %.3f', tokens(key) - 1, now))
-    -- A full bucket needs no record; all are full then.
+    -- After this time every bucket is full, and a full bucket needs no record.
     call('PEXPIRE', KEYS[3], math.ceil(burst / rate * 1000) + 1000)
   end
   used[key] = (used[key] or 0) + 1
@@ -81,7 +86,7 @@ local function occupy(field, key, state, consumer)
     replace(KEYS[1], 'HSET', field, string.format('%s %d %s\n%s', state, math.floor(now), consumer, key))
   end
 end
--- The first tasks that wait, of each key in turn.
+-- Returns the first waiting tasks of each key in turn.
 local given, from = 0, '-'
 while true do
   local member = replace(KEYS[2], 'ZRANGEBYLEX', from, '+', 'LIMIT', 0, 1)[1]
@@ -94,14 +99,14 @@ while true do
     occupy(i .. ' ' .. id, key, 'kept', aside)
     slots[i .. ' ' .. id] = { 'kept', key }
     call('ZREM', KEYS[2], member)
-    -- Below are those that a dead worker may have begun, which are due.
+    -- Lower scores belong to tasks that a dead worker may have begun, which are due anyway.
     local due = tonumber(replace(retries(tonumber(i)), 'ZSCORE', id) or '')
     if due and due > 1000 then call('ZADD', retries(tonumber(i)), 1000, id) end
     given = given + 1
   elseif by == aside then
     from = '[' .. key .. '\n~'
   else
-    -- Its consumer asks for it now.
+    -- The consumer of this call is asking for this task itself.
     from = '(' .. member
   end
 end
@@ -113,7 +118,7 @@ local field = ARGV[8] .. ' ' .. id
 local member = order_member(key, id) .. ' ' .. field
 local slot = slots[field]
 if slot and slot[2] == key then
-  -- It was kept for this task, or this is the request of before, resent.
+  -- The slot was reserved for this task, or this is a resent request.
   if most then
     call('HSET', KEYS[1], field, string.format('run %d %s\n%s', math.floor(now), ARGV[2], key))
   else

@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- Lists the schedules that are due.
 -- KEYS: schedules, their bell
--- ARGV: at most so many
--- Returns: {now in ms, ms until the next of the others ('' if there is none), the bell's last id, name, …}
+-- ARGV: maximum number of schedules
+-- Returns: {now in ms, ms until the next schedule is due ('' if none), the bell's last id, name, …}
 --@include stream
 local call, time = redis.call, redis.call('TIME')
 local now = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))

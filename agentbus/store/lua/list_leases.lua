@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads which leases overlap patterns of paths; without a pattern, all leases.
+-- Lists the leases that overlap path patterns; without a pattern, all leases.
 -- KEYS: leases
 -- ARGV: agent, then the patterns
 -- Returns: how many pairs of a pattern and another agent's lease overlap, then for the first 20 pairs: number of the

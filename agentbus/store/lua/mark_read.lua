@@ -3,7 +3,7 @@
 -- KEYS: inbox, its positions, answers, bell, agents
 -- ARGV: agent, 'heard' or 'notified', ms to keep the inbox ('': without end), messages to keep at least, their least age
 --       in ms, then ids of messages: those that were read, or the last one that was notified
--- Returns: {how many were marked, how many are unread}
+-- Returns: {number of marked messages, number of unread messages}
 --@include ids
 --@include stream
 --@include replace
@@ -40,7 +40,7 @@ if excess > 0 and marked > 0 then
       replace(KEYS[3], 'HDEL', entry[1])
       gone, excess = true, excess - 1
     end
-    -- The last one that was looked at stays in any case; the next page begins with it.
+    -- Keep the last entry that was examined; the next page begins with it.
     if gone and not stays then excess = excess + 1 end
     if gone then redis.call('XTRIM', KEYS[1], 'MINID', '=', next_id) end
   until stays or not gone

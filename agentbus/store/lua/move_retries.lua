@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- Moves tasks put aside to the end of the stream of retries. They are taken from the old end of a stream, which may be
--- the same one, so that what is done behind them can be trimmed.
--- KEYS: stream, its attempts, its retries, the stream of retries, its attempts, its retries, where moved tasks are, bell
--- ARGV: group, the consumer that holds tasks put aside, how many at most, the part of a task's id after the entry's id
--- Returns: {how many were moved, 1 if more of the stream of retries are done than not}
+-- Moves deferred tasks from the old end of a stream to the end of the retry stream.
+-- Done tasks behind them can then be trimmed. The old stream may itself be the retry stream.
+-- KEYS: stream, its attempts, its retries, the retry stream, its attempts, its retries, the index of moved tasks,
+--       bell
+-- ARGV: group, the consumer that holds deferred tasks, maximum number, the suffix of task ids
+-- Returns: {number of moved tasks, 1 if most of the retry stream is done}
 --@include ids
 --@include undelivered
 --@include lowest_of_readers
@@ -15,7 +16,7 @@ local number, last = 0, nil
 for _, pending in ipairs(call('XPENDING', KEYS[1], group, '-', '+', ARGV[3])) do
   local id = pending[1]
   local entry = call('XRANGE', KEYS[1], id, id)[1]
-  -- Lua's stack holds about 8,000 words.
+  -- Skip huge entries: Lua's stack holds about 8,000 words.
   if pending[2] ~= ARGV[2] or not entry or #entry[2] > 7000 then break end
   local words, place = entry[2], nil
   for i = 1, #words, 2 do
@@ -30,7 +31,7 @@ for _, pending in ipairs(call('XPENDING', KEYS[1], group, '-', '+', ARGV[3])) do
     call('XGROUP', 'CREATE', KEYS[4], group, '0', 'MKSTREAM')
   end
   last = call('XADD', KEYS[4], '*', unpack(words))
-  -- Nobody reads this stream: its entries are given to the group as they are written.
+  -- Nobody reads the retry stream: claim each entry for the group as it is written.
   call('XCLAIM', KEYS[4], group, ARGV[2], 0, last, 'FORCE', 'JUSTID')
   local attempts, due = call('HGET', KEYS[2], id), call('ZSCORE', KEYS[3], id)
   if attempts then call('HSET', KEYS[5], last, attempts) end

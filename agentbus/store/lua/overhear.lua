@@ -32,7 +32,7 @@ for i = 3, #KEYS do
     if not string.find(at, '^%d+%-%d+$') and not string.find(at, '^%d+$') then
       return { 'bad', KEYS[i], at }
     end
-    -- Numbers beyond 64 bits are not ids.
+    -- Reject numbers beyond 64 bits, which are not ids.
     local ms, seq = parts(at)
     if longer(ms, '18446744073709551615') or longer(seq, '18446744073709551615') then
       return { 'bad', KEYS[i], at }
@@ -71,8 +71,8 @@ for _, entry in ipairs(entries) do
   count = count + 1
 end
 if count == most then more = 1 end
--- A cursor is made even if nothing is past it.
+-- Create the cursor even if no message follows it.
 if count == 0 and last ~= '0-0' and (joins or missed ~= '0') then examined = last end
--- At the end of the stream, the ordinals are known in any case.
+-- At the end of the stream, the ordinals are always known.
 if examined == last then ordinal = info['entries-added'] - count end
 return { 'entries', found, examined, more, missed, ordinal or -1, last, offsets, count, positions }

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads what an agent reads first, when its session begins: who is there, what is leased, what waits for it, and decisions.
+-- Reads what an agent sees first in a session: present agents, leases, waiting messages, and decisions.
 -- KEYS: agents, leases, inbox, its positions, then each note that may be a decision, then the presence of each agent
 -- ARGV: agent, most agents to return, most leases of others and of this agent, most decisions, how many notes, their keys,
 --       newest first, then the agents to look at

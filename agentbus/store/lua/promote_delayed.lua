@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Moves tasks that are due into their streams.
+-- Moves delayed tasks that are due into their streams.
 -- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
 -- ARGV: limit, then the priorities
--- Returns: {how many moved, ms until the next one is due or ''}
+-- Returns: {number of moved tasks, ms until the next is due or ''}
 --@include json
 --@include order
 --@include decode_task
@@ -10,10 +10,11 @@ local call, time = redis.call, redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local streams, orders = {}, {}
 for i = 2, #ARGV do streams[ARGV[i]], orders[ARGV[i]] = KEYS[2 * i - 1], KEYS[2 * i] end
--- Where another program stored another type, no task is delayed.
+-- If another program stored another type here, no task is delayed.
 local due = redis.pcall('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
 if #due > 0 then
-  -- No task has this id: a user who may add tasks, and not take any, is refused before one is added.
+  -- No task has this id. The command makes the server refuse a user who may add but not take tasks
+  -- before anything is added.
   call('ZREM', KEYS[1], '\n')
   local bodies = redis.pcall('HMGET', KEYS[2], unpack(due))
   for i, id in ipairs(due) do

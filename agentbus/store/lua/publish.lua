@@ -1,9 +1,10 @@
 #!lua
 -- Appends tasks with their envelopes, all or none of them.
--- KEYS: stream, queues, stats, once slot, order, metrics, readers, the stream of retries, then the seen keys of those with a dedup key
--- ARGV: 1 to answer 'full' at once if tasks stay behind an unfinished one, queue, bound, 'refuse' or 'trim', dedup window in seconds, task id's suffix, token, how many tasks, then for
---       each how many words follow at the end, which of the seen keys is its own (0: none), its ordering key
---       ('': none), its fields and values
+-- KEYS: stream, queues, stats, once slot, order, metrics, readers, the retry stream, then the seen keys of those with
+--       a dedup key
+-- ARGV: 1 to answer 'full' at once if tasks stay behind an unfinished one, queue, bound, 'refuse' or 'trim', dedup
+--       window in seconds, task id's suffix, token, number of tasks, then for each number of words that follow at the
+--       end, which of the seen keys is its own (0: none), its ordering key ('': none), its fields and values
 -- Returns: {'tasks', id, …}, whole task ids for those seen before; or {'full', how many are not done, the
 --          group that blocks ('' if none), ''}, or the number of all and the id behind which they stay
 --@include json

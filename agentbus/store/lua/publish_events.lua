@@ -1,8 +1,8 @@
 #!lua
--- Publishes events of an outbox, under ids that only grow, if the server has the state that the relay expects.
+-- Publishes events of an outbox under ascending ids, if the server is in the state that the relay expects.
 -- KEYS: stream, relay
 -- ARGV: the relay's fencing token, the last id that it knows, the highest id in its ledger, 1 to remove events
---       published before, bound, then for each event how many words follow, its fields and values
+--       published before, bound, then for each event number of words that follow, its fields and values
 -- Returns: {'added', id, …}, fewer ids where the bound is met; {'stale', token} if there is a newer relay;
 --          {'moved', id} if the last id differs
 --@include ids
@@ -28,7 +28,8 @@ call('HSET', relay, 'token', ARGV[1])
 while at <= #ARGV and room > 0 do
   local words, id = tonumber(ARGV[at]), '*'
   if newer(floor, last) then
-    -- The server lost what it had, or its clock went back: consumers have passed its ids already.
+    -- The server lost data, or its clock went back: choose a higher id, since consumers have passed
+    -- its next ids.
     local time = call('TIME')
     id = string.format('%d%03d-0', time[1], math.floor(time[2] / 1000))
     if not newer(id, floor) then

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Removes dead letters: those named, or all.
+-- Removes dead letters, either the named ones or all.
 -- KEYS: dead letters, replayed, purged, once slot
 -- ARGV: 'all' or 'named', how many letters, and how many bytes, are written again at most, token, then the letters' ids
--- Returns: how many were removed
+-- Returns: number of removed letters
 --@include ids
 --@include once
 --@include replace
@@ -26,7 +26,7 @@ for i = 5, #ARGV do
 end
 keep(KEYS[4], ARGV[4], gone)
 if redis.call('EXISTS', purged) == 0 then return gone end
--- A stream gives memory back only from its oldest end: first what lies there.
+-- A stream frees memory only at its oldest end, so remove the oldest letters first.
 for _ = 1, 20 do
   local page, old = redis.call('XRANGE', letters, '-', '+', 'COUNT', 50), 0
   while page[old + 1] and redis.call('SREM', purged, page[old + 1][1]) == 1 do old = old + 1 end
@@ -34,8 +34,8 @@ for _ = 1, 20 do
   if old < 50 then break end
 end
 if redis.call('EXISTS', purged) == 0 then return gone end
--- The remaining letters are rewritten if they are few. Else purged ones are only hidden until they are the
--- oldest, since rewriting would block the server.
+-- Rewrite the remaining letters if they are few. Otherwise only hide purged letters until they are
+-- the oldest, because rewriting would block the server.
 local was = stream(letters)
 if was['length'] > tonumber(ARGV[2]) then return gone end
 local deleted, bytes, kept, from = was['max-deleted-entry-id'], 0, {}, '-'
@@ -44,7 +44,7 @@ while true do
   for _, entry in ipairs(page) do
     if redis.call('SISMEMBER', purged, entry[1]) == 0 then
       kept[#kept + 1] = entry
-      -- Lua's stack holds about 8,000 words: another program's huge letter is not written again.
+      -- Do not rewrite another program's huge letter: Lua's stack holds about 8,000 words.
       if #entry[2] > 7000 then return gone end
       for _, word in ipairs(entry[2]) do bytes = bytes + #word end
     elseif newer(entry[1], deleted) then
@@ -60,8 +60,8 @@ if not kept[1] then
   redis.call('DEL', purged)
   return gone
 end
--- By these, an archive goes on where it was. Tried first while nothing can be lost: a server or a user's rule
--- may refuse it.
+-- Archives use these values to continue. Try the command first, while nothing can be lost: the
+-- server or an ACL may refuse it.
 local ends = { was['last-generated-id'], 'ENTRIESADDED', was['entries-added'], 'MAXDELETEDID', deleted }
 local tried = redis.pcall('XSETID', letters, unpack(ends))
 if type(tried) == 'table' and tried['err'] then return gone end

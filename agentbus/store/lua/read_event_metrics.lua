@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads the metrics stream backwards, for the reports of relays and consumers of events.
+-- Reads the metrics stream backwards for reports of relays and event consumers.
 -- KEYS: metrics
 -- ARGV: the id to begin before ('+': the newest), the id to stop at, how many entries to examine
 -- Returns: {the server's time in ms, where to begin next ('' at the end), then for each entry that they wrote its

@@ -9,7 +9,7 @@ local function read(key)
   local value = redis.pcall('GET', key)
   return type(value) ~= 'table' and (value or '')
 end
--- Flags are shown even if the channel's key has another type.
+-- Read the flags even if the channel's key has another type.
 local there, info = pcall(stream, KEYS[1])
 if not there then info = { ['last-generated-id'] = '0-0', ['entries-added'] = 0 } end
 local reply = { info['last-generated-id'] }

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads the unread messages of an inbox: the urgent ones, and the others, each oldest first.
+-- Reads the unread messages of an inbox: urgent ones and others, each oldest first.
 -- KEYS: inbox, its positions
 -- ARGV: most messages, most bytes, where to begin ('': with the unread ones; an id or -: those that were read, too),
 --       topic ('' for any), sender ('' for any), first message of the thread ('' for any), how many urgent messages
@@ -45,7 +45,7 @@ repeat
       end
     end
   end
-  -- There are more of them, and no urgent one.
+  -- More ordinary messages follow, but no urgent one.
   start = '(' .. from
   local over = full[2] and not newer(latest, from)
 until #page < 50 or over

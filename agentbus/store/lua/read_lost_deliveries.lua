@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- Returns the entries that a consumer holds without knowing, because an answer was lost. Trimmed ones are left
--- to be reclaimed.
+-- Returns entries that a consumer holds without knowing it, because a reply was lost.
+-- Trimmed entries are left to be reclaimed.
 -- KEYS: stream
--- ARGV: group, consumer, how many to examine, then the ids that the consumer knows
+-- ARGV: group, consumer, number to examine, then the ids that the consumer knows
 -- Returns: entries
 local known, found = {}, {}
 for i = 4, #ARGV do known[ARGV[i]] = true end

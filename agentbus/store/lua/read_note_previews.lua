@@ -7,7 +7,7 @@
 local width, notes = tonumber(ARGV[1]), {}
 for at, key in ipairs(KEYS) do
   local found, size = redis.pcall('HGETALL', key), 0
-  -- Another program may have stored another type.
+  -- Another program may have stored another type here.
   if found['err'] then found = {} end
   for i = 2, #found, 2 do
     if found[i - 1] == 'value' then size = #found[i] end

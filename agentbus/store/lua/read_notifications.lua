@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Records that an agent goes on or stops, renews the leases that hooks took, and reads what is new since it was notified.
+-- Records that an agent continues or stops, and reads news since the last notification.
+-- Also renews the leases that hooks took.
 -- KEYS: presence, agents, inbox, its positions, leases, fence of leases
 -- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
 --       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
@@ -83,7 +84,7 @@ local function unseen()
 end
 if event == 'wake' then
   local rested = before[1] == 'active' and tonumber(ARGV[6])
-  -- The hook of the turn's end failed, unless it has refused the end just now.
+  -- The hook at the turn's end has failed, unless it refused the end only recently.
   if rested and now - seen >= rested and now - (tonumber(before[4] or '') or 0) >= 2 * rested then
     record('idle')
   elseif before[1] == 'active' or before[1] == 'gone' then

@@ -1,7 +1,8 @@
 #!lua flags=no-writes
--- Returns how tasks ended, from what is kept as their results, without the results.
+-- Returns how tasks ended, from their stored results, but without these results.
 -- KEYS: results
--- Returns: for each '' if there is none, '+' if it is a result, else what is kept in its place
+-- Returns: for each task '' if there is no record, '+' for a result, else the marker stored in its
+--          place
 local found = {}
 for i, key in ipairs(KEYS) do
   local kept = redis.pcall('GET', key)

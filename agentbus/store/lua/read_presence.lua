@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads the presence of agents, with what each has leased and how much it has not read.
+-- Reads the presence of agents, with their leases and numbers of unread messages.
 -- KEYS: leases, then for each agent its presence, its inbox and the inbox's positions
 -- ARGV: the agents
 -- Returns: {now in ms, then for each agent {presence as HGETALL returns it, unread messages, patterns of its leases}}
@@ -10,7 +10,8 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local leased = {}
 for i = 1, #ARGV do leased[ARGV[i]] = {} end
--- The field of a lease is its pattern, a newline and its agent. Another program may have written anything.
+-- A lease's field is its pattern, a newline and its agent. Another program may have written any
+-- field.
 local leases = redis.pcall('HGETALL', KEYS[1])
 for i = 1, leases['err'] and 0 or #leases, 2 do
   local at = string.find(leases[i], '\n', 2, true)

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads how far a message to an agent got.
+-- Reads how far a message to an agent has got.
 -- KEYS: inbox, its positions, answers, bell
 -- ARGV: entry id
 -- Returns: {the sender, heard, at:heard, past, notified, at:notified, past:notified, when it was read beyond heard, the

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Records the outcome of a flow's task, or of one that undoes it. Once all have ended and one was not done, publishes the
--- tasks that undo those that were done, one after the other, the last first. Without a member, continues a flow that has
+-- Records the outcome of a flow's task, or of a compensation.
+-- Once all tasks have ended and one was not done, publishes the compensations of the done tasks one
+-- after the other, the last task's first. Without a member, continues a flow that has
 -- recorded its last outcome, and neither ended nor published the next task.
 -- KEYS: recorded outcomes, awaited (of the task's queue), the flow, flows, the task's result, then for each place, which is
 --       the stream of tasks that undo others: the stream, order, delayed, bodies of delayed tasks, bell, awaited
@@ -75,7 +76,7 @@ local function record()
     return continue(tonumber(ARGV[6]))
   end
   if counted then redis.pcall('HINCRBY', flow, counted, 1) end
-  -- A task that follows may wait for longer than results are kept.
+  -- A later task of the flow may wait longer than results are usually kept.
   call('EXPIRE', KEYS[5], ARGV[10])
   return call('HINCRBY', flow, 'open', -1) > 0 and '' or continue(size + 1)
 end

@@ -11,7 +11,7 @@
 --@include record_outcome
 --@include forget_outcome
 if ARGV[3] ~= '' then
-  -- A dependent that was buried is recorded for all groups, with what failed first of its chain.
+  -- A dead dependent is recorded for all groups, with the first failure of its chain.
   if redis.call('HGET', KEYS[1], ARGV[1] .. '\n') then return 1 end
   -- Since the caller has read it, the server may have lost that the task ended.
   local state = task_state(KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], ARGV[6], ARGV[1], ARGV[7], ARGV[2])

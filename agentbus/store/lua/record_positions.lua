@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Records a group's position, before its oldest unfinished task, so that it can be created again there.
+-- Records a group's position before its oldest unfinished task, so that the group can be recreated there.
 -- KEYS: positions, then the streams
 -- ARGV: group, then for each stream its field among the positions
--- Returns: how many were recorded
+-- Returns: number of recorded positions
 local function before(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
   if seq ~= '0' then
-    -- Lua's numbers hold 53 bits; a longer one is recorded a little early.
+    -- Lua's numbers hold 53 bits; for a longer one, record a slightly earlier position.
     if #seq < 16 then return ms .. '-' .. string.format('%d', tonumber(seq) - 1) end
     return ms .. '-0'
   end

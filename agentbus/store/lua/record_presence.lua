@@ -1,8 +1,8 @@
 #!lua
 -- Records an agent's presence.
 -- KEYS: presence, agents
--- ARGV: agent, ms to keep it, state ('' to keep the present one, at first `active`), then fields and values, of which
---       '' removes a field
+-- ARGV: agent, ms to keep it, state ('' to keep the present state, initially `active`), then fields
+--       and values; an empty value removes its field
 -- Returns: now in ms
 --@include say
 --@include replace

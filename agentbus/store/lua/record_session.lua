@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Records a session that uses an agent's name, and forgets names of sessions that were silent for long.
+-- Records a session that uses an agent's name, and forgets names of sessions that have long been silent.
 -- KEYS: sessions, agents, heard, cursor
 -- ARGV: session (agent, host and number), shortest time between two records in ms, time to keep in ms,
 --       1 if the agent's name is that of the session, agent

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Records the result of a step of a task that this consumer holds; the first result that was recorded stays.
+-- Records the result of a step of a task that this consumer holds; the first recorded result is kept.
 -- KEYS: stream, attempts, runs
 -- ARGV: group, consumer, id, the step's field, its result, seconds to keep it
 -- Returns: the recorded result, or nil if this consumer no longer holds the task

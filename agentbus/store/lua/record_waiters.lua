@@ -3,7 +3,7 @@
 -- Deletes an outcome beside a hold: it is of an earlier one, because another program announced the flag.
 -- KEYS: waiting, then for each flag: flag, done, failed
 -- ARGV: ms to keep the record (0: delete it), then for each flag: flag, state, agent, unix ms, unique id; a line each
--- Returns: how many records there are
+-- Returns: number of records
 local time = redis.call('TIME')
 local at = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 for i = 2, #ARGV do

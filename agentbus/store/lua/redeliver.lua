@@ -1,9 +1,8 @@
 #!lua
 -- Delivers acknowledged tasks to their group again, in order; pending ones are left alone.
--- KEYS: stream, retries, attempts, stats, bell, cancelled, the stream of retries, where moved tasks are
--- ARGV: group, id to continue from, last id, how many to examine, how many to deliver, the consumer that
---       holds tasks put aside, when the one before is due in ms, 1 only to count, the part of a task's id after the entry's
---       id; cancelled ones are left out
+-- KEYS: stream, retries, attempts, stats, bell, cancelled, the retry stream, the index of moved tasks
+-- ARGV: group, id to continue from, last id, number to examine, number to deliver, the consumer that holds deferred
+--       tasks, when the one before is due in ms, 1 only to count, the suffix of task ids; cancelled ones are left out
 -- Returns: {id to continue from ('' at the end), how many, the first one's id or '', the last one's or '', how many
 --          are pending, when the last one is due in ms}
 --@include page
@@ -34,12 +33,12 @@ if ARGV[8] ~= '1' and #chosen > 0 then
   redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[6], 0, unpack(words))
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  -- Due one after the other up to now, to keep the order: as text, 1-10 sorts before 1-2.
+  -- Spread the due times up to now, to keep the order: as text, 1-10 sorts before 1-2.
   due = math.max(now - #chosen * 0.0005, due)
   for _, id in ipairs(chosen) do
     due = due + 0.0005
     redis.call('ZADD', KEYS[2], string.format('%.4f', due), id)
-    -- The next run is the first that counts.
+    -- Start counting attempts again with the next run.
     redis.call('HSET', KEYS[3], id, 0)
   end
   redis.pcall('HINCRBY', KEYS[4], 'redelivered', #chosen)

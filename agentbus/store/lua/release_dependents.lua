@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- Releases tasks of one queue from dependencies that are done; those without another one are ready.
+-- Releases tasks of one queue from dependencies that are done.
+-- Tasks without further dependencies become ready.
 -- KEYS: recorded outcomes, awaited (of the finished tasks' queue), after, its bodies, delayed, bodies of delayed
 --       tasks, bell, then for each of ARGV's priorities its stream and its order
--- ARGV: how many priorities, the priorities, then the members of awaited, which are the record's field, a newline, two
---       digits, and the dependent
--- Returns: how many tasks are ready
+-- ARGV: number of priorities, the priorities, then the members of awaited, which are the record's field, a newline,
+--       two digits, and the dependent
+-- Returns: number of tasks that became ready
 --@include json
 --@include order
 --@include make_ready
@@ -21,7 +22,7 @@ for i = 2 + number, #ARGV do
     -- Since the caller has read it, the server may have lost the settlement: the task then runs again.
     done[field] = redis.call('HGET', KEYS[1], field) == '+'
   end
-  -- Each member counts once, even if several processes pass it.
+  -- Count each member once, even if several processes pass it.
   if done[field] and redis.call('ZREM', KEYS[2], ARGV[i]) == 1 and redis.call('ZSCORE', KEYS[3], id)
     and tonumber(redis.call('ZINCRBY', KEYS[3], -1, id)) < 1 then
     local found = redis.call('HGET', KEYS[4], id)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Gives a hold a new TTL, if it still has this token.
+-- Sets a new TTL for a hold, if it still has this token.
 -- KEYS: flag, fence, channel, agents, topics
 -- ARGV: agent, fencing token, TTL in ms, bound, flag's name
 -- Returns: {'renewed'} or {'lost', value of the flag now or ''}

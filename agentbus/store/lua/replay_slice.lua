@@ -2,10 +2,10 @@
 -- Publishes a slice of a replay to a queue or the channel, and moves the replay's cursor past it.
 -- KEYS: target stream, the replay, then for a queue: queues, stats, order, metrics, readers; for the channel: topics
 -- ARGV: queue ('' for the channel), bound, the cursor's field, the run's field, the id that the slice follows ('' for
---       none), 1 if this is the last try, seconds to keep the replay, how many entries, their ids (joined by blanks),
---       the last of these, how many fields the entries have in common (0: each has its own), these fields; then for
---       each entry its values, or, where each has its own fields, its ordering key or topic ('' for none), how many
---       words follow, its fields and values
+--       none), 1 if this is the last try, seconds to keep the replay, number of entries, their ids (joined by
+--       blanks), the last of these, how many fields the entries have in common (0: each has its own), these fields;
+--       then for each entry its values, or, where each has its own fields, its ordering key or topic ('' for none),
+--       number of words that follow, its fields and values
 -- Returns: {'done' or 'full', how many of the entries are before the cursor now}; {'behind'} if the cursor is not at
 --          the slice yet, {'gone'} if there is no such replay
 --@include ids
@@ -19,7 +19,7 @@ local call, place_to, replay, queue, bound = redis.call, KEYS[1], KEYS[2], ARGV[
 if call('EXISTS', replay) == 0 then return { 'gone' } end
 local cursor = call('HGET', replay, ARGV[3])
 local number, width, ids = tonumber(ARGV[8]), tonumber(ARGV[11]), nil
--- The slice before this one was not published, and must not be skipped.
+-- The preceding slice was not published, and must not be skipped.
 if ARGV[5] ~= '' and cursor ~= ARGV[5] and (not cursor or newer(ARGV[5], cursor)) then return { 'behind' } end
 local function id(n)
   if not ids then
@@ -44,7 +44,8 @@ if not free then
   if ARGV[6] == '1' and fits == 0 then count_refused(KEYS[6], KEYS[4], 100000, queue, left) end
 end
 local published = 0
--- An entry that cannot be written ends the slice; the cursor moves past those already published.
+-- An entry that cannot be written ends the slice; the cursor moves past the entries already
+-- published.
 if width > 0 then
   local xadd = { 'XADD', place_to, '*' }
   if queue == '' then xadd = { 'XADD', place_to, 'MAXLEN', '~', bound, '*' } end

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Puts tasks of one stream aside until they are due again; they stay pending, so that they are not trimmed.
+-- Defers tasks of one stream until they are due again; they remain pending, so that they are not trimmed.
 -- KEYS: stream, stats, attempts, retries, once slot, cancelled, then the record of the runs of each task
--- ARGV: group, consumer, the consumer that holds tasks put aside, token, how many tasks follow, then for each its entry's
---       id, ascending, its delay in ms, the attempts so far, its place among the cancelled, seconds to keep the record of
---       its runs, the record of this one ('' for none), its milliseconds
+-- ARGV: group, consumer, the consumer that holds deferred tasks, token, number of tasks that follow, then for each
+--       its entry's id, ascending, its delay in ms, the attempts so far, its place among the cancelled, seconds to
+--       keep the record of its runs, the record of this one ('' for none), its milliseconds
 -- With a log of attempts: its key is the last one, and its words are the last ones
 -- Returns: for each 1, 0 if this consumer no longer holds it, or 2 if it was cancelled and must be settled as that
 --@include json
@@ -18,7 +18,7 @@ if before then return before end
 local call, words, count, without = redis.call, 7, tonumber(ARGV[5]), {}
 local mine
 if string.find(ARGV[2], '\n', 1, true) then
-  -- A task that is held by hand is settled alone.
+  -- A task held by hand is settled separately.
   mine = { [ARGV[6]] = owns(KEYS[1], ARGV[1], ARGV[2], ARGV[6], KEYS[3]) }
 else
   mine = held(KEYS[1], ARGV[1], ARGV[2], ARGV[6], ARGV[6 + (count - 1) * words])

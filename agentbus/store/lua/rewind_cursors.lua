@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Deletes an agent's cursors, so that it starts again at the oldest message.
+-- Deletes an agent's cursors, so that it starts at the oldest message again.
 -- KEYS: heard, cursors
 -- ARGV: for each cursor its field in `heard`
--- Returns: how many cursors were deleted
+-- Returns: number of deleted cursors
 --@include replace
 local gone = 0
 for i = 2, #KEYS do

@@ -1,15 +1,15 @@
 #!lua
--- Moves tasks to the queues of their agents: appends there, acknowledges here, in one step. Tasks that cannot be
--- moved now are put aside.
+-- Moves tasks to the queues of their agents, appending and acknowledging in one step.
+-- Defers tasks that cannot be moved now.
 -- KEYS: stream, attempts, retries, triggers, queues, stats, then for each place four: stream, order, stats, readers; then
 --       the seen keys and the windows of limits, by their numbers
--- ARGV: group, consumer, the consumer that holds tasks put aside, pause in ms, loop window in ms, dedup window in s,
---       the part of a task's id after the entry's id, how many places, for each of these its queue, its bound and its agent, then
---       for each task: entry id, and the number of its place; or 0 if more follows: task id, attempts made,
---       numbers of its two seen keys (0: none), ordering key ('': none), who triggered it ('': unknown), 1 if the
---       graph of triggers is asked, how many candidates, and for each of these: place, envelope ('': new), trail ('':
---       new), how many limits, and for each of these: number of its key, how many, in how many ms
--- Returns: {when tasks put aside are tried again in ms or '', for each task the number of the candidate that got it,
+-- ARGV: group, consumer, the consumer that holds deferred tasks, pause in ms, loop window in ms, dedup window in s,
+--       the suffix of task ids, number of places, for each of these its queue, its bound and its agent, then for each
+--       task: entry id, and the number of its place; or 0 if more follows: task id, attempts made, numbers of its two
+--       seen keys (0: none), ordering key ('': none), who triggered it ('': unknown), 1 if the graph of triggers is
+--       asked, number of candidates, and for each of these: place, envelope ('': new), trail ('': new), number of
+--       limits, and for each of these: number of its key, how many, in how many ms
+-- Returns: {when deferred tasks are tried again in ms or '', for each task the number of the candidate that got it,
 --          or 0: not this consumer's, -1: a duplicate, -2: its queues are full or limited, -4: a circle, -5: too many
 --          fields, -6: another program's key stands there}
 --@include json
@@ -32,7 +32,7 @@ local function reaches(from, to)
   if not edges then
     edges = {}
     local members = pcall('ZRANGEBYSCORE', KEYS[4], string.format('%d', now - window), '+inf')
-    -- If the graph cannot be read, assume one.
+    -- If the graph cannot be read, assume that a path exists.
     if members['err'] then return true end
     for _, member in ipairs(members) do
       local a, b = string.match(member, '^([^\n]*)\n(.*)$')
@@ -56,7 +56,7 @@ local function reaches(from, to)
   return false
 end
 
--- Returns 1 if a place can take one more task now, else the reason why not.
+-- Returns 1 if a place can take another task now, else the code of the reason.
 local function fits(spot)
   local key = KEYS[3 + 4 * spot]
   if fit[spot] == nil then
@@ -67,7 +67,7 @@ local function fits(spot)
   return room(key, tonumber(ARGV[7 + 3 * spot]), 1, KEYS[6 + 4 * spot]) and 1 or -2
 end
 
--- Milliseconds until a limit admits one more task, 0 if it does now.
+-- Returns the milliseconds until a limit admits another task; 0 if it does now.
 local function limited(key, most, ms)
   if type(pcall('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - ms))) == 'table' then return ms end
   if call('ZCARD', key) < most then return 0 end
@@ -75,7 +75,7 @@ local function limited(key, most, ms)
   return oldest and math.max(1, tonumber(oldest) + ms - now) or ms
 end
 
--- The envelope and the trail of a task that comes to an agent from outside.
+-- Returns the envelope and the trail of a task that reaches an agent from outside.
 local function first(spot)
   if not ways[spot] then
     local way = string.format('[[%s,%d]]', cjson.encode(ARGV[8 + 3 * spot]), now)
@@ -95,7 +95,7 @@ local function copied(spot, entry, task, envelope, trail)
       words[#words + 1] = entry[i + 1]
     end
   end
-  -- Lua's stack holds about 8,000 words.
+  -- Refuse huge entries: Lua's stack holds about 8,000 words.
   if #words > 7000 then return nil end
   if ours then
     words[#words + 1], words[#words + 2], words[#words + 3], words[#words + 4] = 'meta', envelope, 'id', task
@@ -105,12 +105,12 @@ local function copied(spot, entry, task, envelope, trail)
   return call('XADD', KEYS[3 + 4 * spot], '*', unpack(words))
 end
 
--- Moves a task with nothing but a payload and one candidate.
+-- Moves a task that has only a payload and one candidate.
 local function plainly(id, spot)
   local code = fits(spot)
   if code < 1 then return code end
   local entry = call('XRANGE', stream, id, id)[1]
-  -- It was trimmed: the consumer that reclaims it reports it.
+  -- The entry was trimmed; the consumer that reclaims the task reports that.
   if not entry then return 0 end
   local envelope, trail = first(spot)
   if not copied(spot, entry[2], id .. suffix, envelope, trail) then return -5 end
@@ -142,7 +142,7 @@ local function move(id, task, key, from, asked, candidates)
       if one.envelope ~= '' then envelope, trail = one.envelope, one.trail end
       local new = copied(spot, entry[2], task, envelope, trail)
       if not new then return -5 end
-      -- It is moved: corrupted keys must not cause a second move.
+      -- The task has been moved: an error at corrupted keys must not cause a second move.
       if key ~= '' then pcall('ZADD', KEYS[4 + 4 * spot], 0, order_member(key, new)) end
       for _, limit in ipairs(one.limits) do
         pcall('ZADD', KEYS[base + limit[1]], now, new)
@@ -159,11 +159,11 @@ local function move(id, task, key, from, asked, candidates)
       return n
     end
   end
-  -- Where one of them may take it later, it is not buried for what bars the others.
+  -- If a candidate may take the task later, do not refuse it for another candidate's reason.
   return wait and -2 or code, wait
 end
 
--- Reads the further words of a task; also returns the position of the next one.
+-- Reads the further words of a task, and returns them with the position of the next task.
 local function read(at)
   local found = { task = ARGV[at], made = ARGV[at + 1], slots = {}, key = ARGV[at + 4] }
   for i = at + 2, at + 3 do
@@ -185,8 +185,8 @@ local function read(at)
   return found, at
 end
 
--- From here to the acknowledgement nothing may fail that another program can make fail: what is moved by then would be
--- moved again.
+-- From here to the acknowledgement, no command may fail because of another program's data: tasks
+-- moved so far would be moved again.
 local reply, at, twice = { '' }, 9 + 3 * places, 0
 while at <= #ARGV do
   local id, spot, code, wait, more = ARGV[at], tonumber(ARGV[at + 1]), 0, nil, nil
@@ -219,7 +219,7 @@ while at <= #ARGV do
   elseif code == -2 then
     local due = now + (wait or tonumber(ARGV[4]))
     pcall('HSET', KEYS[2], id, more and more.made or 0)
-    -- A task that cannot be put aside stays pending, and is reclaimed as from a dead consumer.
+    -- A task that cannot be deferred stays pending, and is reclaimed like that of a dead consumer.
     if type(pcall('ZADD', KEYS[3], due, id)) ~= 'table' then
       call('XCLAIM', stream, group, ARGV[3], 0, id, 'JUSTID')
     end

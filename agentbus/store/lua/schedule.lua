@@ -1,5 +1,5 @@
 #!lua
--- Keeps tasks until they are due, all or none of them.
+-- Keeps tasks until they are due, all or none.
 -- KEYS: delayed, bodies, queues, stats, once slot, stream (for the bound), bell, metrics, readers,
 --       after, the stream of retries, the counter of ids, seen (only with a dedup key, and one task)
 -- ARGV: 1 not to count the refusal if tasks stay behind an unfinished one, queue, bound, dedup window in seconds, task id's
@@ -26,7 +26,8 @@ end
 local delayed = call('ZCARD', KEYS[1]) + call('ZCARD', KEYS[10])
 local fits, undone, blocking, oldest = room(KEYS[6], tonumber(ARGV[3]) - delayed, count, KEYS[9], KEYS[11])
 if not fits then
-  -- Of several tasks, each is sent again by itself.
+  -- If one of several tasks does not fit, the caller sends each separately, and only that refusal
+  -- counts.
   if count == 1 and (ARGV[1] == '0' or oldest == '') then count_refused(KEYS[8], KEYS[4], 100000, ARGV[2], 1) end
   return { 'full', delayed + undone, blocking, oldest }
 end

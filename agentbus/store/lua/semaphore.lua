@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes a place among the holders of a semaphore, keeps it for longer, or gives it up.
+-- Takes a slot of a semaphore, extends it, or gives it up.
 -- KEYS: holders, bell
 -- ARGV: holder (its agent, a space and a token), how many there may be, ms to hold it ('' to give it up), 1 to keep one
 -- Returns: {1, holders, the bell's last id} if it is held, or was given up; {0, ms until the first place is free, the last

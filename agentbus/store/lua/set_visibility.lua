@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Keeps a task that a consumer has begun for an agent, without heartbeats, until a visibility ends; or extends that.
+-- Holds a task for an agent, without heartbeats, until its visibility ends; or extends the visibility.
 -- KEYS: stream, attempts, retries, the last token, the tasks held by hand, cancelled
 -- ARGV: group, consumer (to extend the visibility, with a newline and the token after it), id, visibility in ms, the
 --       task's place among the cancelled, the task's id, its agent, queue and priority
@@ -16,7 +16,8 @@ local consumer, token = string.match(ARGV[2], '^(.*)\n(%d+)$')
 if not token then
   consumer = ARGV[2]
   local record = replace(KEYS[2], 'HGET', id) or ''
-  -- A request resent after a lost answer gets the same token: a further attempt would have replaced it.
+  -- A request resent after a lost reply returns the same token: another attempt would have replaced
+  -- the token.
   token = token_of(record)
   if not token then
     stored_token(KEYS[4])
@@ -26,7 +27,7 @@ if not token then
 end
 local time = call('TIME')
 local due = string.format('%d', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[4]))
--- Any worker takes it then, as one whose next attempt is due.
+-- When the visibility ends, any worker may take the task, like one whose next attempt is due.
 replace(KEYS[3], 'ZADD', due, id)
 call('XCLAIM', KEYS[1], ARGV[1], consumer, 0, id, 'JUSTID')
 local field = ARGV[6] .. '\n' .. ARGV[1] .. '\n' .. token

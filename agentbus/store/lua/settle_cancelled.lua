@@ -2,9 +2,9 @@
 -- Settles a cancelled task that a consumer holds: acknowledges it, and appends its notifications.
 -- KEYS: stream, stats, attempts, retries, result, awaited, recorded outcomes, once slot, cancelled, runs, then three
 --       for each notification
--- ARGV: group, consumer, id, what to keep in the result's place, seconds to keep it, a counter to raise ('' for none),
---       the task's id, token, its place among the cancelled, seconds to keep the record of its runs, the record of
---       this one, its milliseconds, then the words of each notification
+-- ARGV: group, consumer, id, the marker to keep in place of the result, seconds to keep it, a counter to raise (''
+--       for none), the task's id, token, its place among the cancelled, seconds to keep the record of its runs, the
+--       record of this one, its milliseconds, then the words of each notification
 -- Returns: 1, 2 if it has dependents, or 0 if this consumer no longer holds it
 --@include json
 --@include once
@@ -22,7 +22,7 @@ end
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[3])
 redis.pcall('HDEL', KEYS[3], ARGV[3])
 redis.pcall('ZREM', KEYS[4], ARGV[3])
--- It was asked to stop, and has.
+-- Remove the mark: the task was asked to stop, and has stopped.
 redis.pcall('HDEL', KEYS[9], ARGV[9] .. '\n' .. ARGV[1])
 redis.pcall('HINCRBY', KEYS[2], 'cancelled', 1)
 redis.call('SET', KEYS[5], '! ' .. ARGV[4], 'EX', ARGV[5])

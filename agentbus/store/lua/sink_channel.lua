@@ -1,5 +1,5 @@
 #!lua
--- Appends a slice of a Spark sink's rows to the channel as messages, unless it did so before.
+-- Appends a slice of a Spark sink's rows to the channel as messages, unless it was appended before.
 -- KEYS: channel, agents, topics, the sink's record
 -- ARGV: the batch, seconds to keep the record, the digest of the slice, bound, agent, topic, then the messages
 -- Returns: {'done'}

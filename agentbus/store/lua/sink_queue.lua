@@ -1,6 +1,6 @@
 #!lua
--- Appends a slice of a Spark sink's rows to a queue as tasks, all or none of them, unless it did so before.
--- KEYS: stream, queues, stats, the sink's record, order, metrics, readers, the stream of retries, then the seen key of
+-- Appends a slice of a Spark sink's rows to a queue as tasks, all or none, unless it was appended before.
+-- KEYS: stream, queues, stats, the sink's record, order, metrics, readers, the retry stream, then the seen key of
 --       each task if they have dedup keys
 -- ARGV: the batch, seconds to keep the record, the digest of the slice, 1 to answer 'full' at once if tasks stay behind an
 --       unfinished one, queue, bound, 'wait', 'refuse' (which is counted) or 'trim', dedup window in seconds, task id's
@@ -37,7 +37,7 @@ end
 fresh = 0
 for n = 1, count do
   local key, at = KEYS[8 + n], 8 + 3 * n
-  -- A key may occur twice in a slice.
+  -- A key may occur twice in a slice: publish it only once.
   if not (keyed and (seen[n] or made[key])) then
     local meta, order, id = ARGV[at + 1], ARGV[at + 2], nil
     if meta == '' then

@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
--- Lets tasks with ordering keys start if all before them with the same key are done; puts the others aside.
--- KEYS: stream, order, attempts, retries, the stream of their priority, the stream of retries, where moved tasks are
--- ARGV: group, consumer, the consumer that holds tasks put aside, milliseconds after which a task put aside is tried again,
---       the part of a task's id after the entry's id in the stream of its priority, 1 if this consumer runs one after the
---       other: then one may also start after those before it that this call lets start; then for each task, ascending,
---       its entry's id, the one of its entry in the stream of its priority, its ordering key, the attempts so far
--- Returns: for each 1 if it may start, 0 if it was put aside, -1 if this consumer no longer holds it
+-- Starts tasks whose predecessors with the same ordering key are all done, and defers the others.
+-- KEYS: stream, order, attempts, retries, the stream of their priority, the retry stream, the index
+--       of moved tasks
+-- ARGV: group, consumer, the consumer that holds deferred tasks, milliseconds after which a
+--       deferred task is retried, the suffix of task ids in the stream of their priority, 1 if this
+--       consumer runs tasks one after the other, so that a task may also start if this call starts
+--       its predecessors; then for each task, ascending, its entry's id, its entry's id in the
+--       stream of its priority, its ordering key, the attempts so far
+-- Returns: for each task 1 if it may start, 0 if it was deferred, -1 if this consumer no longer
+--          holds it
 --@include ids
 --@include held
 --@include replace
@@ -15,7 +18,7 @@
 --@include turns
 local call, stream, group = redis.call, KEYS[1], ARGV[1]
 local mine = held(stream, group, ARGV[2], ARGV[7], ARGV[#ARGV - 3])
--- By key, the place up to which every task is done, or starts now.
+-- For each key, the place up to which every task is done, or starts now.
 local reached, chained = {}, ARGV[6] == '1'
 -- Returns whether this group has done, or starts now, all tasks of a key before a place.
 local function free(key, at)

@@ -1,5 +1,5 @@
 #!lua
--- Stores, changes or removes a schedule, unless it changed meanwhile.
+-- Stores, changes or removes a schedule, unless another change came first.
 -- KEYS: schedules, the schedule, their bell, once slot
 -- ARGV: token, its name, the stamp that it has ('' for none), its new stamp, its record ('' to remove it), when it is due
 --       in ms ('' for never, '=' as before)

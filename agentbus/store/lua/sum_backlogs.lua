@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Sums up what waits in queues and what is held, by group, without payloads of tasks and without consumers.
+-- Sums up waiting and held tasks of queues by group, without payloads and consumers.
 -- KEYS: for each queue its streams (the last one that of retries, in which nothing is undelivered), its delayed tasks
 --       and its dependent tasks; or its first stream alone
 -- ARGV: how many streams a queue has, how many undelivered entries of a stream to count where the server does not know,
@@ -27,8 +27,8 @@ local function older(a, b)
   return newer(a, b) and b or a
 end
 
--- waiting(key, length, delivered, lag, known): returns how many entries of a stream a group was not given, and the id of the
--- oldest. Without a group, `delivered` is nil.
+-- waiting(key, length, delivered, lag, known): returns the number of entries of a stream that were
+-- not delivered to a group, and the id of the oldest. Without a group, `delivered` is nil.
 local function waiting(key, length, delivered, lag, known)
   if length == 0 or lag == 0 then return 0, '' end
   if not delivered then return length, known == '-' and '=' or after(key, '-') end
@@ -39,10 +39,11 @@ local function waiting(key, length, delivered, lag, known)
     lag = undelivered(key, length, first, last and last[1] or '', delivered, nil, most, bytes)
     if lag == 0 then return 0, '' end
   end
-  -- The server's figure includes trimmed entries.
+  -- Limit the server's lag, which includes trimmed entries.
   return math.max(0, math.min(lag, length)), known == delivered and '=' or after(key, '(' .. delivered)
 end
--- about(flat): returns what XINFO says of a group: its name, its place, its lag and how many entries are pending.
+-- about(flat): returns the name, last delivered id, lag and number of pending entries of a group in
+-- XINFO.
 local function about(flat)
   local name, delivered, lag, pending
   for i = 1, #flat, 2 do
@@ -59,12 +60,13 @@ local function about(flat)
   end
   return name, delivered, lag, pending
 end
--- entries(key): returns the length of a stream; nil if there is none.
+-- entries(key): returns the length of a stream, or nil if it does not exist.
 local function entries(key)
   local length = redis.pcall('XLEN', key)
   return type(length) == 'number' and (length > 0 or redis.call('EXISTS', key) == 1) and length or nil
 end
--- single(at): returns whether a queue has tasks in its first stream alone. A worker creates the others, and leaves them empty.
+-- single(at): returns whether only the first stream of a queue has tasks. A worker creates the
+-- others, but leaves them empty.
 local function single(at)
   for i = at + 1, at + width - 1 do
     if redis.pcall('XLEN', KEYS[i]) ~= 0 then return false end
@@ -72,7 +74,8 @@ local function single(at)
   return redis.call('EXISTS', KEYS[at + width], KEYS[at + width + 1]) == 0
 end
 
--- alone(key, known): returns the row of such a queue, as most are; nil if it has no stream.
+-- alone(key, known): returns the row of a queue with a single stream, the usual case; nil if it has
+-- no stream.
 local function alone(key, known)
   local length = entries(key)
   if not length then return nil end
@@ -90,7 +93,7 @@ local function alone(key, known)
   return row
 end
 
--- all(at): returns the row of any queue.
+-- all(at): returns the row of any other queue.
 local function all(at)
   local there, order, rows, ungrouped = 0, {}, {}, {}
   local function add(name, number, oldest, pending)
@@ -107,7 +110,7 @@ local function all(at)
     if length then
       there = 1
       local met, retries = {}, i == at + width - 1
-      -- The groups of an empty stream are also those of the first one.
+      -- An empty stream has the same groups as the first one.
       if length > 0 or i == at then
         for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
           local name, delivered, lag, pending = about(flat)
@@ -121,7 +124,7 @@ local function all(at)
     end
   end
   if #order == 0 then add('', 0, '', 0) end
-  -- A group will read a stream that it has not read from its start.
+  -- A group will read from its start any stream that it has not read yet.
   for _, one in ipairs(ungrouped) do
     for _, name in ipairs(order) do
       if not one[3][name] then add(name, one[1], one[2], 0) end

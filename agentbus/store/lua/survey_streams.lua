@@ -1,8 +1,8 @@
 #!lua flags=no-writes
 -- Surveys streams of tasks in one step: the position, backlog and pending tasks of each group.
 -- KEYS: streams
--- ARGV: the consumer that holds tasks put aside, how many pending entries to examine for the longest held, how
---       many undelivered ones to count where the server does not know, and how many bytes of them to read for it
+-- ARGV: the consumer that holds deferred tasks, how many pending entries to examine for the longest held, how many
+--       undelivered ones to count where the server does not know, and how many bytes of them to read for it
 -- Returns: {the server's time in ms, then for each stream: {length (-1 if there is none), first id, groups}}, of
 --          each group {name, last delivered id, entries not delivered, 1 if that is exact, id of the oldest of them,
 --          pending, how many of those are put aside, longest idle time of the others in ms (-1: none),
@@ -46,7 +46,7 @@ end
 for _, key in ipairs(KEYS) do
   if redis.call('TYPE', key)['ok'] == 'stream' then
     local length = redis.call('XLEN', key)
-    -- Most streams of a queue are empty.
+    -- Skip empty streams; most streams of a queue are empty.
     local first = length > 0 and redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1]
     local last = length > 0 and redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
     first, last = first and first[1] or '', last and last[1] or ''

@@ -27,7 +27,7 @@ local function forget_holder(entry, record)
   local name = named['id'] or named['agentbus_moved_from'] or entry[1] .. ARGV[6]
   redis.pcall('HDEL', KEYS[9], name .. '\n' .. ARGV[1] .. '\n' .. string.match(record, ' hand:(.*)$'))
 end
--- Takes tasks; the record of those that are without an attempt is deleted, and so is what names no entry.
+-- Takes tasks, and deletes the records of tasks without a counted attempt, and of missing entries.
 local function take(members, records, first)
   local scores = KEYS[10] and call('ZMSCORE', KEYS[2], unpack(members))
   call('ZREM', KEYS[2], unpack(members))
@@ -57,11 +57,11 @@ local function take(members, records, first)
       call('XADD', KEYS[3], '*', 'original_id', id, unpack(ARGV, 7, 12))
       record_outcome(KEYS[6], KEYS[7], id .. ARGV[6], ARGV[1], '!it was trimmed away before it was done')
     end
-    -- Else the group was created again, and delivers from the beginning.
+    -- Otherwise the group was created again, and redelivers the entry from the beginning.
   end
   if #gone > 0 then redis.pcall('HDEL', KEYS[5], unpack(gone)) end
 end
--- Only one kind in one call, since they are run and acknowledged in different ways.
+-- Take only one kind per call, since the kinds are run and acknowledged differently.
 local function take_suspect()
   while suspects and #taken == 0 and lost < 100 do
     local id = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', 999, 'LIMIT', 0, 1)[1]
@@ -81,7 +81,7 @@ if #taken == 0 then
     local first = firsts > 0 and attempts[i] == '0'
     local made, mark = string.match(attempts[i] or '', '^(%d+) ([^-].*)$')
     if made and not string.find(mark, '^hand:') then
-      -- A suspect that waited for its ordering key or for a limit is one again.
+      -- A suspect that waited for its ordering key or for a limit becomes a suspect again.
       call('ZADD', KEYS[2], math.min(made, 999), id)
     else
       if kind == nil then

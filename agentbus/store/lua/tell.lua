@@ -1,5 +1,5 @@
 #!lua
--- Puts a message into inboxes, into all or none; with the message that it answers, only once.
+-- Puts a message into all given inboxes or into none; a reply to a message is sent only once.
 -- KEYS: agents, once slot, leases, their fence and bell, then the sender's inbox, its positions, answers and bell, then
 --       for each recipient its inbox, its positions and its presence
 -- ARGV: sender, token, entry id in the sender's inbox of the message that this answers ('' for none), most unread
@@ -98,7 +98,7 @@ for i = first, #ARGV, 2 do
 end
 if answered ~= '' then
   replace(KEYS[ANSWERS], 'HSET', answered, sent[3][1] .. '@' .. ARGV[first])
-  -- An agent that answers a message has read it.
+  -- An agent that replies to a message has read it.
   mark_read(KEYS[INBOX], KEYS[AT], KEYS[BELL], stamp, { answered })
   replace(KEYS[BELL], 'XADD', 'MAXLEN', '=', 1, '*', 'answered', answered)
 end

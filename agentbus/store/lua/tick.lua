@@ -1,5 +1,5 @@
 #!lua
--- Publishes the task of a schedule's tick, unless another scheduler did, and sets when the next one is due.
+-- Publishes the task of a schedule's tick, unless another scheduler has, and sets the next due time.
 -- KEYS: schedules, the schedule, then those of the script publish
 -- ARGV: schedule's name, its stamp, the time for which its tick was decided, in ms, that at which this was
 --       decided, the tick's time, the next one ('' if there is none), ms until a refused tick is tried again, then
@@ -21,7 +21,8 @@ local call, time = redis.call, redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local kept = call('HMGET', KEYS[2], 'stamp', 'due')
 if (kept[1] or '') ~= ARGV[2] or kept[2] ~= ARGV[3] then return { 'changed' } end
--- A scheduler that was frozen decided this long ago: later ticks may be due, which replace this one.
+-- The decision is old, because the scheduler was frozen: later ticks may be due, which replace this
+-- one.
 if math.abs(now - tonumber(ARGV[4])) > 10000 then return { 'changed' } end
 local reply = { 'tasks' }
 if ARGV[15] ~= '0' then
@@ -33,7 +34,8 @@ if ARGV[15] ~= '0' then
     call('ZADD', KEYS[1], 'XX', string.format('%d', now + tonumber(ARGV[7])), ARGV[1])
     return reply
   end
-  -- An id with its queue is that of an earlier task with the key that the schedule gives: nothing was published.
+  -- An id with a queue belongs to an earlier task with the schedule's dedup key: nothing was
+  -- published.
   if not string.find(reply[2], '@', 1, true) then
     reply[2] = reply[2] .. ARGV[13]
     call('HINCRBY', KEYS[2], 'published', 1)

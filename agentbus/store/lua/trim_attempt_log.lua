@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Trims the log of attempts up to where an archive has it, as far as no other archive needs it.
--- KEYS: the log, what readers need of it
--- ARGV: the lowest id that this archive does not have
--- Returns: how many entries were removed
+-- Trims the attempt log up to the end of an archive, unless another archive still needs the entries.
+-- KEYS: the log, the positions of its readers
+-- ARGV: the lowest id that this archive lacks
+-- Returns: number of removed entries
 --@include ids
 --@include lowest_of_readers
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end

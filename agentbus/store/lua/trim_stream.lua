@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Removes entries that every group has acknowledged and every other reader has passed, after the retention.
+-- Removes entries after their retention.
+-- Every group must have acknowledged them, and every other reader passed them.
 -- KEYS: stream, readers
 -- ARGV: how long they are kept in ms, the most to remove, 1 only to count, id to count from
--- Returns: {how many, id to continue from ('' at the end)}
+-- Returns: {number of entries, id to continue from ('' at the end)}
 --@include ids
 --@include lowest_of_readers
 --@include undelivered
@@ -21,7 +22,7 @@ if ARGV[3] == '1' then
   local ids, onwards = page(KEYS[1], ARGV[4], '(' .. lowest, tonumber(ARGV[2]))
   return { #ids, onwards }
 end
--- Whole nodes first, up to the limit; then the few entries left in the last node.
+-- Trim whole nodes first, up to the limit; then the few entries left in the last node.
 local gone = redis.call('XTRIM', KEYS[1], 'MINID', '~', lowest, 'LIMIT', ARGV[2])
 if gone > 0 then return { gone, lowest } end
 return { redis.call('XTRIM', KEYS[1], 'MINID', '=', lowest), '' }

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Unregisters a worker, and deletes the orders for it alone.
+-- Unregisters a worker, and deletes the orders addressed to it alone.
 -- KEYS: beats, the worker's record, paused
 -- ARGV: worker, the field of its orders, the silence required in ms, 0 if it leaves by itself
 -- Returns: 1, or 0 if it has sent a heartbeat since

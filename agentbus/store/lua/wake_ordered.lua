@@ -10,7 +10,7 @@
 --@include replace
 --@include turns
 local call, group = redis.call, ARGV[1]
--- Another group may not have done them.
+-- Keep the member of a task that another group has not done.
 local alone = call('EXISTS', KEYS[1]) == 0
 if not alone then
   local groups = call('XINFO', 'GROUPS', KEYS[1])
@@ -40,8 +40,8 @@ for _, key in ipairs(keys) do
     end
     if type(due) == 'string' then
       waiting = 1
-      -- Below are those that a dead worker may have begun, which are due.
-      -- One that is held by hand is due when its visibility ends.
+      -- Lower scores belong to tasks that a dead worker may have begun, which are due anyway. A
+      -- task held by hand is due when its visibility ends.
       local stream = retries == KEYS[6] and KEYS[5] or KEYS[1]
       local holder = redis.pcall('XPENDING', stream, group, id, id, 1)[1]
       local by_hand = holder and string.sub(holder[2], 1, 5) == 'hand:'

@@ -1,4 +1,4 @@
-"""The pages, in the order of the navigation; `page.py` says how to add one."""
+"""The pages, in the order of the navigation; `page.py` explains how to add one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAGES: tuple[WebPage, ...] = (
     health.PAGE,
     archive.PAGE,
 )
-# Texts that are too long for a page.
+# Texts that are too long to show on a page.
 TEXTS: tuple[TextFile, ...] = (
     talk.TEXT,
     notes.TEXT,

@@ -1,4 +1,4 @@
-"""The agents by page, filter and state, and one agent with what it holds, reads, sends and says."""
+"""The list of agents with filters, and one agent with its holdings and messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORDERS = {"seen": "last seen", "name": "name", "unread": "unread", "state": "st
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the agents that the query asks for."""
+    """Return the requested agents."""
     every, state = view.param("all") == "1", view.param("state") or None
     order = view.param("order") or "seen"
     found = await view.shared(
@@ -31,7 +31,7 @@ async def load(view: PageView) -> dict[str, Any]:
 async def load_one(view: PageView) -> dict[str, Any]:
     """Return the agent `name`."""
     name = _name(view)
-    # Messages that it speaks while the page is loaded follow by the stream.
+    # The stream sends messages that the agent speaks while the page loads.
     since = await view.dashboard.talk_end()
     one = await view.reader.agent(name)
     return {"title": f"Agent {word(name)}", "one": one, "since": since}

@@ -1,4 +1,4 @@
-"""Flags with their holders and who waits, leases, and how many leases were refused in the last day."""
+"""Flags with their holders and waiters, leases, and the number of recently refused leases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEASES = 500
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the flags and the leases that the query asks for."""
+    """Return the requested flags and leases."""
     found = await view.reader.flags(
         view.rows,
         state=view.param("state") or None,

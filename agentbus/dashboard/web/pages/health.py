@@ -1,4 +1,4 @@
-"""Every health check with its thresholds, its value, and what to do about what it found."""
+"""Every health check with its thresholds, its value, and the remedies of its findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def load(view: PageView) -> dict[str, Any]:
 
 
 def limit(check: HealthCheck, figure: float | None) -> str:
-    """Return a threshold or a figure of a check in its unit."""
+    """Return a threshold or figure of a check with its unit."""
     if figure is None:
         return "-"
     if check.unit == "of its limit":

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by their errors, those of one error, and one letter."""
+"""Dead letters: grouped by error, the letters of one error, and one letter."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from agentbus.queues.dead_letters import Letter
 
 
-# To group thousands of letters takes the server a tenth of a second: see `PageView.shared`.
+# To group thousands of letters takes the server a tenth of a second; see `PageView.shared`.
 _REST = 40.0
-# The letters of a payload in a list.
+# Maximum characters of a payload in a list.
 _PREVIEW = 120
 
 
@@ -37,8 +37,8 @@ async def load(view: PageView) -> dict[str, Any]:
 
 
 async def load_error(view: PageView) -> dict[str, Any]:
-    """Return the letters whose error begins with the line `error`; those past `after`."""
-    # Without one, those of letters that name no error.
+    """Return the letters whose error begins with the line `error`, after the mark `after`."""
+    # An empty `error` selects the letters without an error.
     of, error = _of(view), view.param("error")
     queue, group, after = of["queue"], of["group"], view.param("after") or None
     page = await view.dashboard.letters(error, queue=queue, group=group, after=after, limit=ROWS)
@@ -54,7 +54,7 @@ async def load_error(view: PageView) -> dict[str, Any]:
         "complete": report.complete,
         "of": of,
         "where": _where(of),
-        # The person types this name to purge them.
+        # The person types this name to confirm a purge.
         "name": queue or view.project,
     }
 
@@ -74,13 +74,13 @@ async def load_letter(view: PageView) -> dict[str, Any]:
 
 
 async def payload(view: PageView) -> tuple[str, str]:
-    """Return the payload of a letter."""
+    """Return a letter's payload."""
     one = await _letter(view)
     return f"payload {one.id}", as_json(one.payload) + "\n"
 
 
 async def traceback(view: PageView) -> tuple[str, str]:
-    """Return the error of a letter with its traceback."""
+    """Return a letter's error with its traceback."""
     one = await _letter(view)
     return f"error {one.id}", f"{one.error}\n\n{one.traceback}"
 

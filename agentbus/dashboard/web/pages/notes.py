@@ -7,12 +7,12 @@ from typing import Any
 from agentbus.core.errors import NotFound
 from agentbus.dashboard.web.page import PageView, TextFile, WebPage
 
-# Tags that the filter offers.
+# Maximum number of tags that the filter offers.
 _TAGS = 60
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the notes that the query asks for."""
+    """Return the requested notes."""
     found = await view.reader.notes(view.rows, tag=view.param("tag") or None)
     return {"found": found, "tags": [*found.tags.items()][:_TAGS]}
 

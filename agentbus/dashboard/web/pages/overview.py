@@ -1,4 +1,4 @@
-"""The overview: the figures of the project, what is wrong and what to do, worst queues, agents, talk."""
+"""The overview: the project's figures, problems and remedies, worst queues, agents, messages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agentbus.dashboard.web.page import PageView, WebPage
 if TYPE_CHECKING:
     from agentbus.coordination.message import Message
 
-# Rows of each list.
+# Maximum rows of the lists, of the messages and of the findings.
 _SHOWN, _TALK, _FINDINGS = 10, 20, 6
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the cards and the short lists."""
+    """Return the values of the overview: its cards and short lists."""
     found, totals = view.snapshot, view.snapshot.totals
     queues = view.link("queues")
     dead = f"+ {totals.dead_workers} dead" if totals.dead_workers else ""
@@ -62,7 +62,7 @@ async def load(view: PageView) -> dict[str, Any]:
 
 
 def hears(_view: PageView, _message: Message) -> bool:
-    """All that is spoken belongs here."""
+    """Tell whether a message belongs on the page: every message does."""
     return True
 
 

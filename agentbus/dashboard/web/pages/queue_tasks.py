@@ -16,7 +16,7 @@ from agentbus.dashboard.web.page import ROWS, PageView
 if TYPE_CHECKING:
     from agentbus.dashboard.figures import QueueDetail
 
-# The states, with their names on the page; `Dashboard.tasks` has all but the dead ones.
+# States and their names on the page; `Dashboard.tasks` returns all but the dead tasks.
 _TABS = {
     "waiting": "Waiting",
     "pending": "Held",
@@ -29,7 +29,7 @@ _PREVIEW = 160
 
 
 async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
-    """Return the tasks in the state `state` for the group `group`, past `after`."""
+    """Return the tasks in the state `state` for the group `group`, after the mark `after`."""
     groups = [one.group for one in found.groups if _is_name(one.group)]
     group = view.param("group") or (
         "default" if "default" in groups else (groups or ["default"])[0]
@@ -72,7 +72,7 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
 
 
 def _is_name(group: str) -> bool:
-    """Return whether the bus can read a group: another program may have named it otherwise."""
+    """Return whether a group's name is valid for the bus; another program may use other names."""
     try:
         names.name("group", group)
     except InvalidName:
@@ -81,7 +81,7 @@ def _is_name(group: str) -> bool:
 
 
 def _number(found: QueueDetail, group: str, state: str) -> int:
-    """Return how many tasks are in a state, as the figures of the group say."""
+    """Return the number of tasks in a state, from the figures of the group."""
     for row in found.rows:
         one = row.stats
         if one.group in (group, None):

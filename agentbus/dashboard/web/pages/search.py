@@ -1,4 +1,4 @@
-"""The page of a search's hits: tasks by id, key, correlation id, or words of an error."""
+"""The results of a search for tasks by id, key, correlation id, or words of an error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from agentbus.dashboard.web.page import PageView, WebPage
 
-# Seconds after which a search without a hit asks whether to go on.
+# Seconds after which a search without a match asks whether to go on.
 _SECONDS = 1.0
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the tasks that match `text`, past `after`: those of the first calls, for a second."""
+    """Return the tasks that match `text`, after the mark `after`, searching for about a second."""
     text, after = view.param("text").strip(), view.param("after") or None
     if not text:
         return {"found": None}

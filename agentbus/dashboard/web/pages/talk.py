@@ -1,4 +1,4 @@
-"""The channel with filters, one message with who has heard it, messages to agents, and one thread."""
+"""The channel with filters, one message with its hearers, messages to agents, and one thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from agentbus.dashboard.web.page import ROWS, PageView, TextFile, WebPage
 if TYPE_CHECKING:
     from agentbus.coordination.message import Message
 
-# Topics that the filter offers.
+# Maximum number of topics that the filter offers.
 _TOPICS = 200
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the messages that the query asks for, newest first."""
+    """Return the requested messages, newest first."""
     before = view.param("before") or None
-    # Messages that come while the page is on its way follow by the stream.
+    # The stream sends messages that arrive while the page loads.
     since = await view.dashboard.talk_end()
     found = await view.reader.channel(
         topic=view.param("topic") or None,
@@ -31,7 +31,7 @@ async def load(view: PageView) -> dict[str, Any]:
 
 
 def hears(view: PageView, message: Message) -> bool:
-    """Tell whether a message belongs on the page: it is the newest one, and the filter accepts it."""
+    """Tell whether a message belongs on the page: the newest page, if the filter accepts it."""
     topic, agent = view.param("topic"), view.param("agent")
     return (
         not view.param("before")
@@ -42,7 +42,7 @@ def hears(view: PageView, message: Message) -> bool:
 
 
 async def load_message(view: PageView) -> dict[str, Any]:
-    """Return the message `id` of the channel, and which of the agents that are present have heard it."""
+    """Return the message `id` of the channel, and the present agents that have heard it."""
     one = await view.reader.message(_id(view))
     heard = await view.bus.heard_by(one.id)
     return {"one": one, "heard": heard}
@@ -63,7 +63,7 @@ async def load_thread(view: PageView) -> dict[str, Any]:
 
 
 async def whole(view: PageView) -> tuple[str, str]:
-    """Return the whole text of the message `id`, of the channel or to an agent."""
+    """Return the whole text of the message `id`, from the channel or an inbox."""
     known = _id(view)
     if "@" in known:
         return f"message-{known}", (await view.reader.direct_message(known)).text

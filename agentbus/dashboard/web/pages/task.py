@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from agentbus.dashboard.task_chain import ChainTask, TaskReport
     from agentbus.queues.task_state import TaskState
 
-# Seconds for which `PageView.shared` keeps the tasks that one has caused, whose reading takes the server
-# longest, and the task itself, whose reading mostly waits for others.
+# Factors for `PageView.shared`: of the tasks that a task has caused, which take the server longest
+# to read; and of the task itself, whose reading mostly waits for other requests.
 _REST, _TASK_REST = 40.0, 1.0
 # States in which a task can be cancelled.
 _OPEN = ("waiting", "delayed", "dependent", "pending", "retrying")
@@ -81,7 +81,7 @@ async def result(view: PageView) -> tuple[str, str]:
 
 
 def as_json(value: object) -> str:
-    """Return a value as JSON in lines."""
+    """Return a value as JSON over several lines."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
@@ -96,7 +96,7 @@ async def _found(view: PageView) -> TaskReport:
 
 
 def _as_read(one: ChainTask, state: TaskState) -> ChainTask:
-    """Return a task of the chain with the state that was read by itself, if it is that task."""
+    """Return a chain's task; if it is the page's task, with the newer state."""
     if (one.id, one.group) != (state.id, state.group):
         return one
     error = None if state.error is None else first_line(state.error)
@@ -104,11 +104,11 @@ def _as_read(one: ChainTask, state: TaskState) -> ChainTask:
 
 
 def _passed(one: object) -> str:
-    # A router records the agent and the time.
+    # A router records a pair of the agent and the time.
     return word(str(one[0] if isinstance(one, list) and one else one))
 
 
-# No stream says what becomes of one task.
+# No stream reports the changes of a single task, so the page reads the task this often.
 _EVERY = 0.2
 
 PAGE = WebPage(

@@ -1,4 +1,4 @@
-"""The registered workers: heartbeats, what they run and hold, and the lag of their groups."""
+"""The registered workers: heartbeats, running and held tasks, and the lag of their groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agentbus.dashboard.worker_pages import STATES, state_of
 
 
 async def load(view: PageView) -> dict[str, Any]:
-    """Return the workers that the query asks for."""
+    """Return the requested workers."""
     found = await view.reader.workers(view.rows, state=view.param("state") or None)
     return {"found": found, "states": STATES, "state_of": state_of}
 

@@ -1,9 +1,11 @@
--- append_notifications(stats, key, at): appends the notifications of a task: its reply, its webhook, its notice. From KEYS[key] on
--- three keys for each: stream, queues, stats of the queue there; channel, agents, topics of a notice. From ARGV[at]
--- on for each: queue ('' for a caller's private stream, a newline and a bound for the channel), how many words
--- follow, and its fields and values, after agent, message and topic of a notice; or a carriage return, and the task
--- whose dedup key is freed, which is the key; or a tab, for the log of attempts, and its words. One that cannot be appended
--- (because of another program's key) is counted, and does not prevent the acknowledgement.
+-- append_notifications(stats, key, at): appends the notifications of a task: its reply, its
+-- webhook, its notice. KEYS[key] and following hold three keys for each: stream, queues, stats of
+-- the queue; or channel, agents, topics for a notice. ARGV[at] and following hold for each a queue
+-- ('' for a caller's private stream, a newline and a bound for the channel), the number of words,
+-- and its fields and values, after agent, message and topic of a notice; or a carriage return and
+-- the task whose dedup key, in KEYS, is freed; or a tab and words for the attempt log. A
+-- notification that cannot be appended (because of another program's key) is counted, and does not
+-- prevent the acknowledgement.
 local function append_notifications(stats, key, at)
   while KEYS[key] do
     local queue, count = ARGV[at], tonumber(ARGV[at + 1])

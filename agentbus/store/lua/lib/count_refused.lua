@@ -12,7 +12,7 @@ local function report_refused(metrics, stats, bound, queue, pause)
   local id = redis.pcall('XADD', metrics, 'MAXLEN', '~', bound, '*', 'kind', 'refusal', 'version', 1, 'queue', queue,
     'from', string.format('%d', before > 0 and before or now), 'to', string.format('%d', now),
     'refused', string.format('%d', all - told))
-  -- The refusal must reach its publisher even if another program has corrupted the stream.
+  -- The refusal must reach the publisher even if another program has corrupted the stream.
   if type(id) == 'table' then return end
   redis.call('HSET', stats, 'refused_told', string.format('%d', all), 'refused_at', string.format('%d', now))
 end

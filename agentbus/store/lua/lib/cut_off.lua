@@ -1,6 +1,6 @@
--- add_cut_off(found, stream, attempts, id, holder, tail): adds the attempt that a task's holder may have begun to `found`, unless
--- it cannot have begun one, or that is logged. `tail` is the part of the task's id after the entry's id. To be called
--- before the task is put aside.
+-- add_cut_off(found, stream, attempts, id, holder, tail): adds to `found` the attempt that a task's
+-- holder may have begun, unless it cannot have begun or is already logged. `tail` is the suffix of
+-- task ids. Call this before the task is deferred.
 local function add_cut_off(found, stream, attempts, id, holder, tail)
   local record = redis.pcall('HGET', attempts, id)
   record = type(record) == 'string' and record or ''
@@ -8,7 +8,7 @@ local function add_cut_off(found, stream, attempts, id, holder, tail)
   if not number then
     number = math.min(tonumber(record) or 0, 1e9) + 1
   elseif string.find(mark, '^[?-]') or string.sub(mark, -1) == '!' then
-    -- It was counted or logged when it was reclaimed before, or will be counted before it begins.
+    -- The attempt was counted or logged at an earlier reclaim, or will be counted before it begins.
     return
   else
     redis.call('HSET', attempts, id, record .. '!')
@@ -28,7 +28,8 @@ local function add_cut_off(found, stream, attempts, id, holder, tail)
   at.id[n] = type(first) == 'string' and first or id .. tail
   at.task[n] = type(meta['task']) == 'string' and meta['task'] or ''
 end
--- log_cut_off(found, key, bound, queue, group, tail): appends these attempts to the log, an entry for each holder.
+-- log_cut_off(found, key, bound, queue, group, tail): appends the attempts in `found` to the log,
+-- one entry per holder.
 local function log_cut_off(found, key, bound, queue, group, tail)
   for holder, at in pairs(found) do
     local more = { outcome = 'cut_off', priority = string.match(tail, ':(%l+)$') or 'normal' }

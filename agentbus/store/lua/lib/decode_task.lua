@@ -1,6 +1,7 @@
--- decode_task(text, known, fixed): returns the words of a task that is delayed or depends on others: its priority, which is a key of
--- `known`, and more words about it, `fixed` in all, then its fields and values. If another program wrote `text` in another
--- form, they are those of an entry that workers bury as malformed.
+-- decode_task(text, known, fixed): returns the words of a task that is delayed or depends on
+-- others: its priority, which must be a key of `known`, and other words about it, `fixed` in all,
+-- then its fields and values. For a malformed text of another program, returns the words of an
+-- entry that workers dead-letter as malformed.
 -- checked_task(task, text, known, fixed): the same of a task that is decoded.
 local function checked_task(task, text, known, fixed)
   local sound = type(task) == 'table' and #task > fixed and #task < 4000 and (#task - fixed) % 2 == 0

@@ -1,6 +1,7 @@
--- leases_to_give(key, now, agent, paths): returns this agent's leases of exactly these patterns, and the fields of those that end with
--- them: what hooks took of the same paths. Or nil, the number of the first one that it cannot give, and the lines of
--- another agent's lease of it ('' for none), or of an overlapping one that this agent would keep.
+-- leases_to_give(key, now, agent, paths): returns this agent's leases of exactly these patterns,
+-- and the fields of leases that end with them, which hooks took on the same paths. Otherwise
+-- returns nil, the number of the first pattern that cannot be given, and the lines of another
+-- agent's lease of it ('' for none), or of an overlapping lease that this agent would keep.
 local function leases_to_give(key, now, agent, paths)
   if #paths == 0 then return {}, {} end
   local found, mine, going, ended = leases(key, now), {}, {}, {}
@@ -24,7 +25,8 @@ local function leases_to_give(key, now, agent, paths)
   end
   return mine, ended
 end
--- give_leases(key, fences, bell, now, to, mine): moves leases to another agent, each with a new token, and wakes who waits.
+-- give_leases(key, fences, bell, now, to, mine): moves leases to another agent, each with a new
+-- token, and wakes waiting agents.
 local function give_leases(key, fences, bell, now, to, mine)
   for _, one in ipairs(mine) do
     redis.call('HDEL', key, one.field)

@@ -1,4 +1,4 @@
--- has_group(stream, group): returns whether a group works on a stream.
+-- has_group(stream, group): returns whether a stream has a consumer group.
 local function has_group(stream, group)
   local found = redis.pcall('XINFO', 'GROUPS', stream)
   for _, flat in ipairs(found.err and {} or found) do

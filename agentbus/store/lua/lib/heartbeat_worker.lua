@@ -1,5 +1,6 @@
--- heartbeat_worker(worker, number, state, at): records a worker's heartbeat, and returns the orders for it, as the script `heartbeat_worker` does.
--- Of KEYS, the first three are those of that script; its other arguments begin at ARGV[at].
+-- heartbeat_worker(worker, number, state, at): records a worker's heartbeat, and returns its
+-- orders, like the script `heartbeat_worker`. The first three KEYS are those of that script; its
+-- other arguments begin at ARGV[at].
 local function heartbeat_worker(worker, number, state, at)
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -14,10 +15,10 @@ local function heartbeat_worker(worker, number, state, at)
   end
   local had = replace(KEYS[2], 'HMGET', 'number', 'state', 'stop', 'cancelled')
   local last = tonumber(had[1] or 0) or 0
-  -- A late beat must not overwrite a newer one.
+  -- A late heartbeat must not overwrite a newer one.
   if tonumber(number) >= last then
-    -- A worker that gets no order here resumes: it must not seem to comply already with the next order. The same
-    -- beat, resent, may have got this answer before.
+    -- A worker that receives no order resumes, so do not report it as paused: it would seem to
+    -- comply with the next order. The same heartbeat, resent, may have had this reply.
     if state == 'paused' and (order == '' or (tonumber(number) == last and had[2] ~= 'paused')) then state = 'working' end
     redis.call('HSET', KEYS[2], 'number', number, 'state', state, 'seen', now, unpack(ARGV, fields + 1))
     redis.call('HSETNX', KEYS[2], 'started', now)

@@ -1,5 +1,5 @@
--- held(stream, group, consumer, from, to): returns the ids from `from` to `to` that this consumer holds, as a set. It may
--- hold others, too.
+-- held(stream, group, consumer, from, to): returns the set of ids from `from` to `to` that this
+-- consumer holds. It may hold further ids.
 local function held(stream, group, consumer, from, to)
   local found = {}
   repeat

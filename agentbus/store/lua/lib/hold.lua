@@ -1,13 +1,14 @@
--- The value of a flag is `agent @ RFC3339`; an agent's own name may hold ' @ ' too.
+-- The value of a flag is `agent @ RFC3339`; the agent's name may itself contain ' @ '.
 local function holder(value)
   return string.match(value, '^(.*) @ ') or value
 end
 -- rfc3339(seconds): returns a unix time as RFC 3339.
--- now(): returns the server's clock as RFC 3339, since agents on two hosts compare these.
+-- now(): returns the server's time as RFC 3339, because agents on different hosts compare these
+-- times.
 local function rfc3339(seconds)
   local days = math.floor(seconds / 86400)
   local rest = seconds % 86400
-  -- From days to a date: years start in March, so that the leap day comes last.
+  -- Convert days to a date: years start in March, so that the leap day comes last.
   local z = days + 719468
   local era = math.floor(z / 146097)
   local doe = z - era * 146097

@@ -1,5 +1,6 @@
--- is_id(id): returns whether it is the id of an entry: two numbers of 64 bits.
--- newer(a, b): returns whether stream id a comes after b. By digits, since Lua's numbers hold 53 bits of 64.
+-- is_id(id): returns whether a text is an entry id: two numbers of 64 bits.
+-- newer(a, b): returns whether stream id a is greater than b. It compares digits, since Lua's
+-- numbers hold only 53 of 64 bits.
 local function parts(id)
   local ms, seq = string.match(id, '^0*(%d*)%-0*(%d*)$')
   if not ms then ms, seq = string.match(id, '^0*(%d*)$'), '' end

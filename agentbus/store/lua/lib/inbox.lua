@@ -1,7 +1,9 @@
--- An inbox is a stream, and a hash beside it has the id up to which the agent has read (heard), that id's ordinal
--- among all entries ever added, and a field for each message read beyond it: its id, and when.
+-- An inbox is a stream. A hash records the id up to which the agent has read (heard), that id's
+-- ordinal among all entries ever added, and a field for each message read beyond it: its id, and
+-- the time.
 local FIELDS = { 'heard', 'ordinal', 'notified', 'at:heard', 'at:notified', 'past', 'past:notified', 'urgent' }
--- read_position(at): returns the id up to which an inbox was read, its ordinal (nil: unknown), and how many were read beyond it.
+-- read_position(at): returns the id up to which an inbox was read, its ordinal (nil: unknown), and
+-- the number of messages read beyond it.
 local function read_position(at)
   local kept = redis.pcall('HMGET', at, unpack(FIELDS))
   if kept['err'] then return '0-0', 0, 0 end
@@ -12,7 +14,8 @@ local function read_position(at)
   if not kept[1] or not is_id(kept[1]) then return '0-0', 0, beyond end
   return kept[1], tonumber(kept[2] or ''), beyond
 end
--- ordinal_of(inbox, info, heard, ordinal): returns the ordinal, counted where it is unknown or another program's.
+-- ordinal_of(inbox, info, heard, ordinal): returns the ordinal, counting entries if it is unknown
+-- or invalid.
 local function ordinal_of(inbox, info, heard, ordinal)
   local added = info['entries-added']
   if ordinal and ordinal <= added then return ordinal end
@@ -24,7 +27,7 @@ local function ordinal_of(inbox, info, heard, ordinal)
   until #page < 100
   return added - count
 end
--- unread(inbox, at): returns how many messages of an inbox are unread.
+-- unread(inbox, at): returns the number of unread messages in an inbox.
 local function unread(inbox, at)
   local info = stream(inbox)
   local heard, ordinal, beyond = read_position(at)
@@ -40,8 +43,9 @@ local function remember(at, field, words)
   for _, word in ipairs(words) do all[#all + 1] = word end
   redis.call('HSET', at, field, table.concat(all, ' ', math.max(1, #all - 399)))
 end
--- mark_read(inbox, at, bell, now, ids): marks messages as read, moves the position past those that are all read, and
--- wakes who waits for that. Returns how many were unread before.
+-- mark_read(inbox, at, bell, now, ids): marks messages as read, moves the position past messages
+-- that are all read, and wakes agents that wait for that. Returns the former number of unread
+-- messages.
 local function mark_read(inbox, at, bell, now, ids)
   local heard, ordinal = read_position(at)
   local marked = 0
@@ -63,7 +67,7 @@ local function mark_read(inbox, at, bell, now, ids)
       redis.call('HDEL', at, entry[1])
       from, ordinal = entry[1], ordinal + 1
       if when ~= now then
-        -- Read earlier than those before it: `=` marks the time of this one alone.
+        -- The message was read before its predecessors: `=` marks a time for this message alone.
         past[#past + 1] = '=' .. entry[1]
         past[#past + 1] = when
       end

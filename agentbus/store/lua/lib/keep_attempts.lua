@@ -1,5 +1,6 @@
--- keep_attempts(attempts, id, number): records how many attempts were made at a task that is put aside before it starts. What
--- is recorded already stays: it tells that a dead worker may have begun the task. An agent that held it has no claim.
+-- keep_attempts(attempts, id, number): records the attempts at a task that is deferred before it
+-- starts. An existing record stays: it shows that a dead worker may have begun the task. The claim
+-- of an agent that held it by hand is dropped.
 local function keep_attempts(attempts, id, number)
   local made = string.match(replace(attempts, 'HGET', id) or '', '^(%d+) hand:')
   if made then

@@ -3,23 +3,26 @@ local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
--- whole(number): returns a number that another program may have written, as one that can be printed.
+-- whole(number): returns a number, which another program may have written, in a form that can be
+-- printed.
 local function whole(number)
   return math.floor(math.max(0, math.min(number, 9e15)))
 end
--- lines(path, agent, why, until, since, token, auto, sub): returns a lease as a reply has it: these, a line each.
+-- lines(path, agent, why, until, since, token, auto, sub): returns a lease as in a reply: these
+-- values, one per line.
 local function lines(...)
   local found, words = {}, { ... }
   for i = 1, 8 do
     local word = words[i]
-    -- Other programs may have stored other characters, and numbers.
+    -- Other programs may have stored other characters, or numbers.
     word = type(word) == 'number' and string.format('%d', whole(word)) or type(word) == 'string' and word or ''
     found[i] = string.gsub(word, '%c', ' ')
   end
   return table.concat(found, '\n')
 end
--- Some values are needed of few leases among hundreds, and are read when they are asked for: `lease`, the stored values by name; `token`,
--- its digits, since Lua's numbers hold 53 bits of 64; and `text`, the lease as a reply has it.
+-- Some values are needed only for few of hundreds of leases, and are computed on access: `lease`,
+-- the stored values by name; `token`, its digits, since Lua's numbers hold only 53 of 64 bits; and
+-- `text`, the lease as in a reply.
 local later = {}
 function later.__index(one, name)
   local found
@@ -36,8 +39,8 @@ function later.__index(one, name)
   rawset(one, name, found)
   return found
 end
--- leases(key, now): returns the leases in force, each with its field, path, agent, JSON and end, and with what is read later; and
--- the fields of those that have ended, or that another program wrote in another form.
+-- leases(key, now): returns the leases in force, each with its field, path, agent, JSON, end and
+-- computed values; and the fields of leases that have ended or are malformed.
 local function leases(key, now)
   local flat, found, over, count = redis.call('HGETALL', key), {}, {}, 0
   for i = 1, #flat, 2 do
@@ -54,8 +57,8 @@ local function leases(key, now)
   end
   return found, over
 end
--- overlapping(found, paths, agent, own): returns the pairs of a path's number and a lease that overlaps it, of the leases of this agent
--- if `own`, else of those of others.
+-- overlapping(found, paths, agent, own): returns pairs of a path's number and an overlapping lease,
+-- among this agent's leases if `own`, else among those of other agents.
 local function overlapping(found, paths, agent, own)
   local met = {}
   for n, path in ipairs(paths) do
@@ -72,7 +75,8 @@ local function delete(key, fields)
     redis.call('HDEL', key, unpack(fields, i, math.min(#fields, i + 999)))
   end
 end
--- ring(bell): wakes who waits for leases to end. A key of another type, stored by another program, is deleted.
+-- ring(bell): wakes agents that wait for leases to end. A key of another type, stored by another
+-- program, is deleted.
 local function ring(bell)
   local id = redis.pcall('XADD', bell, 'MAXLEN', 1, '*', 'ended', 1)
   if type(id) == 'table' then redis.call('DEL', bell) end

@@ -1,7 +1,7 @@
--- log_attempts(at, count, without): appends what a worker has packed of `count` attempts to the log of attempts, the last of the
--- keys. The words from ARGV[at] on are its bound, and fields and values; `without` has the places (from 0) of attempts that
--- this consumer no longer held, which are logged where they were cut off. A corrupted log does not prevent the
--- acknowledgement.
+-- log_attempts(at, count, without): appends `count` attempts, as packed by a worker, to the attempt
+-- log, which is the last of the keys. The words from ARGV[at] on are its bound, and fields and
+-- values; `without` lists the positions (from 0) of attempts that this consumer no longer held,
+-- which are logged when they are cut off. A corrupted log does not prevent the acknowledgement.
 local function log_attempts(at, count, without)
   if #without >= count then return end
   local words = { unpack(ARGV, at + 1) }

@@ -1,6 +1,7 @@
--- lowest_needed(stream, readers): returns the lowest id that a group may still need, and that group's name; nil without a group:
--- the oldest pending entry, else the one after the last delivered. Never above the id that a reader in the hash
--- `readers`, if given, still needs; then there is no name.
+-- lowest_needed(stream, readers): returns the lowest id that a group may still need, which is its
+-- oldest pending entry or else the entry after the last delivered one, and the group's name; nil
+-- without a group. The id is never above one that a reader in the hash `readers`, if given, still
+-- needs; then there is no name.
 local function after(id)
   local ms, seq = string.match(id, '^(%d+)%-(%d+)$')
   if #seq < 15 then return ms .. '-' .. string.format('%d', tonumber(seq) + 1) end
@@ -22,7 +23,7 @@ local function lowest_needed(stream, readers)
   local read = lowest and readers and lowest_of_readers(readers, lowest) or lowest
   return read, read == lowest and name or nil
 end
--- pending(stream): returns how many entries each group holds, by its name.
+-- pending(stream): returns the number of pending entries of each group, by name.
 local function pending(stream)
   local found = {}
   if not stream or redis.call('EXISTS', stream) == 0 then return found end
@@ -33,8 +34,9 @@ local function pending(stream)
   end
   return found
 end
--- undone(stream, length, most, retries): returns the most tasks that a group has not done, also in the stream of retries, and
--- its name; all, and no name, without a group. Where the server does not know them, up to `most` are counted.
+-- undone(stream, length, most, retries): returns the largest number of tasks that a group has not
+-- done, including the retry stream, and its name; without a group, the number of all tasks, and no
+-- name. If the server does not know the number, counts up to `most`.
 local function undone(stream, length, most, retries)
   local open, name, moved = -1, '', pending(retries)
   local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
@@ -55,10 +57,12 @@ local function undone(stream, length, most, retries)
   if open < 0 then return length, '' end
   return open, name
 end
--- room(stream, bound, wanted, readers, retries): returns whether `wanted` more tasks fit, after trimming unneeded ones: at most `bound`
--- that are not done, and ten times as many with those that stay behind one of these, or for a reader. Also how many
--- are not done (also in the stream of retries, if it is given); and if they do not fit, the name of the group that blocks, '' if there is none, and the id of the entry
--- behind which too many stay, '' if that is not the reason. The number is then that of all entries.
+-- room(stream, bound, wanted, readers, retries): returns whether `wanted` more tasks fit after
+-- trimming: at most `bound` that are not done, and at most ten times as many including those that
+-- stay behind one of these, or for a reader. Also returns the number of unfinished tasks (including
+-- the retry stream, if given); and if the tasks do not fit, the name of the blocking group ('' if
+-- none), and the id of the entry behind which too many stay ('' if that is not the reason;
+-- otherwise the number counts all entries).
 local function room(stream, bound, wanted, readers, retries)
   local length, aside = redis.call('XLEN', stream), retries and redis.call('XLEN', retries) or 0
   local all = length + aside + wanted

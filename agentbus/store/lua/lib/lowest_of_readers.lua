@@ -1,9 +1,9 @@
--- lowest_of_readers(readers, lowest): returns the lowest of an id and the ids that readers in the hash `readers` still need. A reader
--- that needs nothing may have stored 'none'.
+-- lowest_of_readers(readers, lowest): returns the lowest of an id and the ids that readers in the
+-- hash `readers` still need. A reader that needs nothing may have stored 'none'.
 local function lowest_of_readers(readers, lowest)
   for _, id in ipairs(redis.call('HVALS', readers)) do
     if id ~= 'none' then
-      -- With an invalid id, nothing may be removed.
+      -- While a reader's id is invalid, nothing may be removed.
       if not string.find(id, '^%d+%-%d+$') then return '0-0' end
       if newer(lowest, id) then lowest = id end
     end

@@ -1,6 +1,7 @@
--- make_ready(id, task, keys, now): moves a task without unfinished dependencies into its stream, or delays it until it is due.
--- `task` is {priority, ordering key or '', due at in ms or '', name of its dead letters, seconds that its outcome
--- is recorded, fields and values …}; `keys` are its stream, order, delayed, bodies of delayed tasks, bell. If something is stored
+-- make_ready(id, task, keys, now): moves a task without unfinished dependencies into its stream, or
+-- delays it until it is due. `task` is {priority, ordering key or '', due time in ms or '', name of
+-- its dead letters, seconds for which its outcome is recorded, fields and values …}; `keys` are its
+-- stream, order, delayed, bodies of delayed tasks, and bell. If something is stored
 -- under its id already, that stays, and the task is ready at once.
 local function make_ready(id, task, keys, now)
   if task[3] ~= '' and tonumber(task[3]) > now

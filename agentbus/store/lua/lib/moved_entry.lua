@@ -1,5 +1,6 @@
--- moved_entry(index, retries, place, group): returns the entry in the stream `retries` of a task that was moved there and that the group
--- has not done; else nil. `place` is the part of a task's id that names the entry which it had before.
+-- moved_entry(index, retries, place, group): returns the entry in the retry stream of a task that
+-- was moved there and that the group has not done; otherwise nil. `place` is the part of the task's
+-- id that names its former entry.
 local function moved_entry(index, retries, place, group)
   local id = redis.pcall('HGET', index, place .. '\n' .. group)
   if type(id) ~= 'string' then return nil end

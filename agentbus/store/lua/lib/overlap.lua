@@ -1,22 +1,24 @@
--- head(path): returns the text of a pattern of paths up to its first wildcard.
--- overlap(a, b): returns whether some path matches both patterns, each with its `path` and `head`. In a pattern `**` is any number of segments, none too; within a
--- segment `*` is any number of characters and `?` is one.
+-- head(path): returns the text of a path pattern up to its first wildcard.
+-- overlap(a, b): returns whether any path matches both patterns, each with its `path` and `head`.
+-- In a pattern, `**` matches any number of segments, including none; within a segment, `*` matches
+-- any number of characters and `?` one.
 local split, answers, steps = {}, {}, 0
--- More comparisons than patterns of files need, of about 0.1 us each. Beyond, patterns count as overlapping, so that
--- no patterns keep the server busy for long.
+-- Patterns of files need fewer comparisons, each of about 0.1 us. Beyond this limit, patterns count
+-- as overlapping, so that none can keep the server busy for long.
 local MOST_STEPS = 2000000
 local function characters(segment)
   local found = split[segment]
   if not found then
     found = {}
-    -- Of UTF-8, so that `?` is a character and not a byte.
+    -- Split into UTF-8 characters, so that `?` matches a character, not a byte.
     for one in string.gmatch(segment, '[\1-\127\194-\244][\128-\191]*') do found[#found + 1] = one end
     found.any = string.find(segment, '*', 1, true)
     split[segment] = found
   end
   return found
 end
--- outside(a, b, any, fits): returns whether what stands before the first `any`, and behind the last one, fits.
+-- outside(a, b, any, fits): returns whether the elements before the first `any`, and after the last
+-- one, fit.
 local function outside(a, b, any, fits)
   for side = 0, 1 do
     for i = 1, math.min(#a, #b) do
@@ -27,12 +29,12 @@ local function outside(a, b, any, fits)
   end
   return true
 end
--- meets(a, b, any, fits): returns whether some sequence matches both lists, in which `any` matches any number of elements; a list
--- that has it has the field `any`. The states of the product of the two automata are pairs of places; `row` has those
--- reached at one place of `a`.
+-- meets(a, b, any, fits): returns whether some sequence matches both lists, in which `any` matches
+-- any number of elements and sets the list's field `any`. The states of the product automaton are
+-- pairs of places; `row` has those reached at one place of `a`.
 local function meets(a, b, any, fits)
   if not outside(a, b, any, fits) then return false end
-  -- Between those, each can take in what the other one has.
+  -- If both lists contain `any`, each can absorb the rest of the other.
   if a.any and b.any then return true end
   steps = steps + (#a + 1) * (#b + 1)
   if steps > MOST_STEPS then return true end

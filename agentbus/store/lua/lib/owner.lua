@@ -1,5 +1,6 @@
--- owns(stream, group, consumer, id, attempts): returns whether this consumer holds the entry now. One that holds it by hand is
--- followed by a newline and a token, which must be the one in the record of the entry's attempts.
+-- owns(stream, group, consumer, id, attempts): returns whether this consumer holds the entry now.
+-- If it holds it by hand, a newline and a token follow its name; the token must be that in the
+-- record of the entry's attempts.
 local function token_of(record)
   return string.match(type(record) == 'string' and record or '', '^%d+ hand:(%d+)$')
 end

@@ -1,5 +1,5 @@
--- page(stream, first, last, most): returns the ids of up to `most` entries, fewer if they are large, so that no
--- call blocks the server; and the id to continue from, '' at the end.
+-- page(stream, first, last, most): returns the ids of up to `most` entries, fewer if the entries
+-- are large, so that no call blocks the server; and the id to continue from, '' at the end.
 local function page(stream, first, last, most)
   local ids, bytes = {}, 0
   while #ids < most and bytes < 1048576 do

@@ -1,4 +1,4 @@
--- An ask, or an urgent message, is answered before an agent stops; other messages can wait.
+-- Asks and urgent messages must be answered before an agent stops; other messages can wait.
 local function pressing(named)
   return named['ask'] == '1' or named['urgent'] == '1'
 end
@@ -12,7 +12,8 @@ local THANKS = {}
 for word in string.gmatch('thanks thankyou thx ty ok okay great perfect gotit noted done yw welcome youarewelcome', '%a+') do
   THANKS[word] = true
 end
--- is_thanks(entry): returns whether it answers an answer and only says thanks: that rings no bell.
+-- is_thanks(entry): returns whether an entry replies to a reply and only gives thanks; it rings no
+-- bell.
 local function is_thanks(entry)
   if not entry['reply_to'] or pressing(entry) or entry['thread'] == entry['reply_to'] then return false end
   local text = entry['message'] or ''
@@ -21,9 +22,10 @@ local function is_thanks(entry)
   local left = string.gsub(string.gsub(text, 'thankyou', ''), 'thanks', '')
   return text ~= '' and (left == '' or THANKS[left] == true)
 end
--- waiting(inbox, at, from, limit, counts): looks at the messages past the id `from` that are unread, at most `limit` of
--- them and each entry if counts(entry), and returns {number of others, pressing ones (the agent and the ms of each of
--- the newest 20), id of the last one, id of the last pressing one}; nil if there are none.
+-- waiting(inbox, at, from, limit, counts): examines up to `limit` unread messages after the id
+-- `from` for which counts(entry) is true. Returns {number of others, pressing ones (agent and ms of
+-- each of the newest 20), id of the last message, id of the last pressing one}; nil if there are
+-- none.
 local function waiting(inbox, at, from, limit, counts)
   local found = { others = 0, asks = 0, urgent = 0, who = {}, last = nil, pressing = nil }
   local seen = 0
@@ -55,7 +57,7 @@ local function waiting(inbox, at, from, limit, counts)
   until #page < 20 or seen >= limit
   return found.last and found
 end
--- later(a, b): returns the newer one of two ids, either of which may be missing or another program's.
+-- later(a, b): returns the newer of two ids, each of which may be missing or invalid.
 local function later(a, b)
   a = type(a) == 'string' and is_id(a) and a or '0-0'
   b = type(b) == 'string' and is_id(b) and b or '0-0'

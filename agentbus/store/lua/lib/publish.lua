@@ -1,5 +1,5 @@
--- publish(k, a): appends tasks with their envelopes, all or none of them, as the script `publish` does; returns its reply.
--- KEYS from k + 1 and ARGV from a + 1 are those of that script.
+-- publish(k, a): appends tasks with their envelopes, all or none, like the script `publish`, and
+-- returns its reply. KEYS from k + 1 and ARGV from a + 1 are those of that script.
 local function publish(k, a)
   local call, KEYS, ARGV = redis.call, KEYS, ARGV
   local stream, bound, count = KEYS[k + 1], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
@@ -22,7 +22,7 @@ local function publish(k, a)
   fresh = 0
   for n = 1, count do
     local words, mark, key = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), ARGV[at + 2]
-    -- A key may occur twice in a batch.
+    -- A key may occur twice in a batch: publish it only once.
     local id = mark > 0 and (seen[mark] or call('GET', KEYS[k + 8 + mark])) or nil
     if not id then
       id = call('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + words))

@@ -1,7 +1,8 @@
--- put_aside_suspect(stream, group, aside, attempts, retries, id, holder): puts aside a task that its holder may have begun before
--- it died, due at once. Returns false if the entry was trimmed. Such a task runs alone, those with the fewest attempts
--- first: its score is their number, below every time. An attempt that was not counted when it began is counted now, with
--- its holder after a question mark: a first one, and one that follows a failure.
+-- put_aside_suspect(stream, group, aside, attempts, retries, id, holder): defers a task, due at
+-- once, that its holder may have begun before it died. Returns false if the entry was trimmed. Such
+-- a task runs alone, the fewest attempts first: its score is the number of attempts, which is lower
+-- than any time. An attempt that was not counted at its start (a first one, or one after a failure)
+-- is counted now, with its holder after a question mark.
 local function put_aside_suspect(stream, group, aside, attempts, retries, id, holder)
   if #redis.call('XCLAIM', stream, group, aside, 0, id, 'JUSTID') == 0 then return false end
   local number = replace(attempts, 'HGET', id)

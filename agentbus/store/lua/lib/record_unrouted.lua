@@ -1,5 +1,6 @@
--- record_unrouted(stream, index, notes, id, verdict): records the outcome of a task that a router has buried for all groups that do
--- not work on its stream, if they are waited for: it will not reach them. Returns whether there are any.
+-- record_unrouted(stream, index, notes, id, verdict): records the outcome of a task that a router
+-- has dead-lettered, for each group that has waiting dependents but does not exist on the task's
+-- stream: the task will never reach it. Returns whether there are any.
 local function record_unrouted(stream, index, notes, id, verdict)
   local from, any = id .. '\n', false
   while true do

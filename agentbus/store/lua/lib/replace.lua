@@ -1,5 +1,5 @@
--- replace(key, command, ...): runs a command. If another program has stored another type in the key, which makes the
--- bus's own record useless, deletes it first.
+-- replace(key, command, ...): runs a command. If another program has stored another type at the
+-- key, which makes the bus's record useless, first deletes the key.
 local function replace(key, command, ...)
   local reply = redis.pcall(command, key, ...)
   if type(reply) ~= 'table' or not reply['err'] then return reply end

@@ -1,5 +1,5 @@
--- latest_run(key): returns the number of runs recorded of a task, and the record of the newest one, if it has not ended. A corrupted
--- record does not prevent an acknowledgement.
+-- latest_run(key): returns the number of recorded runs of a task, and the newest record if that run
+-- has not ended. A corrupted record does not prevent an acknowledgement.
 local function latest_run(key)
   local number = redis.pcall('HGET', key, 'n')
   number = type(number) == 'string' and tonumber(number) or 0
@@ -8,14 +8,16 @@ local function latest_run(key)
   if type(record) ~= 'string' or string.find(record, '"outcome"', 1, true) then return number, nil end
   return number, record
 end
--- has_steps(key): returns whether a record has the results of steps.
+-- has_steps(key): returns whether a record contains results of steps.
 local function has_steps(key) return type(redis.pcall('HGET', key, 'steps')) == 'string' end
--- expire(key, seconds): lets a record expire; one with the results of steps not within 30 days.
+-- expire(key, seconds): sets the expiry of a record, at least 30 days if it contains results of
+-- steps.
 local function expire(key, seconds)
   if has_steps(key) then seconds = math.max(tonumber(seconds), 2592000) end
   redis.pcall('EXPIRE', key, seconds)
 end
--- delete_steps(key, seconds): removes the results of a task's steps; the rest of its record is kept for some seconds.
+-- delete_steps(key, seconds): removes the results of a task's steps, and keeps the rest of its
+-- record for `seconds`.
 local function delete_steps(key, seconds)
   if not has_steps(key) then return end
   redis.call('HDEL', key, 'steps')
@@ -25,7 +27,7 @@ local function delete_steps(key, seconds)
   end
   redis.call('EXPIRE', key, seconds)
 end
--- record(key, number, run, outcome, seconds): stores a run; the newest 20 are kept.
+-- record(key, number, run, outcome, seconds): stores a run; the newest 20 runs are kept.
 local function record(key, number, run, outcome, seconds)
   redis.pcall('HSET', key, 'n', number, 'outcome', outcome, number, run)
   if number > 20 then redis.pcall('HDEL', key, number - 20) end
@@ -36,8 +38,9 @@ local function clock()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
--- record_run_end(key, seconds, head, took, now): records a run that ended `now` (in ms), in place of what its beginning left. `head` is its JSON
--- without its end ('' for none), `took` how many ms it took.
+-- record_run_end(key, seconds, head, took, now): records a run that ended at `now` (in ms),
+-- replacing the record of its start. `head` is its JSON without the end ('' for none), `took` its
+-- duration in ms.
 local function record_run_end(key, seconds, head, took, now)
   if head == '' then
     if has_steps(key) then expire(key, seconds) end

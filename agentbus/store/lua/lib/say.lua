@@ -1,6 +1,6 @@
--- say(channel, agents, topics, bound, agent, message, topic, ...): appends to the channel, trimmed
--- to about `bound` entries, and notes who spoke on what. The rest are further fields. Returns the id.
--- A corrupted index must not make a written message look refused.
+-- say(channel, agents, topics, bound, agent, message, topic, ...): appends a message to the
+-- channel, trims it to about `bound` entries, and records the agent and topic. The rest are further
+-- fields. Returns the id. A corrupted index must not make a written message look refused.
 local function touch(index, member, at)
   if redis.pcall('ZADD', index, at, member) == 1 then
     redis.call('ZREMRANGEBYRANK', index, 0, -10001)

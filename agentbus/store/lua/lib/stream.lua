@@ -1,4 +1,5 @@
--- stream(key): returns the reply of XINFO STREAM as a table; all zero if there is no such stream.
+-- stream(key): returns the reply of XINFO STREAM as a table, with zeros if the stream does not
+-- exist.
 local function stream(key)
   local found = { ['length'] = 0, ['last-generated-id'] = '0-0', ['entries-added'] = 0 }
   if redis.call('EXISTS', key) == 0 then return found end

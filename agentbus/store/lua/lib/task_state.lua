@@ -22,7 +22,7 @@ local function task_state(key, result, delayed, counter, cancelled, retries, ind
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', key)) do
     local info = {}
     for j = 1, #flat, 2 do info[flat[j]] = flat[j + 1] end
-    -- A router only moves tasks, each under its id here.
+    -- Omit the router, which only moves tasks, each under its present id.
     if info['name'] ~= 'router' or group == 'router' then names[#names + 1] = info['name'] end
     if info['name'] == wanted then reached = info['last-delivered-id'] end
   end
@@ -30,7 +30,7 @@ local function task_state(key, result, delayed, counter, cancelled, retries, ind
     if #names == 1 then return { 'group', names[1] } end
     return { 'groups', unpack(names, 1, math.min(#names, 100)) }
   end
-  -- A delayed task got another id when it was due, which is not recorded.
+  -- A delayed task gets a new entry id when it becomes due, and that id is not recorded.
   if entry == '' then return { 'waiting' } end
   local there = #redis.call('XRANGE', key, entry, entry) == 1
   local trimmed = false

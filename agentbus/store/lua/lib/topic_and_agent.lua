@@ -1,4 +1,4 @@
--- topic_and_agent(fields): returns the topic and the agent of an entry of the channel, each '' if it has none.
+-- topic_and_agent(fields): returns the topic and the agent of a channel entry, each '' if absent.
 local function topic_and_agent(fields)
   local topic, agent = '', ''
   for i = 1, #fields, 2 do

@@ -1,13 +1,14 @@
--- entry(key, at): returns the id of the task at this place.
+-- entry(key, at): returns the entry id in a member of the index.
 local function entry(key, at)
   local id = string.gsub(string.sub(at, #key + 2), '%f[%d]0+(%d)', '%1')
   return id
 end
--- unfinished_groups(stream, id, retries, index, tail): returns the groups that have not done a task, by name, and whether there is any.
--- `retries` is the stream of retries, `index` where tasks in it are found, `tail` the part of a task's id after the entry's id.
+-- unfinished_groups(stream, id, retries, index, tail): returns the set of groups that have not done
+-- a task, and whether there is any. `retries` is the retry stream, `index` the index of moved
+-- tasks, `tail` the suffix of task ids.
 local function unfinished_groups(stream, id, retries, index, tail)
   local found, any = {}, false
-  -- Another program may have written anything into the index.
+  -- Another program may have written any member into the index.
   if not is_id(id) or redis.call('EXISTS', stream) == 0 then return found, false end
   local there = #redis.call('XRANGE', stream, id, id) == 1
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do

@@ -1,5 +1,6 @@
--- undelivered(key, length, first, last, delivered, lag, most, bytes): returns how many entries of a stream a group was not given,
--- and 1 if that is exact. Where the server does not know, up to `most` entries and `bytes` are counted.
+-- undelivered(key, length, first, last, delivered, lag, most, bytes): returns the number of entries
+-- of a stream that were not delivered to a group, and 1 if it is exact. If the server does not know
+-- the number, counts up to `most` entries and `bytes`.
 local function count(key, after, most, most_bytes)
   local number, bytes = 0, 0
   while true do
@@ -15,7 +16,7 @@ local function count(key, after, most, most_bytes)
 end
 local function undelivered(key, length, first, last, delivered, lag, most, bytes)
   if last == '' or not newer(last, delivered) then return 0, 1 end
-  -- No entry was delivered. The server's own figure would include trimmed ones.
+  -- Nothing was delivered yet; the server's lag would include trimmed entries.
   if newer(first, delivered) then return length, 1 end
   if type(lag) == 'number' then return math.max(0, math.min(lag, length)), 1 end
   return count(key, delivered, most, bytes)

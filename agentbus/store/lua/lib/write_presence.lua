@@ -1,5 +1,6 @@
--- write_presence(key, agents, agent, kept, now, state, words): records an agent's presence in the key for `kept` ms. A state ''
--- keeps the present one, at first `active`; of `words`, fields and values, a value '' removes its field.
+-- write_presence(key, agents, agent, kept, now, state, words): records an agent's presence in the
+-- key for `kept` ms. An empty state keeps the present one, initially `active`; an empty value in
+-- `words` removes its field.
 local function write_presence(key, agents, agent, kept, now, state, words)
   local stamp = string.format('%d', now)
   local before = replace(key, 'HGET', 'state')
