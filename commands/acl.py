@@ -30,10 +30,11 @@ VERB = Verb(
     " user's passwords stay as they are, and a new user has none. No server is contacted. JSON:"
     " user, project, read_only, role, functions, rule (its words, in order).",
     examples=(
-        "agentbus acl --project shop | redis-cli -h bus.example.org",
-        "openssl rand -hex 32 | tee shop.password | agentbus acl --password-stdin",
+        "agentbus acl --project shop | redis-cli --tls -h bus.example.org",
+        "(umask 077; openssl rand -hex 32 > shop.password)",
+        "agentbus acl --password-stdin < shop.password | redis-cli --tls -h bus.example.org",
         "agentbus acl --user watcher --read-only --file >> users.acl",
-        "agentbus acl --user ci --role publisher | redis-cli -h bus.example.org",
+        "agentbus acl --user ci --role publisher | redis-cli --tls -h bus.example.org",
     ),
     excludes={"--role": ("--read-only",)},
 )

@@ -407,3 +407,34 @@ def test_the_asynchronous_runner_knows_a_coroutine():
     code = compile("await asyncio.sleep(0)", "x", "exec", 0x2000)
 
     assert asyncio.run(eval(code, {"asyncio": asyncio})) is None
+
+
+# -- no page gives a secret away ----------------------------------------------------------------
+
+# Every user of a machine can read the arguments of processes, and files of the usual umask.
+GIVING_AWAY = {
+    "a password in an argument": re.compile(
+        r"--(?:url|database|remote)[ =]\S*://[^\s/@]*:[^\s/@]+@|redis-cli\b.*\s(?:-a|--pass)\s"
+        r"|redis-cli\b.*\s-u\s+\S*:\S+@|psql\b.*://[^\s/@]*:[^\s/@]+@|;token="
+    ),
+    "a file that others can read": re.compile(r"^(?!.*umask 077).*openssl rand.*(?:>|\btee\b)"),
+    "a server elsewhere, without TLS": re.compile(
+        r"redis-cli (?!.*--tls)(?:.* )?-h (?!127\.|local)"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", GIVING_AWAY)
+def test_no_command_line_of_pages_examples_and_help_gives_a_secret_away(why):
+    files = [ROOT / "README.md"]
+    for folder in ("docs", "commands", "agentbus/core", "agentbus/admin", "scripts"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        if path.suffix in ("", ".md", ".py", ".sh", ".yml", ".yaml", ".service", ".ini", ".toml")
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if GIVING_AWAY[why].search(line)
+    ]
+
+    assert found == []
