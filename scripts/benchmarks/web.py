@@ -193,7 +193,7 @@ def measure(given: argparse.Namespace, url: str, server: int, bus: agentbus.Bus)
             Web(home / "web", url, PROJECT, "--token-file", str(home / "token"))
         )
         opened = stack.enter_context(chromium.browser())
-        context = chromium.context(opened, state=chromium.let_in(opened, web.url))
+        context = chromium.context(opened, state=chromium.let_in(opened, web.url, _TOKEN))
         found.paint = paints(context, web.base, given.rounds)
         with Readers(web.port, _TOKEN, [*_PAGES * 3][:_OTHERS]):
             talk, queue = context.new_page(), context.new_page()

@@ -55,11 +55,16 @@ def context(
     return made
 
 
-def let_in(opened: Browser, url: str) -> Any:
-    """Open the link that the dashboard printed, which works once, and return the cookies that it gave."""
+def let_in(opened: Browser, url: str, token: str = "") -> Any:
+    """Open the link that the dashboard printed, enter its token if any, and return the cookies it gave."""
     first = context(opened)
     try:
-        first.new_page().goto(url)
+        page = first.new_page()
+        page.goto(url)
+        if token:
+            page.locator("input[name=token]").fill(token)
+            page.get_by_role("button", name="Open").click()
+            page.locator("h1", has_text="Overview").wait_for()
         return first.storage_state()
     finally:
         first.close()

@@ -123,9 +123,7 @@ def test_a_dashboard_that_is_away_is_said_and_the_page_goes_on_by_itself(
 ) -> None:
     from tests.browser.serving import Web
 
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef0123456789abcdef")
-    with Web(tmp_path / "web", real_url, project, "--token-file", str(token)) as web:
+    with Web(tmp_path / "web", real_url, project) as web:
         eve = Person(opened, web)
         shown = eve.sees()
         shown.live()
