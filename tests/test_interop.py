@@ -237,6 +237,17 @@ def test_nothing_is_lost_after_a_cursor_of_the_program_among_the_messages(
     assert heard(bus) == left
 
 
+def test_messages_that_the_program_deleted_may_be_lost(bus, program):
+    ids = numbered(program, 4)
+    assert len(heard(bus)) == 4
+    ids = numbered(program, 3)
+    program.server.ask("XDEL", program.key("ch", "main"), ids[1])
+
+    assert unheard(bus) is None
+    assert heard(bus) == ["gap", "0", "2"]
+    assert (unheard(bus), heard(bus)) == (0, [])
+
+
 def test_the_program_that_begins_at_zero_has_missed_nothing(bus, program):
     ids = numbered(program, 3)
     move(program, "0")

@@ -14,7 +14,7 @@ for i = 3, #KEYS do
   local number = -1
   if there and (is_id(at) or is_id(at .. '-0')) then
     local position, lost = heard(info, KEYS[2], ARGV[i - 2], at)
-    if not position then uncounted[#uncounted + 1] = { at = at, place = #reply + 2 } end
+    if not position and not lost then uncounted[#uncounted + 1] = { at = at, place = #reply + 2 } end
     if position and not lost then number = math.max(0, info['entries-added'] - position) end
   end
   reply[#reply + 1], reply[#reply + 2] = at, number

@@ -6,14 +6,16 @@ local function heard(info, key, field, at)
   local ms, seq = parts(at)
   -- A new reader has not missed what was trimmed before its first read.
   if ms == '' and seq == '' then return trimmed, false end
+  -- The id of the last entry that XDEL removed.
+  local deleted = newer(info['max-deleted-entry-id'] or '0-0', at)
   local record = redis.pcall('HGET', key, field)
   local id, ordinal = string.match(type(record) == 'string' and record or '', '^(%S+) (%d+)$')
   local known = id == at and tonumber(ordinal)
   local first = info['first-entry'] and info['first-entry'][1]
   if not newer(info['last-generated-id'], at) or (first and not newer(first, at)) then
-    return known or nil, false
+    return known or nil, deleted
   end
   -- An entry beyond the trimmed ones would be there still.
-  if known and known <= trimmed then return known, false end
+  if known and known <= trimmed then return known, deleted end
   return trimmed, trimmed > 0 or known ~= false
 end
