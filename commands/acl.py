@@ -31,7 +31,6 @@ VERB = Verb(
     " user, project, read_only, role, functions, rule (its words, in order).",
     examples=(
         "agentbus acl --project shop | redis-cli --tls -h bus.example.org",
-        "(umask 077; openssl rand -hex 32 > shop.password)",
         "agentbus acl --password-stdin < shop.password | redis-cli --tls -h bus.example.org",
         "agentbus acl --user watcher --read-only --file >> users.acl",
         "agentbus acl --user ci --role publisher | redis-cli --tls -h bus.example.org",

@@ -204,7 +204,7 @@ def refused(failure: Exception, step: Step, where: str) -> AgentBusError:
     if failure.code == "WRONGTYPE":
         why = said.removeprefix("WRONGTYPE ")
         return WrongType(
-            f"{where} refused '{step.label}': {why}",
+            f"{where} refused '{step.label}', which met a key of another type: {why}",
             hint="bus.doctor() names each such key, with a remedy",
             shell_hint="'agentbus doctor' names each such key, with a remedy",
         )

@@ -164,7 +164,8 @@ class QueueSlices:
         where = (
             *(keys.delayed(sink.name), keys.bodies(sink.name), keys.queues, place.stats),
             *(keys.once(f"sink.{once}"), place.stream, keys.bell(sink.name)),
-            *(place.metrics, place.readers, keys.after(sink.name), place.retries, *seen),
+            *(place.metrics, place.readers, keys.after(sink.name), place.retries),
+            *(keys.ids(sink.name), *seen),
         )
         suffix = stream_keys(keys.project, sink.name, "normal").suffix
 
