@@ -168,7 +168,11 @@ def arguments(text: str) -> list[str]:
     parts = shlex.split(inner.group(1) if inner else text, comments=True)
     start = parts.index("agentbus") + 1
     end = next(
-        (i for i, part in enumerate(parts) if i > start and part in ("|", "&&", ";", ">", ">>")),
+        (
+            i
+            for i, part in enumerate(parts)
+            if i > start and part in ("|", "&&", ";", "<", ">", ">>")
+        ),
         len(parts),
     )
     return parts[start:end]
