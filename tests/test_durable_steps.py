@@ -226,7 +226,7 @@ def test_one_that_lost_its_task_records_nothing(bus: agentbus.Bus, connect: Conn
 
 def test_one_that_lost_its_task_begins_no_step(bus: agentbus.Bus, connect: Connect) -> None:
     bus.queue("mail").publish(1)
-    (lost,) = bus.queue("mail").fetch()
+    (lost,) = bus.queue("mail").fetch(visibility=0.0001)
     lost.step("one", lambda: "lost")
     eve = connect("eve").queue("mail")
     (mine,) = eve.fetch(visibility=0.0001)

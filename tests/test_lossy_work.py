@@ -46,7 +46,7 @@ def near_bus(own_server, project) -> Iterator[agentbus.Bus]:
 def test_an_attempt_whose_beginning_is_told_twice_counts_once(far_bus, near_bus, lossy, project):
     # given a task that a consumer took over from a dead one
     near_bus.queue("mail").publish(1)
-    near_bus.queue("mail").fetch()
+    near_bus.queue("mail").fetch(visibility=0.001)
     consumer = QueueConsumer(far_bus.scope, "mail", "default", "me")
     near_bus._run("work", consumer.reclaim("normal", 0.0, "-", 1))
     (task,), *_ = near_bus._run("work", consumer.take_retries("normal", 1))

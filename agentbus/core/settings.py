@@ -368,7 +368,7 @@ def cache_directory() -> str:
 
 def server_directory() -> str:
     """Return the embedded server's directory, which need not exist yet, by its one name without links."""
-    return os.path.realpath(os.path.join(state_directory(), "server"))
+    return os.path.join(os.path.realpath(state_directory()), "server")
 
 
 def socket_path() -> str:

@@ -235,7 +235,7 @@ class QueueConsumer(Turns):
     def leave(self) -> Op[None]:
         """Delete this consumer from the groups in which it holds nothing."""
         bell = self.scope.keys.bell(self.queue)
-        yield self._script("leave_groups", [*self.streams.values(), bell])
+        yield self._script("leave_groups", [*self.streams.values(), bell, self._visibilities])
 
     def give_back(self, tasks: Sequence[Taken]) -> Op[int]:
         """Give back unstarted tasks, due at once for any worker; return how many were still held."""

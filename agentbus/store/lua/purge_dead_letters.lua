@@ -3,6 +3,7 @@
 -- KEYS: dead letters, replayed, purged, once slot
 -- ARGV: 'all' or 'named', how many letters, and how many bytes, are written again at most, token, then the letters' ids
 -- Returns: number of removed letters
+--@include json
 --@include ids
 --@include once
 --@include replace
