@@ -146,6 +146,12 @@ class Shell:
         )
 
 
+def until_a_client_waits(server: Server) -> None:
+    """Return once a client of the server waits in a blocking read."""
+    while b"cmd=xread" not in server.ask("CLIENT", "LIST"):
+        pass
+
+
 def closed(pipe: IO[str], within: float = 20) -> bool:
     """Report whether the last process closes its end of a pipe, without a word, within so many seconds."""
     return bool(select.select([pipe], [], [], within)[0]) and pipe.read() == ""

@@ -548,7 +548,7 @@ def test_what_waits_for_one_that_was_trimmed_away_is_buried(
     queue, keys = bus.queue("mail"), Keys(bus.settings.project)
     first = queue.publish("first", delay=delay)
     second = bus.queue("next").publish("second", after=first)
-    assert [one.payload for one in queue.fetch(block=60, visibility=0.001)] == ["first"]
+    assert [task.payload for task in queue.fetch(block=60, visibility=0.001)] == ["first"]
     queue.publish("behind")
     ask(bus, "XTRIM", keys.queue("mail"), "MAXLEN", 1)
 

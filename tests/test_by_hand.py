@@ -459,7 +459,7 @@ def test_the_record_of_a_holder_is_gone_once_another_has_the_task(connect: Conne
 
     assert sorted(task.id for task in taken) == sorted(task.id for task in held)
     records = ask(other, "HKEYS", other.scope.keys.taken)
-    assert sorted(records) == sorted(f"{one.id}\ndefault\n{one.token}".encode() for one in taken)
-    for one in taken:
-        one.ack()
+    assert sorted(records) == sorted(f"{task.id}\ndefault\n{task.token}".encode() for task in taken)
+    for task in taken:
+        task.ack()
     assert ask(other, "EXISTS", other.scope.keys.taken) == 0

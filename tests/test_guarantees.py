@@ -29,7 +29,7 @@ from agentbus.routing import Router, load
 from agentbus.tasks import Flows, FlowTask, Limits, Scheduler, Schedules, chain
 from agentbus.testing import drain
 from tests.inprocess import run
-from tests.servers import Server
+from tests.servers import Server, until_a_client_waits
 from tests.small_worker import PATIENCE, Registry
 from tests.torture.server import clockwork
 
@@ -147,12 +147,6 @@ def meanwhile(wait: Callable[[], Any]) -> Future[Any]:
     return outcome
 
 
-def blocked(server: Server) -> None:
-    """Return once a client waits for something."""
-    while b"blocked_clients:0" in server.ask("INFO", "clients"):
-        time.sleep(0.005)
-
-
 def test_on_a_wiped_server_nothing_is_there_and_each_verb_says_so(
     own_server: Server, project: str
 ) -> None:
@@ -224,17 +218,17 @@ def test_who_waits_for_a_lease_takes_it_on_a_wiped_server(own_server: Server, pr
     with opened(own_server, project) as ada, opened(own_server, project, "bob") as bob:
         ada.lease("src/**")
         waiting = meanwhile(lambda: bob.lease("src/a", wait=PATIENCE))
-        blocked(own_server)
+        until_a_client_waits(own_server)
         own_server.wipe(restart=True)
 
         waiting.result(PATIENCE)
-        assert [one.agent for one in bob.leases()] == ["bob"]
+        assert [lease.agent for lease in bob.leases()] == ["bob"]
 
 
 def test_who_asks_a_wiped_server_has_no_answer_in_time(own_server: Server, project: str) -> None:
     with opened(own_server, project) as bus:
         asking = meanwhile(lambda: bus.ask("mail", "may I?", timeout=1.5))
-        blocked(own_server)
+        until_a_client_waits(own_server)
         own_server.wipe(restart=True)
 
         with pytest.raises(TimedOut):
@@ -248,7 +242,7 @@ def test_who_waits_for_a_receipt_is_told_that_the_message_is_gone(
     with opened(own_server, project) as ada, opened(own_server, project, "bob") as bob:
         bob.here()
         asking = meanwhile(lambda: ada.tell("bob", "may I?", wait=PATIENCE))
-        blocked(own_server)
+        until_a_client_waits(own_server)
         own_server.wipe(restart=True)
 
         with pytest.raises(NotFound):
@@ -363,14 +357,14 @@ def test_a_full_server_does_all_that_ends_something(own_server: Server, project:
         assert ended.result(PATIENCE)[0].state == "satisfied"
         assert next(following).text == "satisfied deploy"
 
-        assert [one.text for one in bob.inbox()] == ["one", "two"]
+        assert [message.text for message in bob.inbox()] == ["one", "two"]
         assert ada.receipts(sent.id, wait=PATIENCE, until="read").state == "read"
-        assert [one.pattern for one in ada.drop_leases("src/**")] == ["src/**"]
+        assert [lease.pattern for lease in ada.drop_leases("src/**")] == ["src/**"]
         assert mail.result(done) == 1
         assert bad.purge(letter.id) == 1
         assert ada.cancel(cancelled).state == "cancelled"
         assert ada.task(cancelled).state == "cancelled"
-        assert [one.state for one in mail.inspect()] == ["done", "cancelled"]
+        assert [entry.state for entry in mail.inspect()] == ["done", "cancelled"]
         mail.pause()
         assert mail.resume()
         ada.halt()
@@ -497,7 +491,7 @@ def test_notes_inboxes_and_leases_go_back_with_a_lost_tail(
         with pytest.raises(LeaseHeld):
             bob.lease("dropped/a")
         bob.lease("taken/a")
-        (again,) = [one for one in bob.leases() if one.agent == "bob"]
+        (again,) = [lease for lease in bob.leases() if lease.agent == "bob"]
         assert again.token > taken.leases[0].token
 
 
@@ -643,7 +637,7 @@ def test_what_is_kept_or_waits_for_a_time_is_over_when_the_clock_has_leapt_past_
         assert mail.result(done) is None
         assert [task.payload for task in mail.fetch()] == ["late"]
         bob.lease("src/a")
-        assert [one.error for one in Scheduler(ada).run_once()] == [None]
+        assert [tick.error for tick in Scheduler(ada).run_once()] == [None]
 
 
 @needs_clockwork

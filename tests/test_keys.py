@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import inspect
 import re
 
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from agentbus.core.key_types import type_of
 from agentbus.core.keys import Keys, cursor_field
 from agentbus.core.names import KEY_KINDS, MAX_NAME_BYTES, project
 from agentbus.store.scope import Scope
@@ -208,3 +210,23 @@ def test_writes_under_way_have_slots_of_their_own():
 
     assert len({once.key for once in under_way}) == 50
     assert not {once.key for once in under_way} & {Scope("p", "a").once().key}
+
+
+DESCRIBED = re.compile(r"`<P>:[^`]*`, (stream|hash|zset|string|set)\b")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, described[1])
+        for name, method in inspect.getmembers(Keys)
+        if (described := DESCRIBED.match(inspect.getdoc(method) or ""))
+    ],
+)
+def test_every_key_is_known_by_the_type_that_its_description_names(name, kind):
+    key = getattr(Keys("shop"), name)
+    if callable(key):
+        parameters = inspect.signature(key).parameters.values()
+        key = key(*("x" for each in parameters if each.default is each.empty))
+
+    assert type_of(key if isinstance(key, str) else key[0]) == kind

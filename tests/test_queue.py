@@ -393,7 +393,7 @@ def test_what_a_dead_fetcher_held_is_handed_out_again(connect: Connect) -> None:
     # given a task in the hands of a program that is gone, or has forgotten it
     queue = connect("ada").queue("mail")
     task = queue.publish(1)
-    assert [one.attempt for one in queue.fetch(visibility=0.01)] == [1]
+    assert [task.attempt for task in queue.fetch(visibility=0.01)] == [1]
 
     # when another one fetches after the visibility
     other = connect("bob").queue("mail")

@@ -16,7 +16,7 @@ import redis
 import agentbus
 import agentbus.aio
 from agentbus.errors import BackendUnavailable
-from tests.servers import Server, Shell, free_port
+from tests.servers import Server, Shell, free_port, until_a_client_waits
 
 
 def said_on(server: Server, project: str) -> list[bytes]:
@@ -47,12 +47,6 @@ def restart(server: Server) -> None:
     server.kill()
     with contextlib.suppress(redis.ResponseError):
         server.start()
-
-
-def until_somebody_waits(server: Server) -> None:
-    """Return once a client of the server blocks in a read of the channel."""
-    while b"cmd=xread" not in server.ask("CLIENT", "LIST"):
-        pass
 
 
 def test_idle_connections_are_replaced_after_a_restart(own_server, connect_to, project):
@@ -114,7 +108,7 @@ def test_threads_may_share_a_bus(own_server, connect_to, project):
 def test_a_thread_that_waits_does_not_hold_up_another(own_server, connect_to):
     with connect_to(own_server.url) as bus, futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(bus.await_, "go", timeout=60)
-        until_somebody_waits(own_server)
+        until_a_client_waits(own_server)
         bus.speak("not held up")
         bus.satisfy("go")
 
@@ -157,7 +151,7 @@ def test_await_survives_a_restart(own_server, tmp_path, project, connect_to):
     waiter = shell.start("await", "built", "--url", own_server.url, "--timeout", "60")
     with connect_to(own_server.url) as bus:
         # The awaiter reads the channel from here on, blocked.
-        until_somebody_waits(own_server)
+        until_a_client_waits(own_server)
         restart(own_server)
         bus.satisfy("built")
 
@@ -238,7 +232,7 @@ def test_verbs_that_wait_survive_a_primary_that_steps_down(own_server, tmp_path,
 async def test_coroutines_that_wait_survive_a_primary_that_steps_down(own_server, project):
     async with agentbus.aio.connect(own_server.url, project=project, agent="bob") as bus:
         waits = [asyncio.ensure_future(bus.await_(f"flag {n}", timeout=60)) for n in range(5)]
-        await asyncio.to_thread(until_somebody_waits, own_server)
+        await asyncio.to_thread(until_a_client_waits, own_server)
         await asyncio.to_thread(step_down, own_server)
         for number in range(5):
             await bus.satisfy(f"flag {number}")
@@ -249,7 +243,7 @@ async def test_coroutines_that_wait_survive_a_primary_that_steps_down(own_server
 def test_await_is_told_when_the_server_does_not_come_back_in_time(own_server, connect_to):
     with connect_to(own_server.url, deadline=1) as bus, futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(bus.await_, "never", timeout=2)
-        until_somebody_waits(own_server)
+        until_a_client_waits(own_server)
         own_server.kill()
 
         with pytest.raises(BackendUnavailable):

@@ -399,7 +399,8 @@ def test_a_hold_is_kept_while_a_process_of_its_session_runs(shell):
 
 
 def gone(bus: agentbus.Bus) -> list[str]:
-    return [one.subject for one in bus.health().findings if one.check == "holder_gone"]
+    findings = bus.health().findings
+    return [finding.subject for finding in findings if finding.check == "holder_gone"]
 
 
 @pytest.mark.parametrize(("hours", "silent"), [(0.9, False), (1.1, True)])

@@ -110,7 +110,7 @@ def test_views_answer_and_doctor_names_the_key(session, spoil, place):
 
     key = spoil(place)
     found = [json.loads(line) for line in run(session, "doctor", "--json").out.splitlines()]
-    (named,) = [one for one in found if one["check"] == "keys"]
+    (named,) = [finding for finding in found if finding["check"] == "keys"]
     assert named["found"].startswith(f"the key '{key}' is a ")
     assert key in named["remedy"]
 

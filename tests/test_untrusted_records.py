@@ -31,7 +31,10 @@ def done(_: agentbus.Delivery) -> None:
 
 def nothing_came(bus: agentbus.Bus) -> bool:
     keys = Keys(bus.project)
-    streams = [*(keys.queue(OWN, one) for one in PRIORITIES), keys.dead_letters(OWN, "default")]
+    streams = [
+        *(keys.queue(OWN, priority) for priority in PRIORITIES),
+        keys.dead_letters(OWN, "default"),
+    ]
     return all(ask(bus, "EXISTS", key) == 0 for key in (*streams, keys.delayed(OWN)))
 
 
@@ -148,7 +151,7 @@ def test_a_flow_cancels_no_task_but_its_own(bus: agentbus.Bus, flows: Flows) -> 
 
     flows.cancel(flow)
 
-    assert [bus.task(one).state for one in (other, later)] == ["waiting", "delayed"]
+    assert [bus.task(task).state for task in (other, later)] == ["waiting", "delayed"]
 
 
 # -- ids and stored tasks -----------------------------------------------------------------------

@@ -213,8 +213,8 @@ def _shared_names(scope: Scope) -> Op[list[Finding]]:
 
 def _foreign_keys(scope: Scope) -> Op[list[Finding]]:
     return [
-        Finding("keys", "failed", found.text, found.remedy)
-        for found in (yield from foreign_keys.examine_all(scope))
+        Finding("keys", "failed", key.text, key.remedy)
+        for key in (yield from foreign_keys.examine_all(scope))
     ]
 
 

@@ -12,12 +12,13 @@ _TYPES = {
     **dict.fromkeys(("agents", "topics", "jots", "jots_by_tag", "queues", "beat"), "zset"),
     **dict.fromkeys(("schedules", "flows", "delayed", "order", "triggers", "rate"), "zset"),
     **dict.fromkeys(("once", "seen", "results", "tidied", "last"), "string"),
-    **dict.fromkeys(("flag", "done", "failed", "fence"), "string"),
+    **dict.fromkeys(("flag", "done", "failed", "fence", "ids"), "string"),
+    **dict.fromkeys(("after", "limits"), "hash"),
     "sinks": "zset",
-    "after": "hash",
+    "attempts": "stream",
 }
 # With further parts.
-_OTHER = {"beat": "hash", "after": None}
+_OTHER = {"beat": "hash", "after": "zset", "attempts": "hash"}
 # Kinds with a name that is not encoded: it may look like further parts.
 _LITERAL = frozenset(("flag", "done", "failed", "fence", "jot", "jots_by_tag"))
 # By the kind, the number of parts that follow it, and the first or the last of them.
@@ -29,7 +30,10 @@ _PARTS = {
     **dict.fromkeys(
         ("inbox 2 bell", "leases 1 bell", "delayed 2 bell", "schedules 1 bell"), "stream"
     ),
-    "leases 1 fence": "string",
+    **dict.fromkeys(("leases 1 fence", "attempts 1 fence"), "string"),
+    **dict.fromkeys(("after 2 of", "attempts 4 due", "limits 3 waiting"), "zset"),
+    "after 2 bodies": "hash",
+    "attempts 2 retry": "stream",
     "dlq 3 purged": "set",
 }
 

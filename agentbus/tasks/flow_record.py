@@ -174,8 +174,8 @@ def tasks_in(flow: str, fields: Mapping[str, str]) -> list[dict[str, Any]]:
         tasks = [orjson.loads(fields[f"task {n}"]) for n in range(1, int(fields["size"]) + 1)]
         for task in tasks:
             undo = task["undo"]
-            for one in (task,) if undo is None else (task, undo):
-                _check_record(one)
+            for record in (task,) if undo is None else (task, undo):
+                _check_record(record)
             if not all(type(n) is int and 0 < n <= len(tasks) for n in task["after"]):
                 raise ValueError("it waits for a task that the flow does not have")
     except (KeyError, TypeError, ValueError) as error:

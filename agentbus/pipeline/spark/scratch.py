@@ -62,10 +62,10 @@ def filled(path: pathlib.Path, fill: Callable[[pathlib.Path], None]) -> pathlib.
 
 def clear() -> None:
     """Remove this process's directory now, for a process that exits without exit handlers."""
-    for made in (sockets, place):
-        if made.cache_info().currsize:
-            _remove(made(), os.getpid())
-            made.cache_clear()
+    for directory in (sockets, place):
+        if directory.cache_info().currsize:
+            _remove(directory(), os.getpid())
+            directory.cache_clear()
 
 
 def _made(above: str | None) -> pathlib.Path:
