@@ -35,9 +35,12 @@ class Cursor(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What a reading comes to: what it missed, what it gives, how far it looked, if it knows where."""
+    """What a reading comes to: what it missed, what it gives, how far it looked, if it knows where.
 
-    missed: int
+    `missed` is None if an unknown number of messages may be gone.
+    """
+
+    missed: int | None
     numbers: list[int]
     to: int | None
     known: bool
@@ -94,7 +97,7 @@ class CursorMachine(Machine):
             return
         self._compare(found, wanted, whole=False)
         # The one in hand was not heard to its end, and a gap is no message.
-        heard = len(found) - 1 - bool(wanted.missed)
+        heard = len(found) - 1 - (wanted.missed != 0)
         if heard > 0:
             known = wanted.known
             self._advance(agent, topics, wanted.numbers[heard - 1], known=known)
@@ -106,7 +109,7 @@ class CursorMachine(Machine):
         # What the one is late to say must not take back what the other has said.
         wanted = self._unheard(agent, topics, None, others=False)
         slow = self.bus(agent).overhear(topics, limit=None)
-        list(itertools.islice(slow, min(taken, len(wanted.numbers) + bool(wanted.missed))))
+        list(itertools.islice(slow, min(taken, len(wanted.numbers) + (wanted.missed != 0))))
         self.overhear(agent, topics, None, others=False)
         slow.close()
 
@@ -167,7 +170,10 @@ class CursorMachine(Machine):
         if limit == 0:
             return Heard(0, [], None, known=True)
         cursors = {topic: self.cursors.get((agent, topic)) for topic in topics or (None,)}
-        missed = max(self.trimmed - one.at if one and one.known else 0 for one in cursors.values())
+        known_gaps = [self.trimmed - one.at for one in cursors.values() if one and one.known]
+        missed: int | None = max([0, *known_gaps])
+        if not missed and any(one and self._is_lost(one) for one in cursors.values()):
+            missed = None
         # Those who never listened stand at the beginning, and miss nothing of what was before them.
         first = min((one or Cursor(0, known=True) for one in cursors.values()), key=lambda c: c.at)
         numbers: list[int] = []
@@ -181,10 +187,11 @@ class CursorMachine(Machine):
                 numbers.append(at)
             to = at
         # A cursor is made even if all messages were trimmed.
-        if to is None and (missed > 0 or None in cursors.values()):
+        if to is None and (missed != 0 or None in cursors.values()):
             to = len(self.log) - 1
         # At the end of the channel its own counters tell where one stands.
-        return Heard(max(0, missed), numbers, to, first.known or to == len(self.log) - 1)
+        known = first.known or self._is_lost(first) or to == len(self.log) - 1
+        return Heard(missed, numbers, to, known)
 
     def _advance(self, agent: str, topics: tuple[str, ...], to: int | None, *, known: bool) -> None:
         for topic in topics or (None,):
@@ -192,17 +199,22 @@ class CursorMachine(Machine):
             if to is not None and (cursor is None or to + 1 > cursor.at):
                 self.cursors[agent, topic] = Cursor(to + 1, known)
 
+    def _is_lost(self, cursor: Cursor) -> bool:
+        """Tell whether an unknown number of the messages past a cursor may have been trimmed."""
+        return not cursor.known and cursor.at <= self.trimmed and cursor.at < len(self.log)
+
     def _compare(self, found: list[Any], wanted: Heard, *, whole: bool = True) -> None:
         gaps = [one for one in found if one.event == "gap"]
-        if wanted.missed and found:
+        missed = wanted.missed != 0
+        if missed and found:
             assert found[0] is gaps[0]
-            assert gaps[0].details == {"missed": str(wanted.missed)}
-        assert len(gaps) == bool(wanted.missed and found)
+            assert gaps[0].details == {"missed": str(wanted.missed or "")}
+        assert len(gaps) == (missed and bool(found))
         told = [Said(one.id, one.agent_id, one.topic, one.text) for one in found[len(gaps) :]]
         messages = [self.log[number] for number in wanted.numbers]
         assert told == (messages if whole else messages[: len(told)])
         if whole:
-            assert len(gaps) == bool(wanted.missed)
+            assert len(gaps) == missed
 
     # -- what always holds --
 
@@ -221,5 +233,5 @@ class CursorMachine(Machine):
     def who_is_there_has_so_much_unheard(self) -> None:
         for one in self.bus().agents():
             cursor = self.cursors.get((one.agent_id, None))
-            unheard = len(self.log) - cursor.at if cursor and cursor.known else None
+            unheard = len(self.log) - cursor.at if cursor and not self._is_lost(cursor) else None
             assert one.unheard == unheard

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _PAGE = 100
 _UNDONE = rb"= undone\(stream, length, [^)]*\)"
-_LOGS_CUT_OFF = rb"if KEYS\[9\] then log_cut_off\(.*"
+_LOGS_CUT_OFF = rb"if KEYS\[\d+\] then log_cut_off\(.*"
 
 
 def whole_stream() -> None:
