@@ -80,6 +80,9 @@ class Losing(Proxy):
         self, client: asyncio.StreamReader, server: asyncio.StreamWriter, line: ProxyLine
     ) -> None:
         while chunk := await client.read(65536):
+            if self.lost and self.refusal:
+                # Another connection of the same client was open before.
+                return
             if not self.lost and any(name in chunk for name in self.writing):
                 line.loses = True
             server.write(chunk)
