@@ -12,16 +12,14 @@ VERB = Verb(
     *FLAG,
     Param("--ttl S", "End the hold after S seconds, unless it is renewed.", convert=seconds),
     Param("--force", "Take it even if another agent holds it."),
-    Param(
-        "--wait, --timeout S",
-        "Wait up to S seconds for another agent's hold to end.",
-        convert=seconds,
-    ),
+    Param("--wait S", "Wait up to S seconds for another agent's hold to end.", convert=seconds),
+    Param("--timeout S", "The same as --wait: it sets no TTL.", convert=seconds),
     Param(
         "--token N",
         "Renew the hold with this token, whichever agent has it. [AGENTBUS_TOKEN]",
         convert=whole,
     ),
+    Param("--note N", "A note for the channel: why, or what comes next."),
     text="If another agent holds it, exit 4, with the holder and the time. If this agent holds it, the"
     " hold is renewed. Within 'agentbus hold', AGENTBUS_TOKEN names the hold to renew. JSON: flag,"
     " agent_id, timestamp, ttl, token, and renewed (true) for a renewal; token is a fencing number"
@@ -32,7 +30,7 @@ VERB = Verb(
         "agentbus announce deploy --force",
     ),
     subject="flag",
-    waits="wait",
+    waits="wait timeout",
 )
 
 
@@ -40,13 +38,21 @@ def run(call: Call) -> None:
     """Take the flag and print the hold."""
     args = call.args
     flag = one_flag(args)
+    if args.timeout is not None:
+        args.wait = args.timeout
+        if args.ttl is None:
+            call.out.warn(
+                "--timeout is the time to wait, and the hold has no end: give it one by --ttl"
+            )
     scope = call.enter()
     given = args.token
     # Within `agentbus hold`, use the token of its flag.
     if given is None and not args.force and variable("AGENTBUS_FLAG") == flag:
         outer = variable("AGENTBUS_TOKEN") or ""
         given = whole(outer) if outer.isdigit() else None
-    op = announce.take(scope, flag, ttl=args.ttl, force=args.force, wait=args.wait, token=given)
+    op = announce.take(
+        scope, flag, ttl=args.ttl, force=args.force, wait=args.wait, token=given, note=args.note
+    )
     what, value, token, left = call.run(op, patience=args.wait or 0.0)
     agent, at = announce.holder(value), announce.since(value)
     fields = {"flag": flag, "agent_id": agent, "timestamp": at, "ttl": left, "token": token}

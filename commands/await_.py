@@ -27,10 +27,11 @@ VERB = Verb(
     Param("--delete", "Consume the completion or failure, for one awaiter only."),
     Param("--fresh", "Ignore completions and failures from before this call."),
     Param("--ignore-failures", "Keep waiting when a flag fails."),
+    Param("--fail-on-expiry", "A hold that expires during the wait has failed: exit 8."),
     text="Blocks without polling. A flag that was satisfied before the call counts, unless --fresh is"
     " given. If a flag fails, or has failed before the call, exit 8 with its note; with --any, when"
     " all have failed. A hold that expires or is taken by force neither satisfies the flag nor fails"
-    " it. JSON: flag, state, agent_id, timestamp, waited_ms.",
+    " it, unless --fail-on-expiry is given. JSON: flag, state, agent_id, timestamp, waited_ms.",
     examples=(
         "agentbus await building && make test",
         "agentbus await build-linux build-mac --timeout 600",
@@ -57,6 +58,7 @@ def run(call: Call) -> None:
         delete=args.delete,
         fresh=args.fresh,
         ignore_failures=args.ignore_failures,
+        fail_on_expiry=args.fail_on_expiry,
     )
     for met in call.run(op, patience=args.timeout or float("inf")):
         _values.completion(call.out, met)

@@ -65,6 +65,7 @@ VERB = Verb(
     *_envelope.PARAMS,
     _payload.TEXT,
     _payload.JSON,
+    Param("--quiet", "Print nothing."),
     text="Prints the task's id. A payload that is JSON is sent as JSON, any other as text; --text and"
     " --payload-json decide. What begins like JSON and is not exactly that ({bad, NaN, 1e400, 23"
     " digits) is refused: exit 2. The same --key within 300 s returns the first task's id and adds"
@@ -227,6 +228,8 @@ def _lines(limit: int) -> Iterator[tuple[int, bytes | None]]:
 
 def _show(call: Call, ids: list[str], items: list[Any]) -> None:
     args, out = call.args, call.out
+    if args.quiet:
+        return
     for task_id, item in zip(ids, items, strict=True):
         fields = {
             "task_id": task_id,

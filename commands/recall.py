@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from agentbus.store.scope import Scope
+
 VERB = Verb(
     "recall",
     Param("KEY", "The note's key.", dest="name", values="note"),
@@ -24,6 +26,7 @@ VERB = Verb(
     Param("--all", "Only notes with all of the tags."),
     Param("--latest N", "At most N notes (10).", convert=whole, default=10),
     Param("--max-chars N", "At most N letters (300 or more).", convert=whole),
+    Param("--default TEXT", "With a key: print this if there is no such note, and exit 0."),
     text="With a key it prints only the note's text, unchanged. If there is no such note, exit 5. With"
     " --max-chars, a longer text is cut, and stderr says so. JSON: key, value, agent_id, timestamp, tags;"
     " truncated (letters left out) where it was cut.",
@@ -50,10 +53,31 @@ def run(call: Call) -> None:
             else "recall takes one key or tags, not both",
             hint="give one key, or --tag",
         )
+    if args.default is not None and key is None:
+        from agentbus.core.errors import UsageError
+
+        raise UsageError("--default goes with a key", hint="leave it out")
     args.key = key
     if args.max_chars is not None:
         _bounded(call)
     scope = call.enter()
+    if args.default is None:
+        _recall(call, scope, key, labels)
+        return
+    from agentbus.core.errors import NotFound
+
+    try:
+        _recall(call, scope, key, labels)
+    except NotFound:
+        if call.out.json:
+            fields = {"key": key, "value": args.default, "agent_id": None, "timestamp": None}
+            call.out.record({**fields, "tags": []}, "")
+        else:
+            call.out.exactly(args.default.encode(errors="surrogateescape"))
+
+
+def _recall(call: Call, scope: Scope, key: str | None, labels: list[str]) -> None:
+    args = call.args
     if key is not None and not call.out.json:
         value = call.run(recall.value(scope, key))
         if args.max_chars is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentbus import TimedOut, UsageError
+from agentbus import FlagFailed, TimedOut, UsageError
 from tests.pausing import Blocked, awaiting
 from tests.servers import ask
 
@@ -112,6 +112,56 @@ def test_a_hold_that_expires_is_not_satisfied(bus, bob):
     bus.announce("building", ttl=0.05)
 
     stays_asleep(awaiting(bob, "building", timeout=PAST_A_LOOK))
+
+
+def test_a_hold_that_expires_fails_a_wait_that_asks_for_it(bus, bob):
+    bus.announce("building", ttl=0.05)
+
+    with pytest.raises(FlagFailed, match="its hold expired") as failed:
+        bob.await_("building", timeout=30, fail_on_expiry=True)
+
+    assert (failed.value.flag, failed.value.by) == ("building", "ada")
+
+
+@pytest.mark.parametrize("end", ["satisfy", "release", "force"])
+def test_a_hold_that_ends_otherwise_has_not_expired(bus, bob, eve, end):
+    bus.announce("building", ttl=600)
+    waiting = awaiting(bob, "building", timeout=PAST_A_LOOK, fail_on_expiry=True)
+
+    if end == "force":
+        eve.announce("building", force=True, ttl=600)
+    else:
+        getattr(bus, end)("building")
+
+    if end == "satisfy":
+        assert waiting.finish()[0].state == "satisfied"
+    else:
+        stays_asleep(waiting)
+
+
+def test_of_several_flags_one_expired_hold_is_not_the_end_of_all(bus, bob):
+    bus.announce("building", ttl=0.05)
+    bus.announce("testing")
+    waiting = awaiting(bob, "building", "testing", any=True, timeout=30, fail_on_expiry=True)
+    while any(state.flag == "building" for state in bus.flags()):
+        pass
+
+    bus.satisfy("testing")
+
+    assert [one.flag for one in waiting.finish()] == ["testing"]
+
+
+def test_an_expired_hold_also_fails_a_wait_that_deletes(bus, bob):
+    bus.announce("building", ttl=0.05)
+
+    with pytest.raises(FlagFailed):
+        bob.await_("building", timeout=30, delete=True, fail_on_expiry=True)
+
+
+@pytest.mark.parametrize("other", [{"until": "free"}, {"ignore_failures": True}])
+def test_a_wait_that_cannot_fail_is_not_asked_to_fail_on_expiry(bus, other):
+    with pytest.raises(UsageError):
+        bus.await_("building", fail_on_expiry=True, **other)
 
 
 def test_a_hold_that_is_given_an_end_while_it_lasts_and_expires_is_not_satisfied(bus, bob):

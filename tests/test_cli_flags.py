@@ -504,3 +504,27 @@ def test_hold_without_a_command_or_with_a_bad_ttl_is_a_usage_error(shell, bus, a
 
     assert (done.returncode, done.stdout) == (2, "")
     assert bus.flags() == []
+
+
+def test_a_note_of_a_hold_is_on_the_channel(shell, bus):
+    shell.ok("announce", "building", "--note", "release 7")
+
+    (said,) = bus.overhear(since="0-0")
+    assert (said.text, said.details["note"]) == ("announced building: release 7", "release 7")
+
+
+def test_a_timeout_without_an_end_of_the_hold_is_told(shell):
+    told = shell.run("announce", "building", "--timeout", "1")
+    silent = shell.run("announce", "testing", "--timeout", "1", "--ttl", "60")
+
+    assert "--timeout is the time to wait, and the hold has no end" in told.stderr
+    assert silent.stderr == ""
+
+
+def test_a_wait_fails_when_the_hold_expires(shell):
+    shell.ok("announce", "building", "--ttl", "0.1")
+
+    done = shell.run("await", "building", "--timeout", "30", "--fail-on-expiry")
+
+    assert done.returncode == 8
+    assert "its hold expired" in done.stderr

@@ -282,3 +282,14 @@ def test_forgetting_what_is_not_there_is_exit_5(shell):
 
 def test_forget_needs_a_key(shell):
     assert shell.run("forget").returncode == 2
+
+
+def test_a_default_takes_the_place_of_a_note_that_is_absent(shell):
+    assert shell.ok("recall", "image", "--default", "none") == "none"
+    (record,) = shell.records("recall", "image", "--default", "none")
+    assert (record["key"], record["value"], record["agent_id"]) == ("image", "none", None)
+
+    shell.ok("jot", "image", "v7")
+
+    assert shell.ok("recall", "image", "--default", "none") == "v7"
+    assert shell.run("recall", "--tag", "a", "--default", "none").returncode == 2

@@ -447,3 +447,10 @@ def test_a_letter_that_is_not_there_is_exit_5(shell, action, letter):
 )
 def test_what_dlq_cannot_do_is_a_usage_error(shell, args):
     assert shell.run("dlq", *args).returncode == 2
+
+
+def test_a_quiet_publish_prints_nothing(shell):
+    assert shell.ok("publish", "mail", "1", "--quiet") == ""
+    assert shell.ok("publish", "mail", "--lines", "--quiet", "--json", stdin="2\n3\n") == ""
+
+    assert shell.records("bus", "stats", "mail")[0]["backlog"] == 3

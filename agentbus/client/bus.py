@@ -54,6 +54,10 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     def __init__(self, runner: Runner | AsyncRunner) -> None:
         self.settings, self.backend, self.scope = runner.settings, runner.backend, runner.scope
 
+    def __repr__(self) -> str:
+        server = self.backend.name
+        return f"<{type(self).__name__} project={self.project!r} agent={self.agent!r} server={server!r}>"
+
     @property
     def agent(self) -> str:
         """The name of the agent that uses this bus."""
@@ -177,14 +181,15 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         wait: float | None = None,
         token: int | None = None,
         renew: bool = True,
+        note: str | None = None,
     ) -> Patient[PerBus[Hold, Hold[Awaiting]]]:
         """Acquire a flag, or renew this agent's hold of it, and return the hold.
 
         `ttl` is in seconds; a hold without a TTL ends only by `satisfy`, `fail` or `release`. `wait` is the
         number of seconds to wait for a hold to end; `force` replaces another agent's hold. With `token`,
         the hold with this fencing token is renewed, whichever agent has it, and nothing is acquired. With
-        `renew=False`, every hold excludes the caller, even this agent's own. Raises `FlagHeld`, and
-        `NotHolder` if the hold with the token has ended.
+        `renew=False`, every hold excludes the caller, even this agent's own. The channel's message has the
+        `note`. Raises `FlagHeld`, and `NotHolder` if the hold with the token has ended.
         """
         op: Op[Any] = flags.announce(
             self.scope,
@@ -194,6 +199,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
             wait=wait,
             token=token,
             renew=renew,
+            note=note,
             bus=self,
         )
         return Patient(op, wait or 0.0)
@@ -238,13 +244,15 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         delete: bool = False,
         fresh: bool = False,
         ignore_failures: bool = False,
+        fail_on_expiry: bool = False,
     ) -> Patient[list[Completion]]:
         """Wait until every flag (with `any`, at least one) is `satisfied`, `announced` or `free`.
 
         Returns a completion for each flag in that state. `timeout` is in seconds; 0 or None means no limit.
         An existing completion or failure counts, unless `fresh`. `delete` consumes it, so that only one
         agent gets it. Raises `TimedOut`, and `FlagFailed` as soon as a flag fails (with `any`, once all
-        have failed), unless `until` is another state or `ignore_failures` is given.
+        have failed), unless `until` is another state or `ignore_failures` is given. With `fail_on_expiry`,
+        a hold that expires during the wait, as that of a killed holder does, has failed.
         """
         op = wait.await_(
             self.scope,
@@ -255,6 +263,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
             delete=delete,
             fresh=fresh,
             ignore_failures=ignore_failures,
+            fail_on_expiry=fail_on_expiry,
         )
         return Patient(op, timeout or _FOR_EVER)
 

@@ -32,20 +32,22 @@ def take(
     wait: float | None = None,
     token: int | None = None,
     renew: bool = True,
+    note: str | None = None,
     once: Once | None = None,
 ) -> Op[tuple[str, str, int, float | None]]:
     """Take a flag, or renew a hold: this agent's, or with `token` the hold that has this token.
 
     Returns `taken` or `renewed`, the flag's value, the fencing token, and the seconds left (None: no TTL).
     `wait` is the number of seconds to wait for a hold to end. Without `renew`, every hold excludes the
-    caller, even this agent's own. `once` is the slot of the request, by which it can be undone. Raises
-    `FlagHeld`, and `NotHolder` if the hold with the token has ended.
+    caller, even this agent's own. The channel's message has the `note`. `once` is the slot of the request,
+    by which it can be undone. Raises `FlagHeld`, and `NotHolder` if the hold with the token has ended.
     """
     name = names.name("flag", flag)
     keys = scope.keys
     renews = "own" if renew else "none"
     if token is not None:
         renews = _token(token)
+    remark = "" if note is None else names.body("note", note, scope.max_body)
     milliseconds = "" if ttl is None else str(milliseconds_of(ttl))
     until = None if not wait else scope.monotonic() + span("wait", wait)
     waiting: Waiting | None = None
@@ -62,7 +64,7 @@ def take(
             ),
             (
                 *(scope.agent, milliseconds, int(force), scope.channel_bound, once.token),
-                *(name, f"announced {name}", renews),
+                *(name, f"announced {name}" + (f": {remark}" if remark else ""), renews, remark),
             ),
             writes=True,
         )

@@ -77,12 +77,20 @@ def announce(
     wait: float | None = None,
     token: int | None = None,
     renew: bool = True,
+    note: str | None = None,
     bus: object = None,
     once: Once | None = None,
 ) -> Op[Hold[Any]]:
     """Take a flag, or renew a hold; the hold renews itself through `bus`."""
     what, value, number, left = yield from holds.take(
-        scope, flag, ttl=ttl, force=force, wait=wait, token=token, renew=renew, once=once
+        *(scope, flag),
+        ttl=ttl,
+        force=force,
+        wait=wait,
+        token=token,
+        renew=renew,
+        note=note,
+        once=once,
     )
     agent, at = holds.split(value)
     return Hold(flag, agent, at, left, number, what == "renewed", bus)

@@ -29,6 +29,8 @@ _AT_ONCE = 100
 _NAMED = 20
 # Check shortly after a hold expires, not shortly before.
 _EXPIRY_SLACK = 0.002
+# Seconds that an answer may take: a TTL was read earlier than its answer came.
+_ANSWER = 1.0
 
 
 class Completion(Record):
@@ -56,13 +58,15 @@ def await_(
     delete: bool = False,
     fresh: bool = False,
     ignore_failures: bool = False,
+    fail_on_expiry: bool = False,
 ) -> Op[list[Completion]]:
     """Block until every flag (or any one) is in a state, and return the completions.
 
     `timeout` is in seconds; 0 or None means no limit. A flag satisfied or failed before the call counts,
     unless `fresh`. `delete` consumes completions and failures, so that only one waiter gets them. A hold
-    that expires or is taken by force is neither satisfied nor failed. Raises `TimedOut`, and `FlagFailed`
-    once a flag has failed (with `any_`, once all have), unless `ignore_failures`.
+    that expires or is taken by force is neither satisfied nor failed; with `fail_on_expiry`, one that
+    expires during the wait has failed. Raises `TimedOut`, and `FlagFailed` once a flag has failed (with
+    `any_`, once all have), unless `ignore_failures`.
     """
     wanted = [*dict.fromkeys(names.name("flag", flag) for flag in flags)]
     if not wanted:
@@ -72,11 +76,16 @@ def await_(
         raise UsageError(
             f"{until!r} is not a state of a flag", hint=f"use one of {', '.join(STATES)}"
         )
-    if until != "satisfied" and (delete or fresh):
+    if until != "satisfied" and (delete or fresh or fail_on_expiry):
+        option = "delete" if delete else "fresh" if fresh else "fail_on_expiry"
         raise UsageError(
-            f"{'delete' if delete else 'fresh'} applies to completions",
+            f"{option} applies to completions",
             hint="use it with until='satisfied'",
             shell_hint="use it with --until satisfied",
+        )
+    if fail_on_expiry and ignore_failures:
+        raise UsageError(
+            "the wait is to fail on expiry and to ignore failures", hint="give one of them"
         )
     sound = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if timeout is not None and not (sound and timeout >= 0):
@@ -89,6 +98,7 @@ def await_(
         delete=delete,
         fresh=fresh,
         fails=until == "satisfied" and not ignore_failures,
+        expires=fail_on_expiry,
     )
     waiting = Waiting(scope, wanted, until)
     try:
@@ -126,11 +136,14 @@ def _met(watch: _Watch, waiting: Waiting, timeout: float | None) -> Op[list[Comp
 
 
 class _Look:
-    """The state of a flag at one check: its value, TTL in ms, outcome and fencing token."""
+    """The state of a flag at one check: when, its value, TTL in ms, outcome and fencing token."""
 
-    __slots__ = ("done", "failed", "left", "token", "value")
+    __slots__ = ("at", "done", "failed", "left", "token", "value")
 
-    def __init__(self, value: str, left: int, done: str, failed: str, token: str) -> None:
+    def __init__(
+        self, at: float, value: str, left: int, done: str, failed: str, token: str
+    ) -> None:
+        self.at = at
         self.value = value
         self.left = left
         self.done = done
@@ -138,7 +151,7 @@ class _Look:
         self.token = token
 
 
-_NOTHING = _Look("", -1, "", "", "")
+_NOTHING = _Look(0.0, "", -1, "", "", "")
 
 
 class _Watch:
@@ -154,6 +167,7 @@ class _Watch:
         delete: bool,
         fresh: bool,
         fails: bool,
+        expires: bool,
     ) -> None:
         self.scope = scope
         self.flags = flags
@@ -162,6 +176,7 @@ class _Watch:
         self.delete = delete
         self.fresh = fresh
         self.fails = fails
+        self.expires = expires
         self.began = scope.monotonic()
         self.tail = ""
         # Number of entries ever added to the channel as of the last check, plus entries received
@@ -171,6 +186,8 @@ class _Watch:
         self.doubtful = False
         self.met: dict[str, Completion] = {}
         self.failed: dict[str, Completion] = {}
+        # The failures of holds that expired, which no record tells.
+        self._expired: dict[str, Completion] = {}
         self._seen: dict[str, _Look] = {}
         # Outcomes that do not count: those seen beside a hold, and with `fresh` those before the call.
         self._void: dict[str, tuple[str, str]] = {}
@@ -199,7 +216,8 @@ class _Watch:
         failed = [flag for flag in self.flags if flag in self.failed]
         met = [flag for flag in self.flags if flag in self.met]
         if failed and (len(failed) == len(self.flags) or not self.any):
-            if self.delete:
+            expired = [flag for flag in failed if flag in self._expired]
+            if self.delete and not expired:
                 failed = yield from self._consume_completions(failed, failures=True)
             if failed:
                 raise _failed([self.failed[flag] for flag in failed])
@@ -249,7 +267,7 @@ class _Watch:
         for i, flag in enumerate(self.flags):
             value, left, *rest = (text(part) for part in reply[1 + 5 * i : 6 + 5 * i])
             before = self._seen.get(flag)
-            now = _Look(value, int(left), *rest)
+            now = _Look(self.scope.monotonic(), value, int(left), *rest)
             self._seen[flag] = now
             if now.value or (self.fresh and flag not in self._void):
                 # Another program that announces the flag leaves the outcome of the hold before.
@@ -314,6 +332,8 @@ class _Watch:
             return
         self.met.pop(flag, None)
         self.failed.pop(flag, None)
+        if value or now.done or now.failed:
+            self._expired.pop(flag, None)
         if now.done and now.done not in void:
             agent, at, _event, note = completion(now.done)
             self.met[flag] = self._completion(flag, agent, at, note)
@@ -321,12 +341,22 @@ class _Watch:
             if self.fails:
                 agent, at, _event, note = completion(now.failed)
                 self.failed[flag] = self._completion(flag, agent, at, note)
+        elif self.expires and not value and (before is not None or flag in self._expired):
+            if before is not None and before.value and self._must_have_expired(before, now):
+                holder, at = split(before.value)
+                self._expired[flag] = self._completion(flag, holder, at, "its hold expired")
+            if flag in self._expired:
+                self.failed[flag] = self._expired[flag]
         elif before is not None and not self.delete:
             # A hold without a TTL has disappeared without a message: a program that knows only the
             # flag's key has deleted it to satisfy the flag.
             was = before.value
             if was and before.left == -1 and value != was and now.token == before.token:
                 self.met[flag] = self._completion(flag, split(was)[0], None)
+
+    def _must_have_expired(self, before: _Look, now: _Look) -> bool:
+        """Return whether a hold that is gone has reached its end; another program may have deleted it."""
+        return before.left >= 0 and now.at - before.at + _ANSWER >= before.left / 1000
 
     def _completion(
         self, flag: str, by: str | None, at: float | None, note: str | None = None

@@ -2,7 +2,7 @@
 -- Takes a flag, or renews a hold on it.
 -- KEYS: flag, done, failed, fence, channel, agents, topics, once slot
 -- ARGV: agent, TTL in ms ('' for none), 1 to take it from its holder, bound, token, flag's name, message,
---       what to renew: 'own' (this agent's hold), 'none', or a fencing token (the hold that has it)
+--       what to renew: 'own' (this agent's hold), 'none', or a fencing token (the hold that has it), note ('' for none)
 -- Returns: {'taken' | 'renewed' | 'held', value, fencing token, remaining TTL in ms (-1: none), channel's last id},
 --          or {'over', value or '', '0', '-1', ''} if the hold with that fencing token has ended
 --@include json
@@ -45,14 +45,11 @@ if renews then
 end
 if by_token then return { 'over', value or '', '0', '-1', '' } end
 if value and ARGV[3] ~= '1' then return outcome('held') end
-local token, id = fence(KEYS[4], ARGV[2])
-if value then
-  id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
-    'event', 'announced', 'flag', ARGV[6], 'token', token, 'forced_from', holder(value))
-else
-  id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination',
-    'event', 'announced', 'flag', ARGV[6], 'token', token)
-end
+local token = fence(KEYS[4], ARGV[2])
+local told = { 'event', 'announced', 'flag', ARGV[6], 'token', token }
+if value then told[#told + 1], told[#told + 2] = 'forced_from', holder(value) end
+if ARGV[9] ~= '' then told[#told + 1], told[#told + 2] = 'note', ARGV[9] end
+local id = say(KEYS[5], KEYS[6], KEYS[7], ARGV[4], ARGV[1], ARGV[7], 'coordination', unpack(told))
 local mine = ARGV[1] .. ' @ ' .. now()
 if ARGV[2] == '' then
   redis.call('SET', KEYS[1], mine)
