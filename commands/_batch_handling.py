@@ -81,7 +81,7 @@ class BatchHandling(Handling):
     ) -> None:
         if isinstance(error, ProgramRefused) and not alone:
             # Run each task alone to find those that the program refuses.
-            error = ProgramFailed(str(error), *getattr(error, "__notes__", [])[:1])
+            error = ProgramFailed(str(error), error.output)
         last = self._is_last(delivery, error)
         buried = isinstance(error, ProgramRefused) or last
         outcome = "buried" if buried else "failed"

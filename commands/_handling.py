@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramSto
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
     from agentbus.commands._program import Program
-    from agentbus.commands._progress import Countdown
+    from agentbus.commands._worker_log import WorkerLog
     from agentbus.queues.delivery import Delivery
     from agentbus.workers.match import MatchWorker
     from agentbus.workers.worker import Worker
@@ -25,7 +24,7 @@ class Handling:
         self.worker: Worker | MatchWorker | None = None
         self.reader_gone = False
         self.program = program
-        self.progress: Countdown | None = None
+        self.log: WorkerLog | None = None
         self._call = call
 
     def __call__(self, delivery: Delivery) -> None:
@@ -78,9 +77,10 @@ class Handling:
         text = f"{delivery.id} {outcome}"
         text += f" (attempt {delivery.attempt})" if delivery.attempt > 1 or error else ""
         text += f": {error}" if error else ""
-        aside = self.progress.aside if self.progress is not None else contextlib.nullcontext
+        assert self.log is not None
+        self.log.ran(delivery, outcome, took, text, error)
         try:
-            with aside():
+            if self._call.out.json:
                 self._call.out.record(fields, text)
         except ReaderGone:
             self.reader_gone = True

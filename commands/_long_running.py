@@ -21,38 +21,18 @@ _TWICE = 2
 # Seconds between two wakeups of the main thread to handle signals.
 _GLANCE = 0.5
 
-# The attributes of a log record that go into the operations log.
+# The attributes of a log record, of a run or a process, that go into the operations log.
 _LOGGED = (
-    *("verb", "event", "consumer", "stream", "pid", "exit", "signal", "crash_count"),
-    *("window_seconds", "reason", "error", "lost"),
-)
-# Attributes that are logged of failed runs and of tasks that became dead letters.
-_OF_RUNS = (
     *("verb", "agent", "project", "queue", "group", "id", "attempt", "outcome", "error"),
-    "duration_ms",
+    *("duration_ms", "event", "consumer", "stream", "pid", "exit", "signal", "crash_count"),
+    *("window_seconds", "reason", "lost"),
 )
 
 
 @contextlib.contextmanager
-def warned(call: Call) -> Iterator[None]:
-    """Log and print the library's warnings; a repeated warning is only logged."""
-    handler = _Telling(call)
-    logger = logging.getLogger("agentbus")
-    before = logger.level
-    logger.addHandler(handler)
-    if before == logging.NOTSET or before > logging.INFO:
-        logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-        logger.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def failures_logged(call: Call) -> Iterator[None]:
-    """Write the library's warnings and errors, such as failed runs, to the operations log."""
-    handler = _Writing(call)
+def recorded(call: Call, level: int) -> Iterator[None]:
+    """Write the library's records from a level on to the operations log."""
+    handler = _Writing(call, level)
     logger = logging.getLogger("agentbus")
     logger.addHandler(handler)
     try:
@@ -62,51 +42,24 @@ def failures_logged(call: Call) -> Iterator[None]:
 
 
 class _Writing(logging.Handler):
-    def __init__(self, call: Call) -> None:
-        super().__init__(logging.WARNING)
+    def __init__(self, call: Call, level: int) -> None:
+        super().__init__(level)
         self._call = call
 
     def emit(self, record: logging.LogRecord) -> None:
-        _write(self._call, record, _OF_RUNS)
+        fields = {key: getattr(record, key) for key in _LOGGED if hasattr(record, key)}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields["traceback"] = error_text(record.exc_info[1])[1]
+        oplog.write(record.levelname.lower(), self._call.settings.log_level, fields)
 
 
-def _write(call: Call, record: logging.LogRecord, names: Sequence[str]) -> dict[str, object]:
-    """Write a record to the operations log, and return its fields."""
-    fields = {key: getattr(record, key) for key in names if hasattr(record, key)}
-    if record.exc_info and record.exc_info[1] is not None:
-        fields["traceback"] = error_text(record.exc_info[1])[1]
-    oplog.write(record.levelname.lower(), call.settings.log_level, fields)
-    return fields
-
-
-class _Telling(logging.Handler):
-    def __init__(self, call: Call) -> None:
-        super().__init__(logging.INFO)
-        self._call = call
-        self._last: dict[str, str] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        of_task = getattr(record, "verb", None) == "work"
-        fields = _write(self._call, record, _OF_RUNS if of_task else _LOGGED)
-        shown = of_task or ("event" in fields and fields.get("verb") != "route")
-        if shown or record.levelno < logging.WARNING:
-            # The record on stdout already reports this; a router prints no record of rules that it
-            # refuses.
-            return
-        who = str(fields.get("consumer") or fields.get("stream") or fields.get("verb"))
-        if "lost" in fields:
-            lost = fields["lost"]
-            said = "1 event, which is" if lost == 1 else f"{lost} events, which are"
-            text = f"the server lost {said} published again"
-        else:
-            text = str(fields.get("error", record.getMessage()))
-        if self._last.get(who) != text:
-            self._last[who] = text
-            self._call.out.warn(f"{who}: {text}")
-
-
-def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) -> None:
+def until_told(
+    jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]],
+    started: Callable[[], None] | None = None,
+) -> None:
     """Run jobs in threads until all have ended; each is a pair of functions, run and stop.
+
+    `started` is called before them, when a signal already stops them.
 
     A signal stops all of them, and so does the first failure, which is raised. A second signal ends the
     process at once: what is not committed then has not happened.
@@ -136,6 +89,8 @@ def until_told(jobs: Sequence[tuple[Callable[[], object], Callable[[], None]]]) 
     # event's lock would deadlock.
     threads = [threading.Thread(target=work, args=(job,), daemon=True) for job, _ in jobs]
     with _signals.heard(heard):
+        if started is not None:
+            started()
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from agentbus.commands._payload import json_or_text
+from agentbus.commands._program_output import ProgramOutput, to_stderr
 from agentbus.core import envelope
 from agentbus.core.context import is_traceparent
 from agentbus.core.errors import InvalidPayload
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 # EX_DATAERR of sysexits.h: the task itself is invalid, and a retry cannot succeed.
 _REFUSED = 65
-_TAIL = 4_000
 # Seconds from SIGTERM to SIGKILL.
 _LAST_WORDS = 5.0
 # Seconds between two checks of a run whether its worker is stopping.
@@ -59,17 +59,11 @@ _LONGEST_RESULTS = 100_000
 
 
 class ProgramFailed(Retry):
-    """A program failed; a note on the error has the end of its stderr."""
+    """A program failed; a dead letter keeps the end of its output in place of a traceback."""
 
-    def __init__(self, message: str, stderr: str = "", *, after: float | None = None) -> None:
+    def __init__(self, message: str, output: str = "", *, after: float | None = None) -> None:
         super().__init__(message, after=after)
-        if stderr:
-            self.add_note(stderr)
-
-    @property
-    def __traceback__(self) -> None:  # type: ignore[override]
-        # A dead letter keeps the program's stderr, which our own frames would displace.
-        return None
+        self.output = output
 
 
 class ProgramRefused(ProgramFailed, Bury):
@@ -79,8 +73,8 @@ class ProgramRefused(ProgramFailed, Bury):
 class ProgramStopped(ProgramFailed):
     """A program was killed because its worker is stopping; the task is retried at once."""
 
-    def __init__(self, message: str, stderr: str = "") -> None:
-        super().__init__(message, stderr, after=0.0)
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message, output, after=0.0)
 
 
 class Program:
@@ -102,7 +96,8 @@ class Program:
         self._timeout = timeout
         self._limit = limit
         self._warn = warn
-        self.pass_on: Callable[[bytes], None] = _to_stderr
+        # Writes the lines of output; None writes none.
+        self.pass_on: Callable[[bytes], None] | None = to_stderr
         self._until: float | None = None
         self._guard = ProcessGuard()
 
@@ -147,9 +142,12 @@ class Program:
             # envelope.
             kind = ProgramRefused if error.errno == errno.E2BIG else ProgramFailed
             raise kind(f"{self._command[0]!r} could not be started: {error}") from None
-        with _ProgramRun(process, data, self._limit, self.pass_on, self._guard.release) as run:
+        output = ProgramOutput(task.id, self.pass_on)
+        with _ProgramRun(process, data, self._limit, output, self._guard.release) as run:
             ended = self._watch(run, task)
-        self._judge(process.returncode, run, ended)
+        output.close()
+        output.show_group(f"{task.id} {' '.join(self._command)}")
+        self._judge(process.returncode, output, ended)
         return self._result(task, run, read)
 
     def _watch(self, run: _ProgramRun, task: Watched) -> str | None:
@@ -178,17 +176,16 @@ class Program:
             if run.step(wait):
                 return why
 
-    def _judge(self, code: int, run: _ProgramRun, ended: str | None) -> None:
-        said = run.stderr.decode("utf-8", "replace").strip("\n")
+    def _judge(self, code: int, output: ProgramOutput, ended: str | None) -> None:
         if ended is not None:
             kind = ProgramStopped if ended == "its worker stops" else ProgramFailed
-            raise kind(f"killed: {ended}", said)
+            raise kind(f"killed: {ended}", output.tail())
         if code == 0:
             return
-        last = said.rstrip().rpartition("\n")[2].strip()
+        last = output.last_line()
         how = f"exit {code}" if code > 0 else f"killed by {_signal(-code)}"
         message = f"{how}: {last}" if last else how
-        raise (ProgramRefused if code == _REFUSED else ProgramFailed)(message, said)
+        raise (ProgramRefused if code == _REFUSED else ProgramFailed)(message, output.tail())
 
     def _result(self, task: Watched, run: _ProgramRun, read: Callable[[str], Any]) -> Any:
         """Return the output as the result; if it cannot be stored, warn and return None."""
@@ -214,13 +211,12 @@ class _ProgramRun:
         process: subprocess.Popen[bytes],
         data: bytes,
         limit: int,
-        pass_on: Callable[[bytes], None],
+        output: ProgramOutput,
         release: Callable[[int], None],
     ) -> None:
-        self._pass_on = pass_on
+        self._output = output
         self._release = release
         self.stdout = bytearray()
-        self.stderr = bytearray()
         self.overflowed = False
         self._process = process
         self._data = memoryview(data)
@@ -307,16 +303,8 @@ class _ProgramRun:
             room = self._limit - len(self.stdout)
             self.overflowed = self.overflowed or len(piece.rstrip(b"\n")) > room
             self.stdout += piece[: max(0, room)]
-        else:
-            self._pass_on(piece)
-            self.stderr += piece
-            del self.stderr[:-_TAIL]
+        self._output.feed("stdout" if stream is self._process.stdout else "stderr", piece)
         return True
-
-
-def _to_stderr(piece: bytes) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, piece)
 
 
 def _exit_of(pid: int) -> int | None:

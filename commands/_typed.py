@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentbus.commands import _long_running, _processes, _reload, _working
-from agentbus.commands._format import count
+from agentbus.commands import _processes, _reload, _worker_log, _working
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 from agentbus.tasks.registry import Tasks
@@ -16,6 +14,7 @@ from agentbus.workers.loop import buried_error
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
     from agentbus.commands._processes import Share
+    from agentbus.commands._worker_log import WorkerLog
 
 _INTERRUPTED = 130
 # Options that a task's declaration sets, or that only programs use.
@@ -33,8 +32,15 @@ def run(call: Call) -> int:
             )
     if args.reload:
         return _reload.run(args.queue)
+    registry = _tasks(args.queue)
+    with _worker_log.logged(call, "work") as log:
+        return _run(call, registry, log)
+
+
+def _run(call: Call, registry: Tasks, log: WorkerLog) -> int:
+    args = call.args
     share: Share | None = vars(args).get("share")
-    worker = _tasks(args.queue).worker(
+    worker = registry.worker(
         call.bus,
         queues=None if args.queues is None else [one for one in args.queues.split(",") if one],
         group=args.group,
@@ -44,22 +50,30 @@ def run(call: Call) -> int:
         drain_timeout=args.drain_timeout,
         start=args.start,
         owner=args.queue,
+        around=log.around,
     )
-    if share is None:
+    what = ", ".join(map(word, worker.queues))
+    of = {"queues": worker.queues, "group": args.group}
+
+    def started(**more: object) -> None:
+        log.started(f"worker of {what}", concurrency=args.concurrency, **of, **more)
         _working.tell_of_pauses(call, worker.queues.__contains__)
-        if args.processes > 1:
-            code, totals = _processes.keep(call)
-            args.noted = {"done": totals["done"], "failed": totals["failed"]}
-            sent = totals["sent"] if call.settings.webhooks else None
-            _tell_totals(call, worker.queues, totals["done"], totals["failed"], sent)
-            return code
-    else:
-        share.ready()
+
+    if share is None and args.processes > 1:
+        started(processes=args.processes)
+        code, totals = _processes.keep(call)
+        args.noted = {"done": totals["done"], "failed": totals["failed"]}
+        sent = totals["sent"] if call.settings.webhooks else None
+        log.totals(what, of, totals["done"], totals["failed"], sent)
+        return code
     with (
-        _long_running.failures_logged(call),
         _working.until_told(worker, None, args.grace, args.drain_timeout) as signals,
         _working.webhooks(call, lambda: args.drain and not signals) as webhooks,
     ):
+        if share is None:
+            started()
+        else:
+            share.ready()
         try:
             done = worker.run()
         finally:
@@ -68,7 +82,7 @@ def run(call: Call) -> int:
     if share is not None:
         share.ended(done, worker.failed, sent or 0, stopped=bool(signals))
     else:
-        _tell_totals(call, worker.queues, done, worker.failed, sent)
+        log.totals(what, of, done, worker.failed, sent)
     if signal.SIGINT in signals:
         return _INTERRUPTED
     if args.drain:
@@ -78,19 +92,6 @@ def run(call: Call) -> int:
         if error is not None:
             return error.exit_code
     return 0
-
-
-def _tell_totals(
-    call: Call, queues: Sequence[str], done: int, failed: int, webhooks: int | None
-) -> None:
-    fields: dict[str, Any] = {"queues": queues, "group": call.args.group}
-    fields |= {"done": done, "failed": failed}
-    text = f"{', '.join(map(word, queues))}: {done} done"
-    text += f", {count(failed, 'run')} failed" if failed else ""
-    if webhooks is not None:
-        fields["webhooks"] = webhooks
-        text += f", {count(webhooks, 'webhook')} sent" if webhooks else ""
-    call.out.record(fields, text)
 
 
 def _tasks(path: str) -> Tasks:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _events, _long_running
+from agentbus.commands import _events, _long_running, _worker_log
 from agentbus.commands._declare import Call, Param, Verb
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ VERB = Verb(
     Param("--once", "Handle the events that are there, and end."),
     _events.LEASE,
     *_events.PARAMS,
+    _worker_log.FORMAT,
     text="Of a package, all modules named events_pipeline_consumers are loaded, at any depth."
     " Runs all declared consumers, each in its own thread, until interrupted: Ctrl-C and SIGTERM end it"
     " after the current event. With --once they run one after the other; exit 1 if a failing event"
@@ -41,22 +42,29 @@ def run(call: Call) -> int:
     """Run the consumers until a signal arrives, and return the exit code."""
     args = call.args
     chosen = _chosen(args.module, args.name)
-    with _long_running.warned(call):
+    with _worker_log.logged(call, "consume") as log:
         ledger = _events.ledger(call) if args.once else _events.served(call, "consume")
         if ledger is None:
             return 0
         from agentbus.events import Consumer  # needs the extra `events`
 
         consumers = [Consumer(each, ledger, call.bus, lease=args.lease) for each in chosen]
+        names = [each.name for each in chosen]
+        what = f"consumer{'s' * (len(names) > 1)} {', '.join(names)}"
+
+        def started() -> None:
+            log.started(what, database=ledger.place)
+
         if not args.once:
-            _long_running.until_told([(_acting(call, each), each.stop) for each in consumers])
+            jobs = [(_acting(call, each), each.stop) for each in consumers]
+            _long_running.until_told(jobs, started)
             return 0
 
         def stop() -> None:
             for each in consumers:
                 each.stop()
 
-        _long_running.until_told([(lambda: _once(call, consumers), stop)])
+        _long_running.until_told([(lambda: _once(call, consumers), stop)], started)
     return int(any(each.failure is not None for each in consumers))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _events, _format, _long_running, _together
+from agentbus.commands import _events, _format, _long_running, _together, _worker_log
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb
 from agentbus.commands._format import age, count
@@ -45,6 +45,7 @@ VERB = Verb(
     _events.LEASE,
     *_events.CLEANUP,
     *_events.PARAMS,
+    _worker_log.FORMAT,
     text="'init --sql' prints the statements for an empty database, for your own migrations, without"
     " connecting. 'relay' prints the number of events after each round that published any: Ctrl-C and"
     " SIGTERM end it after the current round. Several relays may run, and any may be killed: each"
@@ -98,21 +99,24 @@ def _init(call: Call, ledger: Ledger) -> None:
 
 def _relay(call: Call) -> None:
     once = call.args.once
-    with _long_running.warned(call):
+    with _worker_log.logged(call, "outbox") as log:
         ledger = _events.ledger(call) if once else _events.served(call, "relay")
         if ledger is None:
             return
         from agentbus.events import Relay  # needs the extra `events`
 
+        def started() -> None:
+            log.started("relay", database=ledger.place)
+
         relay = Relay(ledger, call.bus, lease=call.args.lease, cleanup=_events.cleanup(call))
         if once:
-            _long_running.until_told([(lambda: _once(call, relay), relay.stop)])
+            _long_running.until_told([(lambda: _once(call, relay), relay.stop)], started)
             return
 
         def tell(published: int) -> None:
             call.out.record({"published": published}, f"{count(published, 'event')} published")
 
-        _long_running.until_told([(lambda: relay.run(tell), relay.stop)])
+        _long_running.until_told([(lambda: relay.run(tell), relay.stop)], started)
 
 
 def _once(call: Call, relay: Relay) -> None:

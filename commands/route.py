@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agentbus.commands import _long_running
+from agentbus.commands import _long_running, _worker_log
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.commands._format import count
 from agentbus.core.errors import InvalidPayload
@@ -30,6 +30,7 @@ VERB = Verb(
         convert=seconds,
         default=10.0,
     ),
+    _worker_log.FORMAT,
     text="Takes tasks from 'incoming', or the queue that the rules name, and moves each to agent.<name>,"
     " or team.<team>.<name>, in one atomic step. A task's agent_id decides, then its type by the"
     " rules for work types, then the first matching pattern, then the default. Tasks without a match,"
@@ -73,8 +74,8 @@ def run(call: Call) -> None:
     router = Router(
         call.bus, rules, drain=args.drain, visibility=args.visibility, on_refused=refused
     )
-    with _long_running.warned(call):
-        _long_running.until_told([(router.run, router.stop)])
+    with _worker_log.logged(call, "route", reports=True) as log:
+        _long_running.until_told([(router.run, router.stop)], lambda: log.started("router"))
     counts = {
         name: router.counts[name]
         for name in ("moved", "duplicates", "stopped", "buried", "waiting")

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.commands import _envelope, _format, _long_running, _payload, _together, _views
+from agentbus.commands import (
+    _envelope,
+    _format,
+    _long_running,
+    _payload,
+    _together,
+    _views,
+    _worker_log,
+)
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, body, seconds
 from agentbus.core.clock import rfc3339
@@ -72,6 +80,7 @@ VERB = Verb(
     *_PARAMS,
     _payload.TEXT,
     _payload.JSON,
+    _worker_log.FORMAT,
     text="Schedules are kept on the server; they need a scheduler: 'schedule run', of which any number may"
     " run. Each tick is published once, whichever of them are killed or frozen. Times are those of the"
     " server's clock. A tick's task has the headers schedule and schedule-due. Where clocks are changed,"
@@ -205,15 +214,23 @@ def _add(call: Call, schedules: Schedules) -> None:
 
 
 def _run(call: Call) -> None:
+    published = 0
+
     def handled(tick: Tick) -> None:
+        nonlocal published
+        published += bool(tick.task_id)
         due = rfc3339(tick.due, milliseconds=True)
         fields = {"schedule": tick.schedule, "due": due, "task_id": tick.task_id}
         said = f"as {tick.task_id}" if tick.task_id else tick.error or "missed"
         call.out.record({**fields, "error": tick.error}, f"{word(tick.schedule)} {due} {said}")
 
     scheduler = Scheduler(call.bus, on_tick=handled)
-    with _long_running.warned(call):
-        _long_running.until_told([(scheduler.run, scheduler.stop)])
+    with _worker_log.logged(call, "schedule") as log:
+        jobs = [(scheduler.run, scheduler.stop)]
+        _long_running.until_told(jobs, lambda: log.started("scheduler"))
+        log.ended(
+            f"scheduler stopped: {_format.count(published, 'task')} published", published=published
+        )
 
 
 def _print(call: Call, schedule: ScheduleState, **more: str) -> None:

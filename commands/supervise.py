@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from agentbus.commands import _events, _long_running, _spark
+from agentbus.commands import _events, _long_running, _spark, _worker_log
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.core import written_path
 from agentbus.core.errors import NotFound, UsageError
@@ -50,6 +50,7 @@ VERB = Verb(
     Param("--batch-size N", "Events that a consumer reads at once (100).", convert=whole),
     *_events.CLEANUP,
     *_events.PARAMS,
+    _worker_log.FORMAT,
     text="Of a package, all modules named events_pipeline_consumers are loaded, at any depth."
     " A process that ends, or whose handler hangs, is restarted after a pause, and the event is tried"
     " again. After 5 crashes within 60 s, or 10 within 30 minutes, the consumer is quarantined: see"
@@ -110,8 +111,11 @@ def run(call: Call) -> None:
     def tell(happening: Happening) -> None:
         call.out.record(dataclasses.asdict(happening), _text(happening))
 
-    with _long_running.warned(call):
-        _long_running.until_told([(lambda: supervisor.run(tell), supervisor.stop)])
+    with _worker_log.logged(call, "supervise") as log:
+        _long_running.until_told(
+            [(lambda: supervisor.run(tell), supervisor.stop)],
+            lambda: log.started("supervisor", database=ledger.place),
+        )
 
 
 def _archiver(call: Call) -> SupervisedJob:

@@ -9,10 +9,9 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _long_running, _processes, _progress, _together, _typed, _working
+from agentbus.commands import _processes, _progress, _together, _typed, _worker_log, _working
 from agentbus.commands._batch_handling import BatchHandling
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
-from agentbus.commands._format import count
 from agentbus.commands._handling import Handling
 from agentbus.commands._output import ReaderGone
 from agentbus.commands._program import Program
@@ -26,6 +25,7 @@ from agentbus.workers.match import matches
 if TYPE_CHECKING:
     from agentbus.commands._declare import Args
     from agentbus.commands._processes import Share
+    from agentbus.commands._worker_log import WorkerLog
     from agentbus.workers.match import MatchWorker
     from agentbus.workers.worker import Worker
 
@@ -144,15 +144,18 @@ VERB = Verb(
         "--reload",
         "For development, with MODULE:TASKS: start again when a Python file below this directory changes.",
     ),
+    _worker_log.FORMAT,
     text="The program reads the task's payload from stdin, as JSON, and its metadata from the environment:"
     " AGENTBUS_TASK_ID, AGENTBUS_QUEUE, AGENTBUS_ATTEMPT, AGENTBUS_PRIORITY, AGENTBUS_CORRELATION_ID"
     " and so on. Exit 0: the task is done, and stdout is its result. Exit 65: the task is buried at"
     " once. Any other exit: the task is retried with growing delays, and buried after the last"
-    " attempt, with the end of stderr. Ctrl-C and SIGTERM: finish the running tasks, then stop; a"
-    " second time: stop now. Prints a line for each run. JSON: task_id, attempt, outcome (done,"
-    " failed, buried, cancelled, stale), error, took_ms. With --batch, the program reads a payload a line,"
-    " of the tasks in AGENTBUS_TASK_IDS; as many lines of its output are their results. If it fails, all of"
-    " them have failed, and each is retried alone.",
+    " attempt, with the end of its output. Ctrl-C and SIGTERM: finish the running tasks, then stop; a"
+    " second time: stop now. The log on stderr has a line when the worker starts, one for each run, and"
+    " the totals at the end; the output of programs, prefixed by the task, and the tracebacks of handlers."
+    " With --json, stdout has a record for each run of a program: task_id, attempt, outcome (done,"
+    " failed, buried, cancelled, stale), error, took_ms; of a handler only the totals. With --batch, the"
+    " program reads a payload a line, of the tasks in AGENTBUS_TASK_IDS; as many lines of its output are"
+    " their results. If it fails, all of them have failed, and each is retried alone.",
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
@@ -205,29 +208,45 @@ def run(call: Call) -> int:
     if share is None and (args.processes > 1 or args.max_tasks_per_child is not None):
         return _kept(call)
     handling = None if program is None else _handling(call, program)
-    worker = _worker(call, _handler(args.handler) if handling is None else handling)
-    if handling is not None:
-        handling.worker = worker
-    if share is None:
-        _working.tell_of_pauses(call, lambda queue: _is_mine(call.args, queue))
-    else:
-        share.ready()
+    handler = _handler(args.handler) if handling is None else handling
     with (
         contextlib.nullcontext() if program is None else contextlib.closing(program),
-        _long_running.failures_logged(call),
+        _worker_log.logged(call, "work", reports=handling is not None) as log,
+    ):
+        return _run(call, handler, handling, log)
+
+
+def _run(call: Call, handler: Callable[..., Any], handling: Handling | None, log: WorkerLog) -> int:
+    """Run one worker, and return the exit code."""
+    args = call.args
+    share: Share | None = vars(args).get("share")
+    if handling is None:
+        worker = _worker(call, log.around(handler))
+        program = None
+    else:
+        worker = _worker(call, handling)
+        handling.worker, handling.log = worker, log
+        program = handling.program
+        program.pass_on = log.write if log.shows_tasks else None
+    with (
         _working.until_told(worker, program, args.grace, args.drain_timeout) as signals,
-        _shown(call, worker, handling),
+        _shown(call, worker, log),
         _working.webhooks(call, lambda: args.drain and not signals) as sent,
     ):
+        if share is None:
+            _started(call, log)
+            _working.tell_of_pauses(call, lambda queue: _is_mine(call.args, queue))
+        else:
+            share.ready()
         try:
             done = worker.run()
         finally:
             args.noted = {"done": worker.done, "failed": worker.failed}
+    webhooks = None if sent is None else sent.count
     if share is not None:
-        webhooks = 0 if sent is None else sent.count
-        share.ended(done, worker.failed, webhooks, stopped=bool(signals))
-    elif handling is None:
-        _tell_totals(call, done, worker.failed, None if sent is None else sent.count)
+        share.ended(done, worker.failed, webhooks or 0, stopped=bool(signals))
+    else:
+        _ended(call, log, done, worker.failed, webhooks)
     if handling is not None and handling.reader_gone:
         raise ReaderGone
     if signal.SIGINT in signals:
@@ -251,24 +270,32 @@ def _handling(call: Call, program: Program) -> Handling:
 def _kept(call: Call) -> int:
     """Run several processes until they have ended, and return the exit code."""
     args = call.args
-    _working.tell_of_pauses(call, lambda queue: _is_mine(args, queue))
-    code, totals = _processes.keep(call)
-    args.noted = {"done": totals["done"], "failed": totals["failed"]}
-    if args.handler is not None and totals:
-        sent = totals["sent"] if call.settings.webhooks else None
-        _tell_totals(call, totals["done"], totals["failed"], sent)
+    with _worker_log.logged(call, "work") as log:
+        _started(call, log)
+        _working.tell_of_pauses(call, lambda queue: _is_mine(args, queue))
+        code, totals = _processes.keep(call)
+        args.noted = {"done": totals["done"], "failed": totals["failed"]}
+        if totals:
+            sent = totals["sent"] if call.settings.webhooks else None
+            _ended(call, log, totals["done"], totals["failed"], sent)
     return code
 
 
-def _tell_totals(call: Call, done: int, failed: int, webhooks: int | None) -> None:
+def _started(call: Call, log: WorkerLog) -> None:
     args = call.args
-    fields = {"queue": args.queue, "group": args.group, "done": done, "failed": failed}
-    text = f"{word(args.queue)}: {done} done"
-    text += f", {count(failed, 'run')} failed" if failed else ""
-    if webhooks is not None:
-        fields["webhooks"] = webhooks
-        text += f", {count(webhooks, 'webhook')} sent" if webhooks else ""
-    call.out.record(fields, text)
+    which = f"the queues {args.queue}" if args.match else word(args.queue)
+    log.started(
+        f"worker of {which}",
+        group=args.group,
+        concurrency=args.concurrency,
+        **({"processes": args.processes} if args.processes > 1 else {}),
+    )
+
+
+def _ended(call: Call, log: WorkerLog, done: int, failed: int, webhooks: int | None) -> None:
+    args = call.args
+    of = {"queue": args.queue, "group": args.group}
+    log.totals(args.queue, of, done, failed, webhooks, printed=args.handler is not None)
 
 
 def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
@@ -292,7 +319,7 @@ def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
 
 
 @contextlib.contextmanager
-def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) -> Iterator[None]:
+def _shown(call: Call, worker: Worker | MatchWorker, log: WorkerLog) -> Iterator[None]:
     """Show the progress of a drain on the terminal."""
     args = call.args
     if not args.drain or "share" in vars(args) or not _progress.wanted(call):
@@ -307,10 +334,9 @@ def _shown(call: Call, worker: Worker | MatchWorker, handling: Handling | None) 
         return f"{word(args.queue)}: {worker.done} done, {left} left"
 
     with _progress.Countdown(left, text) as progress:
-        if handling is not None:
-            handling.progress = progress
-            handling.program.pass_on = progress.pass_on
+        log.aside = progress.aside
         yield
+        log.aside = contextlib.nullcontext
 
 
 def _is_mine(args: Args, queue: str) -> bool:

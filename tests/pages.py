@@ -131,6 +131,8 @@ def neutral(text: str) -> str:
     # On a busy machine.
     text = re.sub(r"\b\d+ s ago\b", "just now", text)
     text = re.sub(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "2024-01-20T15:30:00Z", text)
+    text = re.sub(r"\bdone in [\d.]+ m?s\b", "done in 8 ms", text)
+    text = re.sub(r", version \S+", ", version 0.2.0", text)
     text = re.sub(r"\b(token|deploy) \d{13}\b", "token 1700000000000", text)
     text = re.sub(rf"you@{re.escape(os.uname().nodename)}~\d+", "you@laptop~4711", text)
     # Pages show a terminal, and this is a warning to sessions without one.

@@ -122,7 +122,7 @@ def test_a_result_that_is_too_large_is_told_and_the_task_is_done(shell):
     assert shell.ok("dlq", "list", "mail") == ""
 
 
-def test_exit_65_buries_at_once_with_the_end_of_stderr(shell):
+def test_exit_65_buries_at_once_with_the_end_of_the_output(shell):
     shell.ok("publish", "mail", "x")
 
     (run,) = work(shell, "seq 1 9999 >&2; echo 'no such address' >&2; exit 65")
@@ -132,8 +132,8 @@ def test_exit_65_buries_at_once_with_the_end_of_stderr(shell):
     (shown,) = shell.records("dlq", "show", "mail", letter["id"])
     assert (shown["attempts"], shown["payload"]) == (1, "x")
     assert "exit 65: no such address" in shown["error"]
-    assert shown["traceback"].endswith("9999\nno such address\n")
-    assert len(shown["traceback"]) < 8000
+    assert shown["traceback"].endswith("9999\nno such address")
+    assert len(shown["traceback"]) < 17_000
 
 
 def test_any_other_exit_is_tried_again_and_buried_after_the_last_attempt(shell):
@@ -312,9 +312,9 @@ def test_programs_run_side_by_side(shell, fifo):
 def test_count_stops_after_so_many(shell):
     shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n")
 
-    done = shell.ok("work", "mail", "--count", "2", "--", "true")
+    done = shell.records("work", "mail", "--count", "2", "--", "true")
 
-    assert len(done.splitlines()) == 2
+    assert [run["outcome"] for run in done] == ["done", "done"]
 
 
 def test_higher_priorities_are_done_first(shell):
@@ -354,7 +354,7 @@ def test_a_function_that_exits_ends_the_worker_which_says_so(shell):
     done = shell.run("work", "mail", "--drain", "--handler", "handlers:leaves")
 
     assert done.returncode == 1
-    assert done.stderr.splitlines() == [
+    assert done.stderr.splitlines()[-2:] == [
         "agentbus: 'work' was ended by the code that it runs (SystemExit: 5)",
         "hint: let that raise another error: then its task or event alone has failed",
     ]

@@ -271,3 +271,46 @@ async def test_an_asynchronous_bus_finds_the_same(
     assert await queue.result(nothing, wait=5) is None
     with pytest.raises(TaskBuried):
         await queue.result(buried)
+
+
+def test_a_wait_that_no_worker_can_end_says_so_and_names_the_project(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1)
+
+    for wait in (
+        lambda: bus.result(task, wait=0.01),
+        lambda: bus.queue("mail").result(task, wait=0.01),
+        lambda: bus.ask("mail", 1, timeout=0.01),
+    ):
+        with pytest.raises(TimedOut, match="no worker of 'mail' lives in the project") as told:
+            wait()
+        assert bus.project in told.value.message
+
+
+def test_a_wait_beside_a_living_worker_names_no_other_reason(bus: agentbus.Bus) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(_delivery: object) -> None:
+        begun.set()
+        end.wait()
+
+    worker = bus.subscribe("mail", handle)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        task = bus.queue("mail").publish(1)
+        begun.wait()
+        with pytest.raises(TimedOut) as told:
+            bus.result(task, wait=0.01)
+        assert "no worker" not in told.value.message
+    finally:
+        worker.stop()
+        end.set()
+        thread.join()
+
+
+def test_a_bus_shows_its_project_agent_and_server(bus: agentbus.Bus) -> None:
+    assert repr(bus).startswith(f"<Bus project={bus.project!r} agent={bus.agent!r} server=")
+
+
+def test_a_bus_shows_no_password() -> None:
+    assert "secret" not in repr(agentbus.connect("redis://ada:secret@127.0.0.1:1/0"))

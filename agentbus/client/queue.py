@@ -16,6 +16,7 @@ from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
 from agentbus.store.verb import Awaiting, BusT_co, Emits, OnBus, Patient, stream_verb, verb
 from agentbus.workers.fetch import fetch
+from agentbus.workers.registry import or_no_worker
 
 if TYPE_CHECKING:
     from agentbus.admin.delete import Deleted
@@ -175,7 +176,7 @@ class Queue(OnBus[BusT_co]):
         group. Raises `TaskBuried`, `TimedOut`, and `NotFound` if the task is not done or unknown.
         """
         op = results.result(self._scope, task_id, wait, group, self._bus.runner.policies)
-        return Patient(op, wait or 0.0)
+        return Patient(or_no_worker(self._scope, op, task=task_id), wait or 0.0)
 
     @verb
     def peek(self, limit: int = 10) -> Op[list[tuple[str, Any]]]:

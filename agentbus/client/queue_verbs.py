@@ -9,6 +9,7 @@ from agentbus.queues import amend, ask, cancel, janitor, publish, results, task_
 from agentbus.queues.ask import result_of
 from agentbus.store.verb import Awaiting, Patient, verb
 from agentbus.workers import fetch
+from agentbus.workers.registry import or_no_worker
 
 if TYPE_CHECKING:
     from agentbus.core.envelope import Envelope
@@ -85,6 +86,7 @@ class QueueVerbs:
     ) -> Op[Answer]:
         policy = self.policy(queue)
         op = ask.ask(self.scope, queue, payload, timeout, {**envelope}, policy)
+        op = or_no_worker(self.scope, op, queue=queue)
         return publish.confirmed(op, self.runner, policy, None, None)
 
     @verb
@@ -97,7 +99,7 @@ class QueueVerbs:
         group. Raises `TaskBuried`, `NotFound`, `TimedOut`.
         """
         op = results.result(self.scope, task_id, wait, group, self.runner.policies)
-        return Patient(op, wait or 0.0)
+        return Patient(or_no_worker(self.scope, op, task=task_id), wait or 0.0)
 
     @verb
     def task(self, task_id: str, *, group: str | None = None) -> Op[TaskState]:

@@ -7,6 +7,7 @@ import os
 
 from pythonjsonlogger.json import JsonFormatter
 
+from agentbus.core import tracebacks
 from agentbus.core.oplog import open_file
 from agentbus.core.settings import log_path
 
@@ -30,13 +31,13 @@ def emit(
     if not (_logger.isEnabledFor(number) and _is_heard()):
         return
     said = fields.get("verb", "") if text is None else text
-    raised = None if error is None else (type(error), error, error.__traceback__)
+    raised = None if error is None else (type(error), error, tracebacks.outside(error))
     record = _logger.makeRecord(
         _logger.name, number, __file__, 0, "%s", (said,), raised, extra=fields
     )
     if raised is not None:
         # Escape what cannot be encoded: a handler that writes the text would fail on it.
-        told = logging.Formatter().formatException(raised)
+        told = tracebacks.shown(raised[1]).rstrip("\n")
         record.exc_text = told.encode("utf-8", "backslashreplace").decode()
     _logger.handle(record)
 

@@ -51,7 +51,12 @@ def open_ahead() -> None:
 
 
 def open_file(path: str) -> int:
-    """Open a log for appending, private to this user; refuse links, FIFOs and other users' files."""
+    """Open a log for appending, private to this user; refuse links, FIFOs and other users' files.
+
+    The path `-` is stderr.
+    """
+    if path == "-":
+        return os.dup(2)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)

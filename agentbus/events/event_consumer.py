@@ -397,4 +397,7 @@ class Consumer:
 
     def _warn(self, error: BaseException) -> None:
         said = str(error) if isinstance(error, AgentBusError) else error_text(error)
-        emit("warning", {"verb": "consume", "consumer": self.registration.name, "error": said})
+        fields: dict[str, object] = {"verb": "consume", "consumer": self.registration.name}
+        # An error of our own is told by its text.
+        raised = None if isinstance(error, AgentBusError) else error
+        emit("warning", fields | {"error": said}, error=raised)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import traceback
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.core import envelope
+from agentbus.core import envelope, tracebacks
 from agentbus.core.clock import rfc3339
 from agentbus.core.envelope import INBOX, WORK_ITEM
 from agentbus.core.stream import is_number
 from agentbus.queues import retry_stream
 from agentbus.queues.ids import MOVED_FROM, RETRY, split
 
-_TRACEBACK_KEPT = 8_000
+_TRACEBACK_KEPT = 17_000
 # Envelope fields for which the server must admit a task, or for which the task is settled
 # separately.
 _ADMITTED = frozenset(("ordering_key", "attempts", WORK_ITEM, INBOX))
@@ -246,8 +245,7 @@ def error_text(error: BaseException | str) -> tuple[str, str]:
     """Return the text and the traceback of an error for a dead letter, both truncated."""
     if isinstance(error, str):
         return said(error), ""
-    trace = "".join(traceback.format_exception(error))
-    return said(error), _sendable(trace[-_TRACEBACK_KEPT:])
+    return said(error), _sendable(tracebacks.shown(error)[-_TRACEBACK_KEPT:])
 
 
 def _sendable(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentbus.queues import cancel, results, task_state
 from agentbus.store.verb import Awaiting, Blocking, Patient, verb
+from agentbus.workers.registry import or_no_worker
 
 if TYPE_CHECKING:
     from agentbus.queues.cancel import Cancelled
@@ -52,7 +53,8 @@ class AnyHandle(Generic[R]):
 
     def _typed(self, wait: float | None, group: str | None) -> Op[R]:
         bus = self._bus
-        data = yield from results.result(bus.scope, self.id, wait, group, bus.runner.policies)
+        op = results.result(bus.scope, self.id, wait, group, bus.runner.policies)
+        data = yield from or_no_worker(bus.scope, op, task=self.id)
         decoded: R = self._result.decode(data)
         return decoded
 

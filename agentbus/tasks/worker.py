@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         drain_timeout: float | None
         start: str
         owner: str | None
+        around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
 
 
 class _OfQueue:
@@ -137,6 +138,10 @@ def _run(task: AnyTask, delivery: Any, around: Surroundings) -> Any:
         return task.returns.encode(task.function(*given, **arguments))
 
 
+def _unchanged(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return handler
+
+
 class _AnyTaskWorker:
     """The common part of `TaskWorker` and `AsyncTaskWorker`."""
 
@@ -148,6 +153,7 @@ class _AnyTaskWorker:
         queues: Iterable[str] | None,
         *,
         owner: str | None = None,
+        around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] = _unchanged,
         **options: Any,
     ) -> None:
         tasks = [*tasks]
@@ -155,6 +161,7 @@ class _AnyTaskWorker:
         # A drain publishes no ticks: it ends with the tasks that exist.
         self._schedules = [] if options.get("drain") else definitions(tasks)
         self._bus = bus
+        self._around = around
         self._options = options
         self._provided = provided
         wanted = None if queues is None else [*queues]
@@ -206,7 +213,8 @@ class _AnyTaskWorker:
             worker.stop()
 
     def _subscribed(self, bus: Any, of: _OfQueue, around: Surroundings) -> Any:
-        worker = bus.subscribe(of.queue, of.handler(around), **{**of.options, **self._options})
+        handler = self._around(of.handler(around))
+        worker = bus.subscribe(of.queue, handler, **{**of.options, **self._options})
         self._workers.append(worker)
         if self._stopped:
             worker.stop()

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from agentbus.core import names
+from agentbus.core.errors import TimedOut
 from agentbus.core.keys import pause_field
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.core.version import __version__
+from agentbus.queues.dependents import queue_of
 from agentbus.queues.ids import ASIDE, STREAMS
 from agentbus.queues.limits import limit_of
 from agentbus.store.failures import or_empty
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from agentbus.queues.consumer import QueueConsumer
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Arg, Op
+
+T = TypeVar("T")
 
 # Seconds without a heartbeat after which a worker counts as dead.
 ALIVE = INTERVALS.alive
@@ -335,6 +339,27 @@ def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[lis
         registered,
         key=lambda worker: (worker.queue, worker.agent_id, worker.started, worker.worker),
     )
+
+
+def or_no_worker(scope: Scope, op: Op[T], *, task: str = "", queue: str = "") -> Op[T]:
+    """Run an operation that waits for a task; if it times out and no worker of its queue lives, say so.
+
+    The queue is that of `task`, or `queue`.
+    """
+    try:
+        return (yield from op)
+    except TimedOut as error:
+        queue = queue or queue_of(task)
+        known = yield from workers(scope, counted=False)
+        if any(worker.alive and worker.queue == queue for worker in known):
+            raise
+        project = scope.keys.project
+        hint = f"start one, for the project {project}: a worker of another project takes none of its tasks"
+        raise TimedOut(
+            f"{error.message}: no worker of {queue!r} lives in the project {project}",
+            hint=f"{hint}; {error.hint}" if error.hint else hint,
+            shell_hint=f"{hint}; {error.shell_hint}" if error.shell_hint else hint,
+        ) from None
 
 
 def _listed(

@@ -408,6 +408,7 @@ def test_no_worker_outlives_its_supervisor(started, sent, number):
     process = started("--grace", "0")
     assert process.stderr is not None
     pids = pids_of(process, 3)
+    assert "supervisor started: " in process.stderr.readline()
     sent("shop:mails", how="sleep")
     assert process.stderr.readline() == "sleep\n"
     sent(how="loop")
@@ -440,6 +441,7 @@ def test_a_signal_lets_the_event_in_hand_be_finished(started, sent, ledger, tmp_
     assert process.stderr is not None
     assert process.stdout is not None
     pids_of(process, 1)
+    assert "supervisor started: " in process.stderr.readline()
     sent(how="wait", fifo=str(tmp_path / "fifo"))
     assert process.stderr.readline() == "wait\n"
 

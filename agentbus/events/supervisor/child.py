@@ -70,12 +70,17 @@ def _shown(text: str) -> str:
 
 
 class _WarningForwarder(logging.Handler):
-    """Sends warnings to the supervisor, which logs them."""
+    """Sends warnings to the supervisor, which logs them; prints their tracebacks."""
 
     def __init__(self, report: ReportPipe) -> None:
         super().__init__(logging.WARNING)
         self._report = report
+        self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = getattr(record, "error", None) or record.getMessage()
+        if record.exc_text and record.exc_text != self._last:
+            # Like the output of handlers, the traceback goes to the supervisor's stderr, once.
+            self._last = record.exc_text
+            os.write(2, f"{record.exc_text}\n".encode(errors="backslashreplace"))
         self._report.send(warning=str(error)[:_LONGEST])
