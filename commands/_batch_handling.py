@@ -84,7 +84,7 @@ class BatchHandling(Handling):
             error = ProgramFailed(str(error), error.output)
         last = self._is_last(delivery, error)
         buried = isinstance(error, ProgramRefused) or last
-        outcome = "buried" if buried else "failed"
+        outcome = "dead" if buried else "failed"
         self._told(delivery, "cancelled" if delivery.cancelled else outcome, began, str(error))
         if isinstance(error, ProgramStopped) and not buried:
             delivery.retry(0.0)

@@ -42,7 +42,7 @@ class Handling:
                 self._told(delivery, "cancelled", began, str(error))
                 raise
             buried = isinstance(error, ProgramRefused) or last
-            self._told(delivery, "buried" if buried else "failed", began, str(error))
+            self._told(delivery, "dead" if buried else "failed", began, str(error))
             if isinstance(error, ProgramStopped) and not buried:
                 delivery.retry(0.0)
                 return

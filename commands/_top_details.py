@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus.queues.dead_letters import Letter
     from agentbus.queues.state import Entry
 
-STATES = ("all", "waiting", "pending", "retrying", "delayed", "dependent", "buried")
+STATES = ("all", "waiting", "running", "retrying", "delayed", "blocked", "dead")
 # Maximum number of tasks or letters in a list, and of pages that are read for them.
 _LISTED, _PAGES = 200, 20
 _TIMES = ("at", "timestamp", "seen", "since", "until")
@@ -77,8 +77,8 @@ class QueueTasks(Detail):
             one = row.stats
             own = one.group in (self.group, None)
             text = f"{word(one.group) if one.group else 'no group yet'}: {one.backlog} waiting"
-            text += f", {one.pending} held, {one.retrying} retrying, {one.delayed} delayed"
-            text += f", {one.dependent} wait for others, {one.dead} dead"
+            text += f", {one.pending} running, {one.retrying} retrying, {one.delayed} delayed"
+            text += f", {one.blocked} wait for others, {one.dead} dead"
             text += f", {_format.number(one.rate)} done a second"
             text += f", paused {row.paused}" if row.paused is not None else ""
             lines.append(DetailLine(text, style="bold" if own else "dim"))
@@ -111,7 +111,7 @@ class QueueTasks(Detail):
             # A page may hold few tasks, or none, before the end: tasks in other states, and letters
             # of other queues in the same stream, were read and left out.
             of: dict[str, Any] = {"group": self.group, "limit": _LISTED, "after": after}
-            if state == "buried":
+            if state == "dead":
                 letters = dashboard.letters(queue=self.queue, **of)
                 listed += map(_letter, letters.letters)
                 after = letters.after
@@ -124,7 +124,7 @@ class QueueTasks(Detail):
                 break
         del listed[_LISTED:]
         # Letters are listed newest first.
-        return listed[::-1] if state == "buried" else listed, complete
+        return listed[::-1] if state == "dead" else listed, complete
 
     def _task(self, entry: Entry) -> DetailLine:
         return DetailLine(

@@ -44,13 +44,13 @@ def totals(row: Totals) -> str:
     """Return the line of the totals."""
     dead = f"+{row.dead_workers}†" if row.dead_workers else ""
     said = [
-        *(f"backlog {row.backlog:,}", f"held {row.held:,}", f"delayed {row.delayed:,}"),
+        *(f"backlog {row.backlog:,}", f"running {row.held:,}", f"delayed {row.delayed:,}"),
         *(f"dead {row.dead:,}", f"{_format.number(row.rate)}/s", f"workers {row.workers}{dead}"),
         *(f"unread {row.unread:,}", f"flags {row.flags}", f"leases {row.leases}"),
     ]
     said += [f"waiting {row.waiters}"] if row.waiters else []
     said += [f"quarantined {row.quarantined}"] if row.quarantined else []
-    said += [f"after {row.dependent:,}"] if row.dependent else []
+    said += [f"blocked {row.blocked:,}"] if row.blocked else []
     said += [f"event streams {row.event_streams}"] if row.event_streams else []
     return "  ".join(said)
 
@@ -85,7 +85,7 @@ def _queues(bars: int) -> list[Column]:
         Column("QUEUE", _name, left=True, style=_trouble),
         backlog,
         Column("OLDEST", lambda row: _format.age(row.stats.oldest), rank=2),
-        figure("pending", "HELD", 3),
+        figure("pending", "RUN", 3),
         figure("retrying", "RETRY", 4),
         figure("delayed", "DELAY", 5),
         Column(
@@ -98,7 +98,7 @@ def _queues(bars: int) -> list[Column]:
         Column("RATE/s", lambda row: _format.number(row.stats.rate), rank=3),
         Column("p95", lambda row: _format.share(row.stats.running, "p95"), rank=6),
         Column("TREND", lambda row: sparkline(row.points, bars), rank=7, left=True, width=bars),
-        Column("AFTER", lambda row: str(row.stats.dependent), rank=9),
+        Column("BLOCK", lambda row: str(row.stats.blocked), rank=9),
         Column("p50", lambda row: _format.share(row.stats.running, "p50"), rank=10),
         Column("WAIT p95", lambda row: _format.share(row.stats.waiting, "p95"), rank=11),
         Column(

@@ -184,7 +184,7 @@ class WorkerLog:
         fields: dict[str, object] = {"verb": "work", "queue": delivery.queue}
         fields |= {"group": delivery.group, "id": delivery.id, "attempt": delivery.attempt}
         fields |= {"outcome": outcome, "error": error, "duration_ms": round(took * 1000, 3)}
-        self.emit({"failed": "warning", "buried": "error"}.get(outcome, "info"), text, fields)
+        self.emit({"failed": "warning", "dead": "error"}.get(outcome, "info"), text, fields)
         if error is not None and self.shows_tasks and on_github():
             title = f"agentbus work {delivery.queue}".replace(":", "%3A").replace(",", "%2C")
             self.write(f"::error title={title}::{escaped(plain(text))}\n".encode())
@@ -233,7 +233,7 @@ class _Filter:
             return False
         if getattr(record, "verb", None) == "work":
             # The library's own record of a failed run has no duration.
-            reported = self._reports and outcome in ("failed", "buried")
+            reported = self._reports and outcome in ("failed", "dead")
             return not reported or hasattr(record, "duration_ms")
         if hasattr(record, "consumer") and hasattr(record, "event"):
             return False

@@ -50,7 +50,7 @@ VERB = Verb(
     " due;"
     " for groups queue, group, backlog, exact, by_priority, oldest, pending, oldest_pending,"
     " retrying, lag, dead, last_ids, consumers; for stats queue, group, backlog, exact, by_priority,"
-    " oldest, pending, oldest_pending, retrying, lag, delayed, dependent, dead, consumers, rate,"
+    " oldest, pending, oldest_pending, retrying, lag, delayed, blocked, dead, consumers, rate,"
     " attempts, running, waiting, counters, worked; for delete queue, group, undone, dead, workers.",
     examples=(
         "agentbus bus stats",
@@ -173,10 +173,10 @@ _STATS: dict[str, Callable[[QueueStats], str]] = {
     "GROUP": lambda row: word(row.group) if row.group else "-",
     "BACKLOG": _backlog,
     "OLDEST": lambda row: _format.age(row.oldest),
-    "HELD": lambda row: str(row.pending),
+    "RUN": lambda row: str(row.pending),
     "RETRY": lambda row: str(row.retrying),
     "DELAYED": lambda row: str(row.delayed),
-    "AFTER": lambda row: str(row.dependent),
+    "BLOCK": lambda row: str(row.blocked),
     "DEAD": lambda row: _format.critical(str(row.dead), row.dead > 0),
     "WORKERS": lambda row: _format.critical(str(row.consumers), row.lag > 0 and row.consumers == 0),
     "RATE/s": lambda row: _format.number(row.rate),
@@ -197,16 +197,16 @@ def _detail(call: Call, row: QueueStats) -> None:
         "queue": word(row.queue),
         "group": word(row.group) if row.group else "none yet",
         "backlog": _backlog(row) + (f" ({by_priority}){oldest}" if row.backlog else ""),
-        "held": f"{row.pending}{held}",
+        "running": f"{row.pending}{held}",
         "workers": f"{row.consumers} live",
         "retrying": str(row.retrying),
         "delayed": str(row.delayed),
-        "waits for others": str(row.dependent),
+        "blocked": str(row.blocked),
         "dead": str(row.dead),
         "rate": f"{_format.number(row.rate)} done a second",
         "attempts": "-" if row.attempts is None else f"{row.attempts:.2f} for each task",
-        "running": _format.durations(row.running),
-        "waiting": _format.durations(row.waiting),
+        "run time": _format.durations(row.running),
+        "wait time": _format.durations(row.waiting),
         "counters": _counts(row.counters),
         "worked": _counts(row.worked),
     }
@@ -221,7 +221,7 @@ def _groups(call: Call) -> None:
     out, groups = call.out, call.bus.queue(call.args.queue).groups()
     _views.head(call, "" if groups else f"no groups of {word(call.args.queue)}")
     for row in groups:
-        text = f"{word(row.group)}: {_backlog(row)} waiting, {row.pending} held, {row.retrying} retrying"
+        text = f"{word(row.group)}: {_backlog(row)} waiting, {row.pending} running, {row.retrying} retrying"
         text += f", {row.dead} dead"
         text += "" if row.oldest is None else f"; oldest {_format.age(row.oldest)}"
         last = ", ".join(

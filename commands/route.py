@@ -38,7 +38,7 @@ VERB = Verb(
     " router'). Tasks whose agents' queues are full, or that exceed a limit, wait without blocking"
     " others. Several routers share the work. The file is read again when it changes; a file with a"
     " mistake is reported and ignored. Prints a line for each buried task, and at the end the counts."
-    " JSON: event (stopped, buried), task_id, reason; at the end moved, duplicates, stopped, buried,"
+    " JSON: event (stopped, dead), task_id, reason; at the end moved, duplicates, stopped, dead,"
     " waiting; with --explain agents, by, how, rule, line, reason, steps. Mistakes in the rules, and"
     " a task that is not JSON: exit 2.",
     examples=(
@@ -77,8 +77,7 @@ def run(call: Call) -> None:
     with _worker_log.logged(call, "route", reports=True) as log:
         _long_running.until_told([(router.run, router.stop)], lambda: log.started("router"))
     counts = {
-        name: router.counts[name]
-        for name in ("moved", "duplicates", "stopped", "buried", "waiting")
+        name: router.counts[name] for name in ("moved", "duplicates", "stopped", "dead", "waiting")
     }
     text = f"{router.queue}: {count(counts['moved'], 'task')} moved"
     text += "".join(

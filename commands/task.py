@@ -56,8 +56,8 @@ VERB = Verb(
     ),
     Param("--after S", "With retry: in S seconds (the queue's backoff).", convert=seconds),
     Param("--token T", "With done, retry, bury and renew: the token (the one that take kept)."),
-    text="A state is delayed, dependent (waits for other tasks), waiting, pending (a worker holds it),"
-    " retrying, done, buried or cancelled. The attempts of a task that failed once are recorded for 24"
+    text="A state is waiting (a worker may take it), delayed, blocked (by other tasks), running,"
+    " retrying, done, dead or cancelled. The attempts of a task that failed once are recorded for 24"
     " hours; those of a task that succeeded at once are not. A cancelled task does not start any more,"
     " and tasks that wait for it are buried. A program that runs for it is ended, a coroutine"
     " interrupted; a run that succeeds all the same is done. Exit 5 if there is no such task, 4 if it"
@@ -66,7 +66,7 @@ VERB = Verb(
     " attempt. take keeps the token in the state directory; with it, any later process of the agent"
     " settles the task. The same call again changes nothing. A token is stale once another has the"
     " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
-    " ready, 3 after --wait. set changes a task that is delayed, dependent or retrying (whose priority"
+    " ready, 3 after --wait. set changes a task that is delayed, blocked or retrying (whose priority"
     " stays), and exits 4 for another. JSON: for show and set task_id, queue, group, priority, state,"
     " timestamp, due, worker, idle, attempts, runs, error, letter, replayed, waits_for, awaited_by,"
     " payload, envelope, progress (fraction, text, timestamp); each of runs has attempt, worker,"

@@ -318,7 +318,7 @@ async def test_a_reader_sees_tasks_and_dead_letters_in_a_browser(users):
     paths = [
         *(f"/task?id={task}", "/letters-error?error=broken", "/search?text=broken"),
         f"/letter?queue=seen&id={letter.id}",
-        *(f"/queue?name=seen&state={one}" for one in ("pending", "retrying", "delayed", "dead")),
+        *(f"/queue?name=seen&state={one}" for one in ("running", "retrying", "delayed", "dead")),
     ]
     async with agentbus.aio.connect(users.url("reader"), project="shop") as bus:
         browser = browsing.Browser(agentbus.dashboard.app(bus))

@@ -380,7 +380,7 @@ def test_the_figures_tell_how_many_wait_and_clear_removes_them(bus: agentbus.Bus
     for number in range(3):
         bus.queue("next").publish(number, after=first)
 
-    assert [one.dependent for one in bus.stats("next")] == [3]
+    assert [one.blocked for one in bus.stats("next")] == [3]
     assert bus.clear()["after"] == 3
     assert waiting(bus, "next") == 0
 
@@ -720,7 +720,7 @@ def test_the_shell_publishes_tasks_that_wait(real_shell: Shell) -> None:
     assert second.returncode == 0
 
     table = real_shell.run("bus", "stats", "mail", "--json").stdout
-    assert '"dependent":1' in table.replace(" ", "")
+    assert '"blocked":1' in table.replace(" ", "")
 
     real_shell.run("work", "mail", "--drain", "--", "sh", "-c", "exit 65")
     gone = real_shell.run("publish", "mail", "third", "--after", first)

@@ -118,11 +118,11 @@ def test_each_outcome_of_a_handler_is_named(logged: agentbus.Bus, concurrency: i
     assert found == {
         "done": [(1, "done")],
         "result": [(1, "done")],
-        "bury": [(1, "buried")],
-        "last": [(1, "retried"), (2, "buried")],
+        "bury": [(1, "dead")],
+        "last": [(1, "retried"), (2, "dead")],
         "snooze": [(1, "snoozed"), (1, "done")],
         "acks": [(1, "done")],
-        "buries": [(1, "buried")],
+        "buries": [(1, "dead")],
     }
 
 

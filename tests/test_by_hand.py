@@ -99,7 +99,7 @@ def test_a_task_is_buried_when_its_agents_let_all_its_attempts_pass(bus, queue):
     with pytest.raises(TimedOut):
         bus.take("mail", wait=0.05)
 
-    assert field(bus, task_id, "state") == "buried"
+    assert field(bus, task_id, "state") == "dead"
     assert "not acknowledged in any of its 2 attempts" in str(field(bus, task_id, "error"))
 
 
@@ -205,7 +205,7 @@ def test_a_retry_of_the_last_attempt_buries_the_task_with_the_error(bus, queue):
     task_id = queue.publish(1, attempts=1)
     token = bus.take("mail").token
 
-    assert bus.settle(task_id, token, "retry", error="no disk").state == "buried"
+    assert bus.settle(task_id, token, "retry", error="no disk").state == "dead"
     assert queue.dead_letters()[0].error == "no disk"
     assert bus.settle(task_id, token, "retry").repeated is True
 
@@ -215,7 +215,7 @@ def test_a_buried_task_is_among_the_dead_letters(bus, queue):
 
     settled = bus.settle(task_id, bus.take("mail").token, "bury", error="no such account")
 
-    assert settled.state == "buried"
+    assert settled.state == "dead"
     (letter,) = queue.dead_letters()
     assert (letter.task_id, letter.error, letter.attempts) == (task_id, "no such account", 1)
 
@@ -269,7 +269,7 @@ def test_a_stale_token_of_the_same_agent_is_refused(bus, queue):
         with pytest.raises(StaleToken):
             bus.settle(task_id, first.token, outcome, **options)
     assert (first.ack(), first.retry(), first.bury("no")) == (False, False, False)
-    assert field(bus, task_id, "state") == "pending"
+    assert field(bus, task_id, "state") == "running"
     assert second.ack() is True
 
 
@@ -306,7 +306,7 @@ def test_no_outcome_is_taken_for_another(bus, queue):
             bus.settle(task_id, wrong)
     with pytest.raises(UsageError, match="is not a task id"):
         bus.settle("mail", token)
-    assert field(bus, task_id, "state") == "pending"
+    assert field(bus, task_id, "state") == "running"
 
 
 # -- renew --
@@ -345,8 +345,8 @@ def test_its_state_says_who_holds_it_and_until_when(bus, queue):
 
     found, (entry,) = bus.task(task_id), queue.inspect()
 
-    assert (found.state, found.worker, found.due) == ("pending", "hand:ada", task.until)
-    assert (entry.state, entry.holder, entry.due) == ("pending", "hand:ada", task.until)
+    assert (found.state, found.worker, found.due) == ("running", "hand:ada", task.until)
+    assert (entry.state, entry.holder, entry.due) == ("running", "hand:ada", task.until)
 
 
 def test_the_list_of_agents_has_the_tasks_that_they_hold(connect: Connect, bus, queue):

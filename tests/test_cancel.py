@@ -167,7 +167,7 @@ def test_a_routed_task_is_cancelled_in_the_queue_of_its_agent(bus: agentbus.Bus)
     for _ in range(2):
         assert bus.cancel(task).state == "cancelled"
 
-    assert bus.task(dependent).state == "buried"
+    assert bus.task(dependent).state == "dead"
     assert tasks.publish(3, key="k") != task
     assert drained(bus, "agent.ada") == []
     cancelled(bus, task)
@@ -201,7 +201,7 @@ def test_a_routed_task_is_cancelled_for_its_agent_and_for_other_groups(bus: agen
 
     assert drained(bus, "incoming", group="audit") == []
     assert drained(bus, "agent.ada") == [1]
-    assert bus.task(dependent).state == "buried"
+    assert bus.task(dependent).state == "dead"
 
 
 def test_cancelling_twice_changes_nothing(bus: agentbus.Bus) -> None:
@@ -287,7 +287,7 @@ def test_a_task_that_is_cancelled_just_as_a_worker_takes_it_is_settled(
 
     assert [consumer.id_of(one) for one in left] == [other]
     cancelled(bus, task)
-    assert bus.task(second).state == "buried"
+    assert bus.task(second).state == "dead"
     assert [answer["cancelled"] for _, answer in bus.queue("answers").peek()] == [True]
 
 
@@ -411,12 +411,12 @@ def test_a_task_whose_worker_died_is_not_run_again(bus: agentbus.Bus, connect: C
     second = queue.publish(2, after=task)
     connect("bob").queue("mail").fetch(visibility=0.05)
     assert bus.cancel(task).state == "stopping"
-    assert bus.task(task).state == "pending"
+    assert bus.task(task).state == "running"
 
     assert drained(bus, visibility=0.05) == []
 
     cancelled(bus, task)
-    assert bus.task(second).state == "buried"
+    assert bus.task(second).state == "dead"
 
 
 def test_a_task_that_fails_after_its_cancellation_is_not_tried_again(bus: agentbus.Bus) -> None:

@@ -73,7 +73,7 @@ def test_stats_prints_a_line_for_each_queue_and_group(shell, bus, filled, projec
     named, head, mail, other = shell.ok("bus", "stats").splitlines()
 
     row = dict(zip(head.replace(" p95", "_p95").split(), columns(mail), strict=True))
-    assert (row["QUEUE"], row["GROUP"], row["BACKLOG"], row["HELD"]) == (
+    assert (row["QUEUE"], row["GROUP"], row["BACKLOG"], row["RUN"]) == (
         "mail",
         "default",
         "1",

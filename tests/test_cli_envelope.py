@@ -158,7 +158,7 @@ def test_a_program_runs_as_often_as_its_task_allows(shell):
 
     (run,) = work(shell, "--attempts", "3", "--", "false")
 
-    assert (run["attempt"], run["outcome"]) == (1, "buried")
+    assert (run["attempt"], run["outcome"]) == (1, "dead")
     assert shell.records("dlq", "list", "mail")[0]["attempts"] == 1
 
 
@@ -170,7 +170,7 @@ def test_a_program_whose_task_would_expire_before_the_next_attempt_buries_it(she
 
     (run,) = work(shell, "--", "false")
 
-    assert (run["outcome"], run["error"]) == ("buried", "exit 1")
+    assert (run["outcome"], run["error"]) == ("dead", "exit 1")
     (letter,) = shell.records("dlq", "list", "mail")
     assert (letter["attempts"], letter["error"]) == (1, "ProgramFailed: exit 1")
 

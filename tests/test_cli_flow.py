@@ -54,7 +54,7 @@ def test_the_json_has_all_fields(real_shell: Shell, flow: str) -> None:
         "name": "two",
         "queue": "two",
         "task_id": "d1@two",
-        "state": "dependent",
+        "state": "blocked",
         "error": None,
         "after": [1],
         "undo_id": None,

@@ -56,7 +56,7 @@ def work(shell: Shell, script: str, *options: str) -> list[dict]:
     """Work the queue `mail` off with a shell script, and return how each run went."""
     done = shell.run("work", "mail", "--drain", "--json", *options, "--", "sh", "-c", script)
     runs = [json.loads(line) for line in done.stdout.splitlines()]
-    buried = any(run["outcome"] == "buried" for run in runs)
+    buried = any(run["outcome"] == "dead" for run in runs)
     assert done.returncode == (8 if buried else 0), done.stderr[-1000:]
     return runs
 
@@ -127,7 +127,7 @@ def test_exit_65_buries_at_once_with_the_end_of_the_output(shell):
 
     (run,) = work(shell, "seq 1 9999 >&2; echo 'no such address' >&2; exit 65")
 
-    assert (run["attempt"], run["outcome"]) == (1, "buried")
+    assert (run["attempt"], run["outcome"]) == (1, "dead")
     (letter,) = shell.records("dlq", "list", "mail")
     (shown,) = shell.records("dlq", "show", "mail", letter["id"])
     assert (shown["attempts"], shown["payload"]) == (1, "x")
@@ -141,7 +141,7 @@ def test_any_other_exit_is_tried_again_and_buried_after_the_last_attempt(shell):
 
     runs = work(shell, "exit 3", "--attempts", "2")
 
-    assert [(run["attempt"], run["outcome"]) for run in runs] == [(1, "failed"), (2, "buried")]
+    assert [(run["attempt"], run["outcome"]) for run in runs] == [(1, "failed"), (2, "dead")]
     (letter,) = shell.records("dlq", "list", "mail")
     assert letter["attempts"] == 2
 
@@ -175,7 +175,7 @@ def test_at_the_timeout_a_program_is_killed_with_its_children(shell, fifo):
     assert fifo.read_text() == ""
 
     (run,) = [json.loads(line) for line in worker.communicate()[0].splitlines()]
-    assert (run["outcome"], run["error"]) == ("buried", "killed: took longer than 2 s")
+    assert (run["outcome"], run["error"]) == ("dead", "killed: took longer than 2 s")
     (letter,) = shell.records("dlq", "list", "mail")
     (shown,) = shell.records("dlq", "show", "mail", letter["id"])
     assert "began" in shown["traceback"]
@@ -279,7 +279,7 @@ def test_a_task_whose_envelope_no_program_can_get_is_buried_at_once(shell, queue
 
     (run,) = work(shell, "true")
 
-    assert (run["outcome"], run["attempt"]) == ("buried", 1)
+    assert (run["outcome"], run["attempt"]) == ("dead", 1)
     assert "Argument list too long" in run["error"]
 
 

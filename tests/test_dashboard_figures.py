@@ -305,7 +305,7 @@ def check_everything(found: Snapshot, bus: agentbus.Bus) -> None:
             for s in (one.stats for one in found.queues)
         )
     )
-    assert (totals.delayed, totals.dependent, totals.dead, totals.rate) == (1, 1, 1, 0.5)
+    assert (totals.delayed, totals.blocked, totals.dead, totals.rate) == (1, 1, 1, 0.5)
     assert [one.agent for one in found.agents] == ["ada"]
     assert (totals.unread, totals.flags, totals.leases, totals.waiters) == (1, 1, 1, 1)
     assert {one.stats.queue: one.paused for one in found.queues}["first"] == "by ada: disk full"

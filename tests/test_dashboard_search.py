@@ -167,7 +167,7 @@ def test_keys_of_other_types_hide_no_tasks(bus):
     assert search(bus, "k") == [(task, "key")]
     assert Dashboard(bus).errors().groups == ()
     assert Dashboard(bus).replay_error("x").tasks == ()
-    assert Dashboard(bus).task(task).state.state == "pending"
+    assert Dashboard(bus).task(task).state.state == "running"
 
 
 async def test_an_async_bus_has_the_same_search(abus):

@@ -44,7 +44,7 @@ def test_a_buried_task_has_its_dead_letter_with_the_traceback(bus):
         worker.run()
     found = Dashboard(bus).task(task)
 
-    assert found.state.state == "buried"
+    assert found.state.state == "dead"
     assert found.letter is not None
     assert "in fail" in found.letter.traceback
     assert found.letter == bus.queue("mail").dead_letters()[0]
@@ -70,7 +70,7 @@ def test_a_task_is_shown_for_a_group_and_names_the_others(bus):
 
     # No group is called default: the first one is shown.
     assert dashboard.task(task).state.state == "done"
-    assert dashboard.task(task, group="billing").state.state == "pending"
+    assert dashboard.task(task, group="billing").state.state == "running"
     assert dashboard.task(task).groups == ("audit", "billing")
 
 
@@ -84,7 +84,7 @@ def test_a_chain_has_what_the_task_waits_for_and_what_waits_for_it(bus):
         assert links(bus, task) == expected
     chain = Dashboard(bus).chain(three)
     states = {one.id: one.state for one in chain.tasks}
-    assert [states[each] for each in (one, two, three, four)] == ["waiting"] * 2 + ["dependent"] * 2
+    assert [states[each] for each in (one, two, three, four)] == ["waiting"] * 2 + ["blocked"] * 2
     assert chain.complete
 
 
@@ -171,15 +171,15 @@ def in_each_state(bus: agentbus.Bus) -> dict[str, list[str]]:
         if number >= 6:
             delivery.retry(600.0)
     return {
-        "pending": held,
+        "running": held,
         "retrying": aside,
         "delayed": [mail.publish(1, delay=600.0 + n) for n in range(3)],
-        "dependent": [mail.publish(n, after=held[0]) for n in range(3)],
+        "blocked": [mail.publish(n, after=held[0]) for n in range(3)],
         "waiting": [mail.publish(1, priority="high"), *mail.publish_many(range(4))],
     }
 
 
-@pytest.mark.parametrize("state", ["waiting", "pending", "retrying", "delayed", "dependent"])
+@pytest.mark.parametrize("state", ["waiting", "running", "retrying", "delayed", "blocked"])
 def test_the_tasks_of_a_queue_are_read_by_state_page_by_page(bus, state):
     expected = in_each_state(bus)[state]
     dashboard, found, after, pages = Dashboard(bus), [], None, 0
@@ -204,7 +204,7 @@ def test_tasks_that_are_held_among_others_are_found(bus):
             delivery.retry(600.0)
     dashboard = Dashboard(bus)
 
-    assert [one.id for one in dashboard.tasks("mail", "pending").entries] == tasks[::2]
+    assert [one.id for one in dashboard.tasks("mail", "running").entries] == tasks[::2]
     assert [one.id for one in dashboard.tasks("mail", "retrying").entries] == tasks[1::2]
 
 

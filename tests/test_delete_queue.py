@@ -180,7 +180,7 @@ def test_tasks_that_wait_for_one_that_was_routed_to_a_deleted_queue_are_buried(
 
     with pytest.raises(TaskBuried, match=r"'agent\.ada' was deleted by ada"):
         bus.result(second)
-    assert bus.task(third).state == ("dependent" if group else "buried")
+    assert bus.task(third).state == ("blocked" if group else "dead")
 
 
 def test_tasks_that_wait_for_a_routed_one_among_the_retries_of_a_deleted_queue_are_buried(
@@ -194,7 +194,7 @@ def test_tasks_that_wait_for_a_routed_one_among_the_retries_of_a_deleted_queue_a
 
     bus.queue("agent.ada").delete(force=True)
 
-    assert bus.task(second).state == "buried"
+    assert bus.task(second).state == "dead"
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -211,7 +211,7 @@ def test_tasks_that_wait_for_one_that_was_routed_on_outlive_the_queue_in_between
 
     bus.queue("agent.ada").delete(force=force)
 
-    assert bus.task(second).state == "dependent"
+    assert bus.task(second).state == "blocked"
     drain(bus, "agent.bob")
     assert bus.task(second).state == "waiting"
 
@@ -231,7 +231,7 @@ def test_tasks_that_wait_for_one_that_is_done_in_a_deleted_queue_are_not_buried(
 
     bus.queue("agent.ada").delete(force=force)
 
-    assert bus.task(second).state == "dependent"
+    assert bus.task(second).state == "blocked"
 
 
 def test_tasks_that_wait_for_a_routed_one_prevent_a_deletion(bus: agentbus.Bus) -> None:

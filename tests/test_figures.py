@@ -335,7 +335,7 @@ def test_inspect_says_what_became_of_each_entry(bus: agentbus.Bus) -> None:
     entries = sorted(queue.inspect(), key=lambda one: one.payload)
 
     assert [(one.payload, one.state) for one in entries] == [
-        *((0, "done"), (1, "retrying"), (2, "pending"), (3, "waiting"), (4, "waiting"))
+        *((0, "done"), (1, "retrying"), (2, "running"), (3, "waiting"), (4, "waiting"))
     ]
     held = entries[2]
     assert held.holder == group(bus).consumers[0].name

@@ -174,7 +174,7 @@ def test_without_undo_a_buried_task_fails_the_flow(bus: agentbus.Bus, flows: Flo
 
     shown = flows.show(flow)
     assert (shown.state, shown.done, shown.failed) == ("failed", 1, 2)
-    assert states(shown) == ["done", "buried", "buried"]
+    assert states(shown) == ["done", "dead", "dead"]
     assert shown.tasks[1].error == "Bury: no 2"
     with pytest.raises(TaskBuried):
         flows.results(flow)
@@ -309,7 +309,7 @@ def test_what_a_burial_says_does_not_make_a_task_cancelled(bus: agentbus.Bus, fl
     held.bury("it was cancelled by the customer")
 
     shown = flows.show(flow)
-    assert states(shown) == ["buried", "buried"]
+    assert states(shown) == ["dead", "dead"]
     assert (shown.state, shown.failed, shown.cancelled) == ("failed", 2, 0)
     with pytest.raises(Refused, match="was buried: it was cancelled by the customer"):
         bus.queue("work").publish(3, after=held.id)

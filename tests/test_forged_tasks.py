@@ -53,7 +53,7 @@ def test_dependents_of_any_form_are_buried_beside_sound_ones(
         ask(bus, "ZADD", keys.awaited("mail"), 0, mark, 0, "0-1@mail\ndefault")
     ask(bus, "HSET", keys.settled, "0-1@mail\ndefault", verdict)
 
-    assert {one.state for one in queue.inspect()} == {"dependent", "waiting"}
+    assert {one.state for one in queue.inspect()} == {"blocked", "waiting"}
     assert done(bus) == ["first", "dependent"]
     assert len(queue.dead_letters()) == len(FORGED)
 

@@ -90,7 +90,7 @@ def test_tasks_are_taken_and_settled_by_hand_on_a_full_server(
     done, failed, again = (bus.take("mail") for _ in range(3))
 
     assert bus.settle(done.id, done.token, result="yes").state == "done"
-    assert bus.settle(failed.id, failed.token, "bury", error="no").state == "buried"
+    assert bus.settle(failed.id, failed.token, "bury", error="no").state == "dead"
     assert again.renew(600) > bus.scope.now()
     assert bus.settle(again.id, again.token, "retry").state == "retrying"
 

@@ -473,7 +473,7 @@ def test_each_failed_attempt_is_a_warning_with_its_traceback_and_a_burial_an_err
     assert [(one.levelname, one.outcome, one.attempt) for one in told] == [
         ("WARNING", "failed", 1),
         ("WARNING", "failed", 2),
-        ("ERROR", "buried", 2),
+        ("ERROR", "dead", 2),
     ]
     assert {(one.queue, one.group, one.id) for one in told} == {("mail", "default", task)}
     assert {one.error for one in told} == {"ValueError: no such mailbox"}
@@ -495,7 +495,7 @@ def test_a_failing_handler_is_in_the_operations_log(real_shell):
     assert (warned["level"], warned["id"], warned["attempt"]) == ("warning", task, 1)
     assert warned["error"] == "ValueError: no such mailbox"
     assert 'handlers.py", line 2, in send' in warned["traceback"]
-    assert (buried["level"], buried["outcome"], buried["id"]) == ("error", "buried", task)
+    assert (buried["level"], buried["outcome"], buried["id"]) == ("error", "dead", task)
     assert "traceback" not in buried
     assert ended["key"] == "mail"
 

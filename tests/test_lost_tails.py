@@ -75,7 +75,7 @@ def test_a_task_is_not_released_if_the_server_lost_that_the_one_before_is_done(l
 
     settled_in_vain(losing, lambda: taken.ack("lost"))
 
-    assert bus.task(second).state == "dependent"
+    assert bus.task(second).state == "blocked"
 
 
 def test_a_task_is_not_buried_if_the_server_lost_the_burial_of_the_one_before(losing, bus) -> None:
@@ -86,7 +86,7 @@ def test_a_task_is_not_buried_if_the_server_lost_the_burial_of_the_one_before(lo
 
     settled_in_vain(losing, lambda: taken.bury("no"))
 
-    assert bus.task(second).state == "dependent"
+    assert bus.task(second).state == "blocked"
 
 
 def test_undo_does_not_begin_for_a_flow_whose_failure_the_server_lost(losing, bus) -> None:
@@ -159,7 +159,7 @@ def test_an_outcome_is_not_recorded_later_if_the_server_lost_the_end_of_the_task
     own_server.ask("XACK", f"{project}:q:q", "default", first.partition("@")[0])
     bus.tidy("q")
 
-    assert bus.task(second).state == "dependent"
+    assert bus.task(second).state == "blocked"
 
 
 def test_the_key_of_a_task_stays_if_the_server_lost_the_deletion_of_its_queue(losing, bus) -> None:

@@ -790,7 +790,7 @@ def test_work_follows_the_policy_and_dlq_finds_the_letters(policies: Any) -> Non
 
     runs = shell.run("work", "mail", "--drain", "--json", "--", "false").stdout.splitlines()
 
-    assert [json.loads(run)["outcome"] for run in runs] == ["failed", "buried"]
+    assert [json.loads(run)["outcome"] for run in runs] == ["failed", "dead"]
     (letter,) = shell.records("dlq", "list", "mail")
     assert letter["attempts"] == 2
     assert shell.records("dlq", "list", "failed") == [letter]

@@ -165,7 +165,7 @@ def test_tasks_that_wait_for_a_moved_one_get_ready_when_it_is_done(bus):
 
     second = bus.queue("mail").publish("second", after=name)
 
-    assert bus.task(second).state == "dependent"
+    assert bus.task(second).state == "blocked"
     due_now(bus)
     got: list[Any] = []
     bus.subscribe("mail", lambda d: got.append(d.payload), drain=True).run()

@@ -83,10 +83,10 @@ def test_what_nothing_routes_is_buried_with_the_reason(bus):
 
     router = route(bus, on_refused=lambda event, _task, why: told.append((event, why)))
 
-    assert router.counts["buried"] == 2
+    assert router.counts["dead"] == 2
     assert "no rule matches, and there is no default" in letters(bus)[0]
     assert "'nobody'" in letters(bus)[1]
-    assert [event for event, _ in told] == ["buried", "buried"]
+    assert [event for event, _ in told] == ["dead", "dead"]
 
 
 def test_the_default_gets_what_no_rule_names(bus):
@@ -322,7 +322,7 @@ def test_a_malformed_entry_is_buried_alone(bus, project):
 
     router = route(bus)
 
-    assert (router.counts["moved"], router.counts["buried"]) == (1, 1)
+    assert (router.counts["moved"], router.counts["dead"]) == (1, 1)
 
 
 def test_a_key_of_another_program_in_the_place_of_a_queue_buries_its_tasks_alone(bus, project):
@@ -332,7 +332,7 @@ def test_a_key_of_another_program_in_the_place_of_a_queue_buries_its_tasks_alone
 
     router = route(bus)
 
-    assert (router.counts["moved"], router.counts["buried"]) == (1, 1)
+    assert (router.counts["moved"], router.counts["dead"]) == (1, 1)
     assert "used by another program" in letters(bus)[0]
 
 
@@ -360,7 +360,7 @@ def test_tasks_of_a_full_agent_wait_and_hold_nobody_up(bus):
     assert len(first) == 100
     route_until(router, 131)
     assert sorted(task["n"] for task in [*first, *taken(bus, "alice")]) == [*range(130)]
-    assert router.counts["buried"] == 0
+    assert router.counts["dead"] == 0
 
 
 def test_a_full_agents_task_goes_to_another_that_may_have_it(bus):
@@ -586,8 +586,8 @@ def test_tasks_are_routed_through_the_shell(real_shell, team):
     done = real_shell.run("route", str(team), "--drain", "--json")
 
     buried, total = map(json.loads, done.stdout.splitlines())
-    assert (done.returncode, buried["event"]) == (0, "buried")
-    assert total == {"moved": 1, "duplicates": 0, "stopped": 0, "buried": 1, "waiting": 0}
+    assert (done.returncode, buried["event"]) == (0, "dead")
+    assert total == {"moved": 1, "duplicates": 0, "stopped": 0, "dead": 1, "waiting": 0}
     work = real_shell.run("work", "agent.alice", "--drain", "--", "cat")
     assert work.returncode == 0
     assert " done in " in work.stderr

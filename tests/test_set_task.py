@@ -49,7 +49,7 @@ def test_a_dependent_gets_a_priority_and_a_due_time(bus: agentbus.Bus) -> None:
     first = bus.queue("first").publish(1)
     task = bus.queue("mail").publish("a", after=first, delay=3600)
 
-    assert bus.set_task(task, priority="critical", now=True).state == "dependent"
+    assert bus.set_task(task, priority="critical", now=True).state == "blocked"
     assert drained(bus) == []
     drained(bus, "first")
 
@@ -86,7 +86,7 @@ def test_a_task_that_is_ready_taken_or_done_is_not_changed(
     bus: agentbus.Bus, connect: Connect
 ) -> None:
     task = bus.queue("mail").publish("a")
-    for state in ("waiting", "pending", "done"):
+    for state in ("waiting", "running", "done"):
         with pytest.raises(Refused, match=f"is {state}: when it is due cannot be changed"):
             bus.set_task(task, now=True)
         if state == "waiting":

@@ -51,7 +51,7 @@ def test_a_buried_task_is_announced_with_the_error(bus: agentbus.Bus) -> None:
     assert said.text == f"task {task_id} of mail buried: ValueError: no such address"
     about = {"task": task_id, "queue": "mail", "group": "default"}
     assert (said.event, said.details) == (
-        "buried",
+        "dead",
         {**about, "error": "ValueError: no such address\nsecond line"},
     )
 
@@ -123,7 +123,7 @@ def test_a_dependent_that_is_buried_with_its_dependency_is_announced(bus: agentb
     bus.subscribe("mail", fails, attempts=1, drain=True).run()
 
     ((event, details),) = notices(bus)
-    assert (event, details["task"]) == ("buried", second)
+    assert (event, details["task"]) == ("dead", second)
 
 
 @pytest.mark.parametrize("delay", [None, 60])
@@ -208,5 +208,5 @@ def test_the_shell_publishes_with_a_notice_and_hears_it(real_shell: Shell) -> No
     assert drained.returncode == 8
 
     (said,) = real_shell.records("overhear", "--topic", "tasks")
-    assert (said["event"], said["task"], said["queue"]) == ("buried", task_id, "mail")
+    assert (said["event"], said["task"], said["queue"]) == ("dead", task_id, "mail")
     assert "exit 1" in json.dumps(said)

@@ -32,12 +32,12 @@ def test_a_task_has_one_state_wherever_it_is_shown(bus: agentbus.Bus) -> None:
     held[2].retry(600)
     expected = {
         done: "done",
-        buried: "buried",
+        buried: "dead",
         retrying: "retrying",
-        pending: "pending",
+        pending: "running",
         waiting: "waiting",
         delayed: "delayed",
-        dependent: "dependent",
+        dependent: "blocked",
     }
 
     assert {one.id: one.state for one in queue.inspect()} == expected
@@ -89,11 +89,11 @@ def test_each_attempt_is_recorded_with_its_worker_and_its_error(bus: agentbus.Bu
 
     shown = bus.task(task)
 
-    assert (shown.state, shown.attempts) == ("buried", 3)
+    assert (shown.state, shown.attempts) == ("dead", 3)
     assert [(run.attempt, run.outcome, run.error) for run in shown.runs] == [
         (1, "failed", "ValueError: no such address"),
         (2, "failed", "ValueError: no such address"),
-        (3, "buried", "ValueError: no such address"),
+        (3, "dead", "ValueError: no such address"),
     ]
     assert {(run.worker, run.agent_id) for run in shown.runs} == {(worker.name, bus.agent)}
     assert all(run.began and run.waited is not None and run.took is not None for run in shown.runs)
@@ -169,7 +169,7 @@ def test_a_delayed_task_is_found_once_it_is_due(bus: agentbus.Bus) -> None:
 
     shown = bus.task(task)
 
-    assert (shown.state, shown.payload) == ("pending", 7)
+    assert (shown.state, shown.payload) == ("running", 7)
     held.ack()
     assert bus.task(task).state == "done"
 
@@ -243,7 +243,7 @@ def test_a_burial_is_known_by_its_letter_when_its_records_are_gone(
             ask(bus, "DEL", key)
     monkeypatch.setattr("agentbus.queues.state.RUNS_KEPT", -60.0)
 
-    assert [bus.task(task).state for task in tasks] == ["done", "buried"]
+    assert [bus.task(task).state for task in tasks] == ["done", "dead"]
 
 
 # -- what is not there --

@@ -87,7 +87,7 @@ def test_a_thread_is_asked_to_stop_at_its_limit(bus: agentbus.Bus, options: dict
 
     bus.subscribe("mail", handler, drain=True, attempts=1, **options).run()
 
-    assert bus.task(task).state == "buried"
+    assert bus.task(task).state == "dead"
     (letter,) = bus.queue("mail").dead_letters()
     assert letter.error == "ValueError: half done"
 

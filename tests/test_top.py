@@ -81,7 +81,7 @@ def test_the_first_line_has_the_verdict_the_project_and_the_time_of_the_reading(
 def test_eighty_columns_are_enough_for_the_figures_of_a_queue(view):
     text = "\n".join(drawn(view))
 
-    for heading in ("BACKLOG", "OLDEST", "HELD", "RETRY", "DELAY", "DEAD", "WORK", "RATE/s", "p95"):
+    for heading in ("BACKLOG", "OLDEST", "RUN", "RETRY", "DELAY", "DEAD", "WORK", "RATE/s", "p95"):
         assert heading in text
     assert re.search(r"mail +39 ", text)
 
@@ -193,7 +193,7 @@ def test_a_queue_leads_to_its_tasks_and_a_task_to_its_attempts(view, bus):
     assert view.stack == []
 
 
-@pytest.mark.parametrize("state", ["waiting", "pending", "retrying", "all"])
+@pytest.mark.parametrize("state", ["waiting", "running", "retrying", "all"])
 def test_tasks_in_a_state_are_listed_behind_hundreds_of_others(bus, state):
     job = bus.queue("job")
     job.publish_many(["done"] * 210)
@@ -203,7 +203,7 @@ def test_tasks_in_a_state_are_listed_behind_hundreds_of_others(bus, state):
     if state == "retrying":
         for one in job.fetch(count=3):
             one.retry(600.0)
-    elif state == "pending":
+    elif state == "running":
         job.fetch(count=3)
     detail = QueueTasks("job", "default")
     detail.turn(STATES.index(state))
@@ -237,7 +237,7 @@ def put_aside(bus: agentbus.Bus) -> QueueTasks:
     job.publish_many(["mine"] * 3)
     job.fetch(count=3)
     detail = QueueTasks("job", "default")
-    detail.turn(STATES.index("pending"))
+    detail.turn(STATES.index("running"))
     return detail
 
 

@@ -173,10 +173,10 @@ async def test_the_tasks_of_a_queue_are_shown_by_state_and_each_is_a_link(bus, s
         if delivery.payload == 2:
             delivery.bury("broken")
     states = {
-        "pending": held,
+        "running": held,
         "retrying": aside,
         "delayed": mail.publish(3, delay=600.0),
-        "dependent": mail.publish(4, after=held),
+        "blocked": mail.publish(4, after=held),
         "waiting": mail.publish(5),
         "dead": dead,
     }
@@ -269,7 +269,7 @@ async def test_a_task_that_ends_is_seen_by_who_looks_at_it(bus, served):
             delivery.bury("broken")
         while True:
             later = await stream.event("regions")
-            if "buried" in later.data.get("state", ""):
+            if "dead" in later.data.get("state", ""):
                 break
 
     assert "waiting" in first.data["state"]

@@ -67,7 +67,7 @@ def test_a_task_that_makes_it_fail_costs_the_others_one_attempt(
 
     assert done.returncode == 8
     states = [real_shell.records("task", "show", one)[0] for one in ids]
-    assert [one["state"] for one in states] == ["done", "buried", "done"]
+    assert [one["state"] for one in states] == ["done", "dead", "done"]
     assert [one["attempts"] for one in states] == [2, 2, 2]
     assert states[1]["error"].endswith(f"exit {code}")
 
@@ -155,7 +155,7 @@ def test_a_handler_of_a_list_says_which_have_failed(bus: agentbus.Bus) -> None:
 
     assert calls[0] == [1, 2, 3, 4]
     found = [bus.task(one) for one in ids]
-    assert [one.state for one in found] == ["done", "buried", "done", "buried"]
+    assert [one.state for one in found] == ["done", "dead", "done", "dead"]
     assert [one.attempts for one in found] == [1, 2, 2, 1]
     assert (found[1].error, found[3].error) == ("Retry: not a row", "Bury: never")
     assert worker.failed == 4
@@ -174,7 +174,7 @@ def test_a_handler_of_one_may_say_so_too(bus: agentbus.Bus, concurrency: int) ->
         concurrency=concurrency,
     ).run()
 
-    assert (bus.task(task).state, bus.task(task).attempts) == ("buried", 2)
+    assert (bus.task(task).state, bus.task(task).attempts) == ("dead", 2)
 
 
 @on_one_store
@@ -189,4 +189,4 @@ def test_a_coroutine_may_say_so_too(bus: agentbus.Bus) -> None:
             await other.subscribe("rows", handle, drain=True, attempts=2, backoff=SOON).run()
 
     asyncio.run(main())
-    assert (bus.task(task).state, bus.task(task).attempts) == ("buried", 2)
+    assert (bus.task(task).state, bus.task(task).attempts) == ("dead", 2)

@@ -81,7 +81,7 @@ def test_a_task_that_its_handler_has_buried_is_not_called_done(shell):
     log = shell.run("work", "mail", "--handler", "app:handle", *ONCE).stderr
 
     assert f"{task} done" not in log
-    assert f"{task} buried" in log
+    assert f"{task} dead" in log
 
 
 def test_typed_tasks_are_logged_with_their_names(shell):
@@ -175,7 +175,7 @@ def test_the_output_of_a_program_is_prefixed_by_its_task_and_kept_in_its_letter(
 
     assert {f"{task} | FAILED test_a", f"{task} | warning"} <= {*done.stderr.splitlines()}
     assert done.stdout == ""
-    assert f"ERROR agentbus: {task} buried (attempt 1): exit 1: warning" in messages(done.stderr)
+    assert f"ERROR agentbus: {task} dead (attempt 1): exit 1: warning" in messages(done.stderr)
     assert "INFO agentbus: tests: 0 done, 1 run failed" in messages(done.stderr)
     (letter,) = shell.records("dlq", "list", "tests")
     (shown,) = shell.records("dlq", "show", "tests", letter["id"])
@@ -222,7 +222,7 @@ def test_on_github_the_output_is_a_group_and_a_failure_an_annotation(shell):
     ]
     (annotation,) = [line for line in log if line.startswith("::error")]
     assert (
-        annotation == f"::error title=agentbus work tests::{task} buried (attempt 1): exit 1: 50%25"
+        annotation == f"::error title=agentbus work tests::{task} dead (attempt 1): exit 1: 50%25"
     )
 
 

@@ -46,7 +46,7 @@ class QueueStats:
     """The statistics of a queue for one group (None if it has no group yet).
 
     The fields of `Group` have the same meaning here. `delayed` counts the tasks that are not due
-    yet, `dependent` those that wait for other tasks; `consumers` is the number of live consumers.
+    yet, `blocked` those that wait for other tasks; `consumers` is the number of live consumers.
     Over the last minute, `rate` is the number of tasks done per second, `attempts` the mean number
     of runs of a finished task. `counters` are the totals of the queue, `worked` those of the group.
     """
@@ -62,7 +62,7 @@ class QueueStats:
     retrying: int
     lag: int
     delayed: int
-    dependent: int
+    blocked: int
     dead: int
     consumers: int
     rate: float

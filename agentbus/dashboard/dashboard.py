@@ -173,7 +173,7 @@ class Dashboard(TaskVerbs[BusT_co]):
             sum(one.backlog for one in groups),
             sum(one.held for one in groups),
             sum(one.delayed for one in found),
-            sum(one.dependent for one in found),
+            sum(one.blocked for one in found),
             self._dead(found),
             self._metrics.rate,
             working.number,

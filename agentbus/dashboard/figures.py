@@ -78,7 +78,7 @@ class Totals:
     """The sums over the whole project.
 
     Numbers of tasks: `backlog` are not delivered yet, `held` are delivered and not finished
-    (including retries), `delayed` are not due yet, `dependent` wait for other tasks, and `dead` are
+    (including retries), `delayed` are not due yet, `blocked` wait for other tasks, and `dead` are
     the dead letters that were neither replayed nor purged. A task counts once for each group.
     `rate` is the number of tasks done per second over the last minute. `workers` counts live
     workers, `dead_workers` those registered without heartbeats, `agents` the present agents,
@@ -89,7 +89,7 @@ class Totals:
     backlog: int
     held: int
     delayed: int
-    dependent: int
+    blocked: int
     dead: int
     rate: float
     workers: int

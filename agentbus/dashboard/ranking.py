@@ -62,7 +62,7 @@ class QueueSummary:
 
     queue: str
     delayed: int
-    dependent: int
+    blocked: int
     groups: tuple[GroupSummary, ...]
 
     @property

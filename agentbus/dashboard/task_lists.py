@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-STATES = ("waiting", "pending", "retrying", "delayed", "dependent")
+STATES = ("waiting", "running", "retrying", "delayed", "blocked")
 # Maximum number of pending entries that one call examines, without their payloads.
 _LOOKED_AT = 2000
 
@@ -53,7 +53,7 @@ class TaskList:
         )
         if not there:
             raise (yield from missing(self._scope, self._queue))
-        if state in ("delayed", "dependent"):
+        if state in ("delayed", "blocked"):
             return (yield from self._unready(state, int(entry or 0), limit))
         return (yield from self._in_streams(state, priority, entry, limit))
 
@@ -161,7 +161,7 @@ def _place(state: str, after: str | None) -> tuple[str, str]:
     if after is None:
         return "", ""
     tier, colon, entry = after.rpartition(":")
-    if state in ("delayed", "dependent"):
+    if state in ("delayed", "blocked"):
         sound = not colon and entry.isascii() and entry.isdigit() and len(entry) < 10
     else:
         streams = STREAMS if state != "waiting" else PRIORITIES

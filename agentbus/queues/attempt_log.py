@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Arg
 
 
-DONE, RETRIED, BURIED, SNOOZED = "done", "retried", "buried", "snoozed"
+DONE, RETRIED, DEAD, SNOOZED = "done", "retried", "dead", "snoozed"
 CANCELLED, EXPIRED, CUT_OFF = "cancelled", "expired", "cut_off"
 _LONGEST_ERROR = 200
 _meta = attrgetter("meta")
@@ -314,7 +314,7 @@ def emit(
     """
     why, raised = said(error), error if isinstance(error, BaseException) else None
     queue, group, name = of
-    outcome = "buried" if raised is None else "failed"
+    outcome = "dead" if raised is None else "failed"
     fields: dict[str, object] = {
         "verb": "work",
         "agent": scope.agent,

@@ -131,7 +131,7 @@ def notifications(
             payload = b",".join(parts)
             messages.add(scope, WEBHOOKS, "payload", payload, "meta", rest, *by)
         if notify:
-            ended = "done" if error is None else "cancelled" if cancelled else "buried"
+            ended = "done" if error is None else "cancelled" if cancelled else "dead"
             messages.speak(scope, queue, group, task_id, ended, error)
     except (UsageError, TypeError, ValueError):
         # Another program wrote the envelope: settle the task without a notification.

@@ -10,7 +10,7 @@ from agentbus.core import envelope, names
 from agentbus.core.clock import rfc3339
 from agentbus.core.stream import text
 from agentbus.queues import attempt_log, attempts
-from agentbus.queues.attempt_log import BURIED, CANCELLED, RETRIED, SNOOZED, EndedAttempt
+from agentbus.queues.attempt_log import CANCELLED, DEAD, RETRIED, SNOOZED, EndedAttempt
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.claimed import Taken, error_text, said
 from agentbus.queues.dependents import passed_on, queue_of
@@ -287,7 +287,7 @@ class Ending(Ordering):
         name = self.id_of(task)
         others = notifications(self.scope, self.queue, self.group, name, task.meta, error=why)
         if self.log is not None:
-            self.log.aboard(others, EndedAttempt(task, BURIED, error))
+            self.log.aboard(others, EndedAttempt(task, DEAD, error))
         words = (
             *("queue", self.queue, "group", self.group, "priority", task.tier),
             *("original_id", task.entry_id, "task_id", name),
@@ -303,7 +303,7 @@ class Ending(Ordering):
         )
         step = self._script(
             *("bury", keys, task.entry_id, why, self._kept(name), others.counter, name, once.token),
-            *(RUNS_KEPT, self._run(task, "buried", why), round(took * 1000)),
+            *(RUNS_KEPT, self._run(task, DEAD, why), round(took * 1000)),
             *(len(words), *words, *others.argv),
         )
         buried = yield from self._settle(task, step, once)

@@ -27,9 +27,9 @@ _AT_ONCE = 1000
 class Entry:
     """A task of a queue, with its state in a group; times are in seconds.
 
-    `state` is `delayed` (until `due`), `dependent` (waits for others), `waiting` (not delivered), `pending`
+    `state` is `delayed` (until `due`), `blocked` (waits for others), `waiting` (not delivered), `running`
     (held by `holder`, without a heartbeat for `idle` seconds, or by hand until `due`), `retrying` (until
-    `due`), `done`, `buried` or `cancelled`. `deliveries` is the number of deliveries of a pending task,
+    `due`), `done`, `dead` or `cancelled`. `deliveries` is the number of deliveries of a running task,
     `attempts` the number of counted runs. `error` is the reason why a malformed entry cannot be decoded.
     """
 
@@ -91,7 +91,7 @@ def entries(
         # A worker that was asked to stop the task may have finished it.
         cancelled = marks[i] is not None and marks[number + i] is None
         if ids[i] in pending:
-            state = "retrying" if text(pending[ids[i]][1]) == ASIDE else "pending"
+            state = "retrying" if text(pending[ids[i]][1]) == ASIDE else "running"
         elif position(ids[i]) > position(delivered):
             state = "cancelled" if cancelled else "waiting"
         else:
@@ -114,13 +114,13 @@ def entries(
         result.append(
             Entry(
                 *(place, queue, group, tier, published, states[i]),
-                text(row[1]) if states[i] == "pending" else None,
-                row[2] / 1000 if states[i] == "pending" else None,
+                text(row[1]) if states[i] == "running" else None,
+                row[2] / 1000 if states[i] == "running" else None,
                 row[3],
                 int(begun) if is_number(begun) else None,
                 *(payload, meta, error),
                 # For a task held by hand, this is the end of its visibility.
-                due_at(due[i]) if states[i] in ("retrying", "pending") else None,
+                due_at(due[i]) if states[i] in ("retrying", "running") else None,
             )
         )
     return result
@@ -152,7 +152,7 @@ def kept(scope: Scope, queue: str, group: str, most: int) -> Op[list[Entry]]:
 
 def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -> Entry:
     """Return the entry of a task that is delayed until `due`, or that waits for others."""
-    state, fixed = ("dependent", stored.DEPENDENT) if due is None else ("delayed", stored.DELAYED)
+    state, fixed = ("blocked", stored.DEPENDENT) if due is None else ("delayed", stored.DELAYED)
     words = stored.read(body, fixed)
     if due is None and words[2]:
         due = float(words[2]) / 1000
@@ -166,11 +166,11 @@ def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -
 
 
 def settled(kept: bytes, run: Any) -> str | None:
-    """Return `buried` or `cancelled` for an acknowledged task, by its result or its last run; else None."""
+    """Return `dead` or `cancelled` for an acknowledged task, by its result or its last run; else None."""
     ended = attempts.burial(kept)
     if ended is not None:
-        return "buried" if ended[0] else "cancelled"
-    return run.decode() if run in (b"buried", b"cancelled") else None
+        return "dead" if ended[0] else "cancelled"
+    return run.decode() if run in (b"dead", b"cancelled") else None
 
 
 def _old_burials(
@@ -187,7 +187,7 @@ def _old_burials(
         return
     originals = yield from letters.originals(min(old, key=position))
     for entry_id in originals & old.keys():
-        states[old[entry_id]] = "buried"
+        states[old[entry_id]] = "dead"
 
 
 def _decoded(flat: Any, decode: Callable[[Any], Any]) -> tuple[Any, dict[str, Any], str | None]:

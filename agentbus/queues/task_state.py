@@ -115,17 +115,17 @@ def task(
     created = entry.envelope.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else entry.published
     runs = attempts.decoded(stored, entry.published)
-    if entry.state == "pending" and runs and runs[-1].outcome != "running":
+    if entry.state == "running" and runs and runs[-1].outcome != "running":
         # After a failed attempt, the next attempt is recorded only when it ends: add it here.
         now = Attempt(
             (entry.attempts or 0) + 1, entry.holder, None, None, None, None, "running", None
         )
         runs = (*runs, now)
     progress = None
-    if entry.state == "pending" and entry.holder is not None and taker(entry.holder) is None:
+    if entry.state == "running" and entry.holder is not None and taker(entry.holder) is None:
         progress = yield from said(scope, entry.holder, address.id)
     # A first attempt is never counted.
-    began = 1 if entry.state in ("done", "pending") else 0
+    began = 1 if entry.state in ("done", "running") else 0
     waiting = [
         text(member).rpartition("\n")[2][2:]
         for member in as_list(awaited)

@@ -302,8 +302,8 @@ class TaskMover:
         return found
 
     def _buried(self, task: Taken, why: str) -> Bury:
-        self.counts["buried"] += 1
-        self._refused("buried", self._task.id_of(task), why)
+        self.counts["dead"] += 1
+        self._refused("dead", self._task.id_of(task), why)
         return Bury(why)
 
     def _stopped(self, task: Taken, why: str) -> Bury:

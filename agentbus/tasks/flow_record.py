@@ -84,7 +84,7 @@ def planned(flow: Flow) -> list[Planned]:
 class FlowTaskState:
     """A task of a flow. `after` are the numbers of its dependencies.
 
-    `state` is as in `TaskState`, or `dependent` while the task waits for others; `error` is the reason of
+    `state` is as in `TaskState`, or `blocked` while the task waits for others; `error` is the reason of
     its failure. `undo_id` is the task that compensates it, and `undo_state` is `waiting`, `running`, `done`
     or `failed`; both are None without a compensation.
     """

@@ -146,7 +146,7 @@ def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
     for number, (task, held) in enumerate(zip(tasks, waits, strict=True), 1):
         outcome = fields.get(f"end {number}")
         if outcome is None:
-            state = "dependent" if isinstance(held, bytes) else None
+            state = "blocked" if isinstance(held, bytes) else None
             error = None
             if state is None:
                 state, error = yield from _state(scope, policies, task["id"], flow_state.group)
@@ -184,7 +184,7 @@ def _ended(outcome: str) -> tuple[str, str | None]:
     """Return the state and the error of a task from its recorded outcome."""
     if outcome == "+":
         return "done", None
-    return ("cancelled" if attempts.is_cancelled(outcome) else "buried"), outcome[1:]
+    return ("cancelled" if attempts.is_cancelled(outcome) else "dead"), outcome[1:]
 
 
 def _undone(flow: FlowState, fields: Mapping[str, str], number: int) -> str | None:

@@ -445,7 +445,7 @@ def settle(
             consumer.asked = outcome
             why = error or f"it was to be retried after its last attempt ({task.attempt})"
             ours = yield from consumer.bury(task, why)
-            state = "buried"
+            state = "dead"
         else:
             ours = yield from consumer.retry(task, pausing, error=error)
             state = "cancelled" if consumer.dropped else "retrying"

@@ -31,7 +31,7 @@ def test_the_demo_project_has_something_of_each_kind(tmp_path: pathlib.Path) -> 
     assert 0 <= found.at - END < 30
     assert (totals.agents, totals.queues) == (12, 17)
     assert {one.state for one in found.agents} == {"active", "idle", "waiting"}
-    assert all((totals.backlog, totals.held, totals.delayed, totals.dependent, totals.dead))
+    assert all((totals.backlog, totals.held, totals.delayed, totals.blocked, totals.dead))
     assert (totals.workers, totals.dead_workers, totals.quarantined) == (7, 4, 1)
     assert all((totals.unread, totals.flags, totals.waiters, totals.leases, totals.rate))
     assert any(one.stats.retrying for one in found.queues)

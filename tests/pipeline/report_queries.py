@@ -17,7 +17,7 @@ _EVENTS = (
     *("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale"),
     *("duplicates", "cancelled", "released", "refused"),
 )
-_OUTCOMES = ("done", "retried", "buried", "snoozed", "cancelled", "expired", "cut_off")
+_OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled", "expired", "cut_off")
 # The span is of days, so time is cut into hours, and work is counted in slots of five minutes.
 _VIEWS = (
     """
@@ -303,7 +303,7 @@ QUERIES = {
         avg(waited_ms) AS mean_waited_ms
       FROM attempt GROUP BY ALL""",
     "attempts.errors": """
-      SELECT queue, "group", cause, count(*) AS attempts, count(*) FILTER (outcome = 'buried') AS buried,
+      SELECT queue, "group", cause, count(*) AS attempts, count(*) FILTER (outcome = 'dead') AS dead,
         coalesce(sum(took_ms), 0) AS busy_ms, min(time) AS first, max(time) AS last,
         arg_max(error, (time, error)) AS latest_error
       FROM attempt WHERE cause IS NOT NULL GROUP BY ALL""",

@@ -27,7 +27,7 @@ def test_attempts_are_told_by_length_by_worker_and_by_error(
 ) -> None:
     rows = [attempt(n, "done", n) for n in range(1, 41)]
     rows += [attempt(50 + n, "retried", 1000, "w2", error="ValueError: no") for n in range(3)]
-    rows += [attempt(60, "buried", 1, "w2", error="KeyError: 'x'")]
+    rows += [attempt(60, "dead", 1, "w2", error="KeyError: 'x'")]
     rows += [attempt(70, "cut_off", None, "w2")]
     write_archive(tmp_path, rows)
 
@@ -42,5 +42,5 @@ def test_attempts_are_told_by_length_by_worker_and_by_error(
     assert (first["mean_ms"], first["longest_ms"], first["mean_waited_ms"]) == (20.5, 40.0, 5.0)
     assert (second["worker"], second["retried"], second["cut_off"]) == ("w2", 3, 1)
     assert second["busy_ms"] == 3001.0
-    found = [(one["cause"], one["attempts"], one["buried"]) for one in tables["errors"]]
+    found = [(one["cause"], one["attempts"], one["dead"]) for one in tables["errors"]]
     assert found == [("ValueError", 3, 0), ("KeyError", 1, 1)]

@@ -18,7 +18,7 @@ from tests.pipeline.archives import row, write_archive
 OUTCOMES = {
     "done": 70,
     "retried": 12,
-    "buried": 5,
+    "dead": 5,
     "snoozed": 4,
     "cancelled": 3,
     "expired": 2,
@@ -90,7 +90,7 @@ def attempts(number):
                 "waited_ms": f"{waited:.3f}",
                 "began": f"{at * 999}",
             }
-        if outcome in ("retried", "buried"):
+        if outcome in ("retried", "dead"):
             fields["error"] = chance.choice(histories.CAUSES) + f" ({at % 5})" * chance.choice(
                 (1, 70)
             )

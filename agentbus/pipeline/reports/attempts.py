@@ -14,7 +14,7 @@ from agentbus.pipeline.rows.typed_columns import TYPED, expression
 # Maximum number of attempts, workers and errors in a table.
 MOST = 20
 _MANY = 1000
-_OUTCOMES = ("done", "retried", "buried", "snoozed", "cancelled", "expired", "cut_off")
+_OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled", "expired", "cut_off")
 _ATTEMPT = (
     *("task_id", "task", "queue", "group", "worker", "agent", "attempt", "outcome"),
     *("began", "waited_ms", "took_ms", "error"),
@@ -26,7 +26,7 @@ _ERROR = (
     "group",
     "cause",
     "attempts",
-    "buried",
+    "dead",
     "busy_ms",
     "first",
     "last",

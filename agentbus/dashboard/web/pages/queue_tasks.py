@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 # States and their names on the page; `Dashboard.tasks` returns all but the dead tasks.
 _TABS = {
     "waiting": "Waiting",
-    "pending": "Held",
-    "retrying": "Retry",
+    "running": "Running",
+    "retrying": "Retrying",
     "delayed": "Delayed",
-    "dependent": "Dependent",
+    "blocked": "Blocked",
     "dead": "Dead",
 }
 _PREVIEW = 160
@@ -87,10 +87,10 @@ def _number(found: QueueDetail, group: str, state: str) -> int:
         if one.group in (group, None):
             return {
                 "waiting": one.backlog,
-                "pending": one.pending,
+                "running": one.pending,
                 "retrying": one.retrying,
                 "delayed": one.delayed,
-                "dependent": one.dependent,
+                "blocked": one.blocked,
                 "dead": one.dead,
             }[state]
     return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # to read; and of the task itself, whose reading mostly waits for other requests.
 _REST, _TASK_REST = 40.0, 1.0
 # States in which a task can be cancelled.
-_OPEN = ("waiting", "delayed", "dependent", "pending", "retrying")
+_OPEN = ("waiting", "delayed", "blocked", "running", "retrying")
 # Fields of the envelope that the page shows elsewhere.
 _ELSEWHERE = ("id", "created_at", "trail")
 
