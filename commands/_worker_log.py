@@ -87,7 +87,7 @@ class WorkerLog:
 
     @property
     def shows_tasks(self) -> bool:
-        """Whether done tasks and the output of programs are logged."""
+        """True if done tasks and the output of programs are logged."""
         return self.level is not None and self.level <= logging.INFO
 
     def started(self, what: str, **fields: object) -> None:
@@ -201,7 +201,7 @@ class WorkerLog:
         self._summarise(more)
 
     def _is_counted(self) -> bool:
-        """Count a done task, and return whether it gets no line of its own."""
+        """Count a done task, and return whether it is only counted."""
         second, more = int(time.monotonic()), 0
         with self._lock:
             if second != self._second:
@@ -232,7 +232,7 @@ class _Filter:
         if record.levelno < logging.INFO or outcome == "ok":
             return False
         if getattr(record, "verb", None) == "work":
-            # The library's own record of a failed run has no duration.
+            # The library's record of a failed run has no duration.
             reported = self._reports and outcome in ("failed", "dead")
             return not reported or hasattr(record, "duration_ms")
         if hasattr(record, "consumer") and hasattr(record, "event"):

@@ -152,7 +152,7 @@ def test_what_a_program_fetches_has_rows(logged: agentbus.Bus) -> None:
     assert brief(logged) == [
         (ids[0], 1, "done"),
         (ids[1], 1, "retried"),
-        (ids[2], 1, "buried"),
+        (ids[2], 1, "dead"),
     ]
     assert all(row["took"] is not None for row in rows(logged))
 

@@ -34,7 +34,7 @@ def test_list_and_show_print_the_flow(real_shell: Shell, flow: str) -> None:
     shown = real_shell.ok("flow", "show", flow).splitlines()
     assert shown[0] == '"order 17" running: 0 of 2 tasks done'
     assert shown[2].split() == ["1", '"the', 'first"', "d1@one", "-", "waiting", "waiting", "-"]
-    assert shown[3].split() == ["2", "two", "d1@two", "1", "dependent", "-", "-"]
+    assert shown[3].split() == ["2", "two", "d1@two", "1", "blocked", "-", "-"]
 
 
 def test_the_json_has_all_fields(real_shell: Shell, flow: str) -> None:

@@ -312,9 +312,9 @@ def test_programs_run_side_by_side(shell, fifo):
 def test_count_stops_after_so_many(shell):
     shell.ok("publish", "mail", "--lines", stdin="1\n2\n3\n")
 
-    done = shell.records("work", "mail", "--count", "2", "--", "true")
+    done = shell.ok("work", "mail", "--count", "2", "--json", "--", "true")
 
-    assert [run["outcome"] for run in done] == ["done", "done"]
+    assert len(done.splitlines()) == 2
 
 
 def test_higher_priorities_are_done_first(shell):

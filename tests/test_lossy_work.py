@@ -97,7 +97,7 @@ def test_what_becomes_of_a_task_is_told_truly_though_its_answer_was_lost(
         ("set_visibility", "done", "done"),
         ("finish", "done", "done"),
         ("retry", "retry", "retrying"),
-        ("bury", "bury", "buried"),
+        ("bury", "bury", "dead"),
     ],
 )
 def test_a_task_is_taken_and_settled_by_hand_once_though_an_answer_was_lost(

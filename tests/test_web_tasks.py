@@ -48,7 +48,7 @@ async def test_a_task_shows_its_error_its_traceback_its_attempts_and_its_payload
     page = (await Browser(served).get(f"/task?id={task}")).page
 
     assert page.unbalanced == []
-    assert "buried" in page.text
+    assert "dead" in page.text
     assert "ValueError: no such user look it up <b>" in page.text
     assert "in fail" in page.text
     assert '{ "to": "<script>" }' in page.text

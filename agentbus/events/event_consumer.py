@@ -398,6 +398,6 @@ class Consumer:
     def _warn(self, error: BaseException) -> None:
         said = str(error) if isinstance(error, AgentBusError) else error_text(error)
         fields: dict[str, object] = {"verb": "consume", "consumer": self.registration.name}
-        # An error of our own is told by its text.
+        # The text of an error of the bus says enough.
         raised = None if isinstance(error, AgentBusError) else error
         emit("warning", fields | {"error": said}, error=raised)
