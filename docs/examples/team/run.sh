@@ -86,8 +86,8 @@ agentbus result "$song" --wait "$patience" >/dev/null 2>&1 || [ $? -eq 8 ]
 agentbus dlq list incoming --group router | sed 's/.* Bury: /buried: /'
 
 title 'The order in which the builder worked'
-# Of the worker's log, what the program printed, without the task before each line.
-sed -n 's/^[^ ]* | //p' "$logs/builder"
+# Of the worker's log, the lines of the program that end with the priority.
+sed -n 's/^[^ ]* | \(.*)\)$/\1/p' "$logs/builder"
 
 title 'Two agents that would hand a matter to each other forever'
 agentbus publish incoming '{"task": "the button", "type": "polish"}' >/dev/null
