@@ -91,7 +91,7 @@ class TaskVerbs(OnBus[BusT_co]):
     ) -> Op[TaskPage]:
         """Return the tasks of a queue in one state, by priority, oldest first.
 
-        `state` is `waiting`, `pending`, `retrying`, `delayed` (those due first come first) or
+        `state` is `waiting`, `running`, `retrying`, `delayed` (those due first come first) or
         `blocked`; `after` continues the list. Tasks in other states are not read, so that only
         the page costs time. A call reads no more than 2,000 pending entries. Raises `NotFound`,
         `UsageError`.

@@ -26,7 +26,7 @@ class Attempt:
     """One attempt at a task; times are unix times, `waited` and `took` in seconds.
 
     `outcome` is `running`, `done`, `failed` (will be retried), `retried` (at its handler's request),
-    `buried`, `cancelled`, or `lost` (its worker died, or another worker reclaimed the task). `waited` is
+    `dead`, `cancelled`, or `lost` (its worker died, or another worker reclaimed the task). `waited` is
     the time between due time and start. None means unknown.
     """
 

@@ -63,7 +63,7 @@ class HeldTask:
 class SettledTask:
     """A task that was settled by hand.
 
-    `state` is `done`, `retrying` (until the unix time `due`), `buried`, or `cancelled` if the task had been
+    `state` is `done`, `retrying` (until the unix time `due`), `dead`, or `cancelled` if the task had been
     cancelled. `repeated` is true if an earlier call with this token had already settled it in the same way.
     """
 

@@ -98,7 +98,7 @@ class TaskMover:
     """An executor that moves tasks; tasks that cannot be moved wait, or become dead letters.
 
     `counts` counts tasks: `moved`, `duplicates`, `waiting` (each delay counts), `stopped` (by the loop
-    guard), `buried` (dead letters for another reason).
+    guard), `dead` (dead letters for another reason).
     """
 
     def __init__(

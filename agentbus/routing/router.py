@@ -33,7 +33,7 @@ class Router(Worker):
     Several routers of a project share the work. A changed rules file is read again; if it is invalid, the
     rules in force remain. Tasks without a matching rule, and tasks that the loop guard stops, become dead
     letters of the group `router`. Tasks whose agents' queues are full or limited are retried later, without
-    delaying others. `on_refused` is called with `stopped` or `buried`, the task's id and the reason.
+    delaying others. `on_refused` is called with `stopped` or `dead`, the task's id and the reason.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Router(Worker):
 
     @property
     def counts(self) -> Counter[str]:
-        """The numbers of tasks `moved`, `duplicates`, `stopped` by the loop guard, and `buried`.
+        """The numbers of tasks `moved`, `duplicates`, `stopped` by the loop guard, and `dead`.
 
         `waiting` counts each delay of a task.
         """
