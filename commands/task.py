@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BY_HAND = ("take", "done", "retry", "bury", "renew")
 _SAY = ("done", "retry", "bury")
+# Fields of the envelope whose names are those of other rows.
+_ENVELOPE = {"task": "name", "attempts": "limit"}
 VERB = Verb(
     "task",
     actions(
@@ -169,7 +171,9 @@ def described(task: TaskState) -> list[str]:
     }
     # The lines above already show the id and the creation time.
     named = {key: value for key, value in task.envelope.items() if key not in ("id", "created_at")}
-    rows |= {key.replace("_", " "): value for key, value in named.items()}
+    if "attempts" in named:
+        named["attempts"] = _format.count(named["attempts"], "attempt")
+    rows |= {_ENVELOPE.get(key, key.replace("_", " ")): value for key, value in named.items()}
     lines = [f"{name:<9} {value}" for name, value in rows.items() if value is not None]
     return lines + [f"    {_line(attempt)}" for attempt in task.runs]
 

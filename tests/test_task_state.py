@@ -12,7 +12,7 @@ from agentbus.errors import NotFound, UsageError
 from agentbus.retry import Backoff
 from agentbus.routing import Router, parse
 from tests.conftest import Connect
-from tests.servers import ask
+from tests.servers import Shell, ask
 
 SOON = Backoff(first=0.001)
 
@@ -298,3 +298,18 @@ def test_a_task_that_a_failover_lost_is_not_called_done_beside_older_ones(bus) -
 
     with pytest.raises(NotFound, match="there is no task"):
         bus.result(lost)
+
+
+def test_the_limit_of_attempts_is_not_their_number_and_a_name_is_not_an_id(
+    real_shell: Shell,
+) -> None:
+    options = ("--attempts", "5", "--task", "send_mail")
+    task = real_shell.ok("publish", "mail", "hello", *options).strip()
+    real_shell.ok("work", "mail", "--drain", "--", "true")
+
+    shown = dict(
+        line.split(maxsplit=1) for line in real_shell.ok("task", "show", task).splitlines()
+    )
+
+    assert (shown["task"], shown["name"]) == (task, "send_mail")
+    assert (shown["attempts"], shown["limit"]) == ("1", "5 attempts")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _REST, _TASK_REST = 40.0, 1.0
 # States in which a task can be cancelled.
 _OPEN = ("waiting", "delayed", "blocked", "running", "retrying")
+# Fields of the envelope whose names are those of other facts.
+_NAMED = {"task": "name", "attempts": "limit of attempts"}
 # Fields of the envelope that the page shows elsewhere.
 _ELSEWHERE = ("id", "created_at", "trail")
 
@@ -48,7 +50,9 @@ async def load(view: PageView) -> dict[str, Any]:
         for one in chain.tasks
     ]
     envelope = {
-        name.replace("_", " "): value if isinstance(value, str) else as_json(value)
+        _NAMED.get(name, name.replace("_", " ")): value
+        if isinstance(value, str)
+        else as_json(value)
         for name, value in state.envelope.items()
         if name not in _ELSEWHERE
     }
