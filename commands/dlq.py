@@ -14,6 +14,7 @@ from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
+from agentbus.dashboard.dashboard import Dashboard
 from agentbus.queues.dead_letters import is_to_be_replayed
 from agentbus.queues.ids import writable
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Number of letters in a list without --limit.
 _SHOWN = 100
+# Number of letters per page of those with one cause.
+_AT_ONCE = 500
 
 VERB = Verb(
     "dlq",
@@ -42,6 +45,12 @@ VERB = Verb(
     Param("--after ID", "With list: only those after this one.", values="letter"),
     Param("--replayed", "With list: those that were replayed, instead of the undecided ones."),
     Param("--match TEXT", "Only those whose error contains TEXT."),
+    Param(
+        "--like ID",
+        "Only those whose error has the same cause as that of this letter: it differs in quoted text,"
+        " addresses, ids and numbers alone.",
+        values="letter",
+    ),
     Param("--to QUEUE", "With replay: publish to this queue instead.", values="queue"),
     text="For the next page of 'list', use --after with the last id. A letter is replayed once: it shows"
     " the id of the new task, and is skipped when all are replayed. Exit 5 if a named letter, or"
@@ -54,6 +63,7 @@ VERB = Verb(
         "agentbus dlq list mail --after 1763622000123-0 --limit 1000 --json",
         "agentbus dlq list mail --replayed",
         "agentbus dlq replay mail --match ConnectionError",
+        "agentbus dlq replay mail --like 1763622000123-0",
         "agentbus dlq purge mail 1763622000123-0",
     ),
     subject="queue",
@@ -74,6 +84,8 @@ def run(call: Call) -> None:
             hint=f"see 'agentbus dlq list {names.shell_word(args.queue)}'",
         )
     _together.check(VERB, args)
+    if args.like is not None and args.ids:
+        raise UsageError("--like cannot be combined with ids", hint="leave them out")
     if args.after is not None and args.ids:
         raise UsageError("--after cannot be combined with ids", hint="leave it out")
     if args.to is not None and names.name("queue", args.to) != args.queue:
@@ -110,6 +122,9 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
             letters = filter(is_to_be_replayed, letters)
         elif args.action == "list" and not args.replayed:
             letters = (letter for letter in letters if letter.replayed is None)
+    if args.like is not None:
+        alike = _alike(call, queue)
+        letters = (letter for letter in letters if letter.id in alike)
     if args.replayed:
         letters = (letter for letter in letters if letter.replayed is not None)
     if args.action != "list" or args.ids:
@@ -124,6 +139,23 @@ def _found(call: Call, queue: Queue) -> Iterator[Letter]:
         yield letter
     if last is not None and next(iter(letters), None) is not None:
         call.out.warn(f"there are more; print them with --after {last}")
+
+
+def _alike(call: Call, queue: Queue) -> set[str]:
+    """Return the ids of the letters whose error has the cause of the letter --like."""
+    args = call.args
+    error = queue.letter(args.like, group=args.group).error
+    dashboard = Dashboard(call.bus)
+    ids: set[str] = set()
+    after = None
+    while True:
+        page = dashboard.letters(
+            error, queue=args.queue, group=args.group, after=after, limit=_AT_ONCE
+        )
+        ids |= {letter.id for letter in page.letters}
+        after = page.after
+        if after is None:
+            return ids
 
 
 def _existing(call: Call, queue: Queue, letters: Iterator[Letter]) -> Iterator[Letter]:
@@ -142,7 +174,10 @@ def _existing(call: Call, queue: Queue, letters: Iterator[Letter]) -> Iterator[L
 
 def _purge(call: Call, queue: Queue) -> None:
     args = call.args
-    ids = list(dict.fromkeys(args.ids))
+    ids = list(dict.fromkeys(args.ids)) if args.like is None else sorted(_alike(call, queue))
+    if args.like is not None and not ids:
+        call.out.record({"queue": args.queue, "group": args.group, "purged": 0}, "0 purged")
+        return
     gone = queue.purge(*ids, group=args.group, match=args.match)
     fields = {"queue": args.queue, "group": args.group, "purged": gone}
     call.out.record(fields, f"{word(args.queue)}: {gone} purged")

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from agentbus.errors import EXIT_CODES
 from tests.servers import Shell, program, scrubbed
 
 _WORKFLOW = pathlib.Path(__file__).resolve().parent.parent / "docs/examples/ci.yml"
-_WORDS_THAT_START_COMMANDS = re.compile(r"(?:^|[;|&(!]|\b(?:if|then|else|do)\b)\s*(agentbus\s.*)")
+_WORDS_THAT_START_COMMANDS = re.compile(
+    r"(?:^|[;|&(!]|\b(?:if|then|else|do)\b|\s--)\s*(?=(agentbus\s.*))"
+)
 
 Step = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,8 +46,7 @@ def command_lines() -> list[list[str]]:
     found = []
     for _, script in steps():
         for line in script.splitlines():
-            match = _WORDS_THAT_START_COMMANDS.search(line.replace("$(", "( "))
-            if match:
+            for match in _WORDS_THAT_START_COMMANDS.finditer(line.replace("$(", "( ")):
                 lexer = shlex.shlex(match[1], posix=True, punctuation_chars=True)
                 lexer.whitespace_split = True
                 # The runner's shell replaces variables before the command reads them.
@@ -104,7 +106,7 @@ def step(tmp_path: pathlib.Path, real_url: str, project: str) -> Step:
     (tmp_path / "bin/make").write_text('#!/bin/sh\necho "made $*"\n')
     (tmp_path / "bin/make").chmod(0o755)
 
-    def _step(script: str, *, deploy: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    def _step(script: str, *, deploy: int = 0, **more: Any) -> subprocess.CompletedProcess[str]:
         (tmp_path / "deploy.sh").write_text(f"#!/bin/sh\nexit {deploy}\n")
         (tmp_path / "deploy.sh").chmod(0o755)
         beside = pathlib.Path(program()).parent
@@ -167,24 +169,26 @@ def test_a_build_that_failed_ends_the_step_with_8_and_says_which_job_to_look_at(
     assert "exit 2" in done.stderr
 
 
-def test_a_part_of_the_tests_that_is_buried_makes_the_step_red(step, tmp_path):
-    makes = '#!/bin/sh\n[ "$1" != test-docs ] || { echo "a dead link" >&2; exit 2; }\n'
+def test_a_part_of_the_tests_that_fails_makes_the_step_and_the_flag_red(step, tmp_path):
+    makes = '#!/bin/sh\n[ "$1" != test-docs ] || { echo "a dead link"; exit 2; }\n'
     (tmp_path / "bin/make").write_text(makes)
     script = script_of("test", "agentbus work tests").replace("--attempts 2", "--attempts 1")
 
     done = step(script, TEST_JOBS="2")
 
     assert done.returncode == 8
-    assert done.stdout.count(" done\n") == 2
+    assert done.stderr.count(" done in ") == 2
     assert "::error::some tests failed" in done.stdout
     assert "exit 2: a dead link" in done.stdout.partition("::error::")[2]
+    assert step("agentbus await tests --timeout 1").returncode == 8
 
 
 def test_parts_of_the_tests_that_all_pass_make_it_green(step):
     done = step(script_of("test", "agentbus work tests"), TEST_JOBS="2")
 
     assert done.returncode == 0
-    assert done.stdout.count("@tests done\n") == 3
+    assert done.stderr.count("@tests done in ") == 3
+    assert step("agentbus await tests --timeout 1").returncode == 0
 
 
 def test_a_missing_note_means_the_default(step, tmp_path):
@@ -235,7 +239,81 @@ def test_a_deployment_that_succeeds_is_told_to_all_runs(step, shared):
     ]
 
 
-def test_telling_of_the_tests_is_not_tried_again_where_it_cannot_help(step):
-    done = step(script_of("test", "agentbus satisfy tests"), AGENTBUS_PROJECT="not a name")
+def test_a_note_is_not_tried_again_where_that_cannot_help(step):
+    done = step(script_of("build", "agentbus jot"), AGENTBUS_PROJECT="not a name")
 
     assert done.returncode == 2
+
+
+# -- whole jobs, of which one fails --
+
+
+def run_job(step: Step, name: str, **more: Any) -> int:
+    """Run the steps of a job as the runner does, and return the exit code of the first that failed."""
+    failed, outcomes = 0, {}
+    for part in workflow()["jobs"][name]["steps"]:
+        if "pip install" in part.get("run", "pip install"):
+            continue
+        wanted = part.get("if", "success()")
+        for words, means in (
+            ("&&", " and "),
+            ("||", " or "),
+            ("success()", str(not failed)),
+            ("failure()", str(bool(failed))),
+            ("cancelled()", "False"),
+            ("always()", "True"),
+        ):
+            wanted = wanted.replace(words, means)
+        wanted = re.sub(r"steps\.(\w+)\.outcome", r"outcomes.get('\1', 'skipped')", wanted)
+        if not eval(wanted, {"outcomes": outcomes}):
+            continue
+        script = part["run"].replace("--attempts 2", "--attempts 1")
+        done = step(script, **more)
+        outcomes[part.get("id", "")] = "success" if done.returncode == 0 else "failure"
+        failed = failed or done.returncode
+    return failed
+
+
+def own_agentbus(path: pathlib.Path, exits: dict[str, int]) -> None:
+    """Write a command in which some verbs only exit with a code; others are those of `agentbus`."""
+    cases = "".join(f"{verb}) exit {code} ;;\n" for verb, code in exits.items())
+    path.write_text(f'#!/bin/sh\ncase $1 in\n{cases}esac\nexec {program()} "$@"\n')
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("fails", "codes"),
+    [
+        (None, [0, 0, 0]),
+        ("agentbus doctor", [6, 8, 8]),
+        ("make build", [2, 8, 8]),
+        ("make test-docs", [0, 8, 8]),
+        ("agentbus recall", [0, 1, 8]),
+        ("./deploy.sh", [0, 0, 9]),
+    ],
+)
+def test_a_job_that_fails_ends_the_jobs_that_wait_for_it(step, tmp_path, fails, codes):
+    if fails and fails.startswith("make"):
+        make = f'#!/bin/sh\n[ "$1" != {fails.split()[1]} ] || exit 2\n'
+        (tmp_path / "bin/make").write_text(make)
+    exits = {"doctor": 0}
+    if fails and fails.startswith("agentbus"):
+        exits[fails.split()[1]] = codes[0] or codes[1]
+    own_agentbus(tmp_path / "bin/agentbus", exits)
+    deploy = 9 if fails == "./deploy.sh" else 0
+
+    with ThreadPoolExecutor(3) as jobs:
+        running = [
+            jobs.submit(run_job, step, name, TEST_JOBS="2", deploy=deploy)
+            for name in ("deploy", "test", "build")
+        ]
+        found = [job.result() for job in reversed(running)]
+
+    assert found == codes
+
+
+def test_a_runner_that_is_gone_ends_the_jobs_that_wait_for_it(step, tmp_path):
+    own_agentbus(tmp_path / "bin/agentbus", {"doctor": 0})
+    gone = step("agentbus announce build --ttl 5").returncode
+
+    assert (gone, run_job(step, "test")) == (0, 8)

@@ -1,8 +1,13 @@
-"""Dead letters grouped by the first line of their errors; replays and purges a whole group."""
+"""Dead letters grouped by the cause of their errors; replays and purges a whole group.
+
+The cause is the fingerprint of an error: its first line, of which quoted text, addresses, ids and numbers
+are masked, as error trackers group them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
@@ -32,19 +37,22 @@ READ, _AT_ONCE, _BOXES = 20_000, 500, 100
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """The dead letters with one error: its first line, and their queues, most letters first.
+    """The dead letters with errors of one cause: the newest error's first line, and their queues.
 
     `replayed` of the `letters` were replayed. `newest` and `oldest` are the unix times of the first
-    and last failures; `sample` is the queue, the group and the id of the newest letter.
+    and last failures; `sample` is the queue, the group and the id of the newest letter. `variants` are the
+    first lines with their numbers of letters, `places` the queues and groups; both most letters first.
     """
 
     error: str
+    fingerprint: str
     letters: int
     replayed: int
     newest: float
     oldest: float
     sample: tuple[str, str, str]
     places: tuple[ErrorCount, ...]
+    variants: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,7 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    """Dead letters with one error, or with any; `after` continues the list, None at its end."""
+    """Dead letters with errors of one cause, or with any; `after` continues the list, None at its end."""
 
     letters: tuple[Letter, ...]
     after: str | None
@@ -113,17 +121,17 @@ class LetterGroups:
         self._boxes = lambda: boxes(scope, policies, queue, group, seen)
 
     def report(self, most: int, limit: int, error: str | None = None) -> Op[ErrorReport]:
-        """Return the groups of errors, or the group of one error."""
+        """Return the groups of errors, or the group with the cause of one error."""
         found = yield from self._boxes()
         counts, read, complete = yield from counted(self._scope, found, most, error)
         mine = [one for one in counts if self._queue in (None, one[0])]
-        by_error: dict[str, list[ErrorSum]] = {}
+        by_cause: dict[bytes, list[ErrorSum]] = {}
         for one in mine:
-            by_error.setdefault(one[2], []).append(one)
-        shown = nsmallest(max(0, limit), by_error.values(), key=_rank)
+            by_cause.setdefault(one[7], []).append(one)
+        shown = nsmallest(max(0, limit), by_cause.values(), key=_rank)
         return ErrorReport(
             tuple(map(_grouped, shown)),
-            len(by_error),
+            len(by_cause),
             sum(one[3] for one in mine),
             sum(one[4] for one in mine),
             read,
@@ -133,7 +141,7 @@ class LetterGroups:
     def letters(
         self, error: str | None, after: str | None, limit: int, most: int
     ) -> Op[LetterPage]:
-        """Return letters with one error, or with any, stream by stream, newest first."""
+        """Return letters with the cause of one error, or all, stream by stream, newest first."""
         found, mark = yield from self._matching(error, after, limit, most, newest_first=True)
         letters = []
         for box, queue, one in found:
@@ -147,7 +155,7 @@ class LetterGroups:
     def replay(
         self, error: str, after: str | None, limit: int, most: int, to: str | None
     ) -> Op[ReplayPage]:
-        """Replay letters with one error, oldest first in each stream."""
+        """Replay letters with the cause of one error, oldest first in each stream."""
         found, mark = yield from self._matching(error, after, limit, most)
         tasks: list[str] = []
         left = yield from self._not_replayed(found)
@@ -184,7 +192,7 @@ class LetterGroups:
         return left
 
     def purge(self, error: str, after: str | None, limit: int, most: int) -> Op[PurgePage]:
-        """Purge letters with one error."""
+        """Purge letters with the cause of one error."""
         found, mark = yield from self._matching(error, after, limit, most)
         by_place: dict[tuple[LetterBox, str], list[str]] = {}
         for box, queue, one in found:
@@ -219,7 +227,7 @@ class LetterGroups:
         if after is None:
             # Exclude letters that are added from now on: a replayed task may fail again.
             until = yield from _newest(scope, found)
-        how, texts = ("all", ()) if error is None else ("line", (error,))
+        how, texts = ("all", ()) if error is None else ("fingerprint", (error,))
         wanted = WalkQuery(how, texts, ("queue",), newest_first, until, self._named_by())
         matches, _, reached = yield from walk(
             [(box.name, box.group) for box in found],
@@ -257,15 +265,33 @@ def _rank(sums: Sequence[ErrorSum]) -> tuple[int, tuple[int, int]]:
 
 
 def _grouped(sums: Sequence[ErrorSum]) -> ErrorGroup:
-    counts = [ErrorCount(*one[:5], text(one[5]), text(one[6])) for one in sums]
+    lines = [ErrorCount(*one[:5], text(one[5]), text(one[6])) for one in sums]
+    variants: Counter[str] = Counter()
+    by_place: dict[tuple[str, str], list[ErrorCount]] = {}
+    for line in lines:
+        variants[line.error] += line.letters
+        by_place.setdefault((line.queue, line.group), []).append(line)
+    counts = list(map(_together, by_place.values()))
     newest = max(counts, key=lambda one: position(one.newest))
     oldest = min(counts, key=lambda one: position(one.oldest))
     return ErrorGroup(
         newest.error,
+        text(sums[0][7]),
         sum(one.letters for one in counts),
         sum(one.replayed for one in counts),
         id_time(newest.newest),
         id_time(oldest.oldest),
         (newest.queue, newest.group, newest.newest),
         tuple(sorted(counts, key=lambda one: (-one.letters, one.queue, one.group))),
+        tuple(sorted(variants.items(), key=lambda one: (-one[1], one[0]))),
     )
+
+
+def _together(lines: Sequence[ErrorCount]) -> ErrorCount:
+    """Return the counts of one queue and group in one, with the error of its newest letter."""
+    newest = max(lines, key=lambda line: position(line.newest))
+    oldest = min(lines, key=lambda line: position(line.oldest)).oldest
+    letters, replayed = (
+        sum(getattr(line, name) for line in lines) for name in ("letters", "replayed")
+    )
+    return replace(newest, letters=letters, replayed=replayed, oldest=oldest)

@@ -52,12 +52,13 @@ class ErrorCount:
     oldest: str
 
 
-# The values of an `ErrorCount`, with its ids as bytes: few of thousands of errors are shown.
-ErrorSum: TypeAlias = tuple[str, str, str, int, int, bytes, bytes]
+# The values of an `ErrorCount`, with its ids as bytes, since few of thousands of errors are shown; and the
+# fingerprint of the error.
+ErrorSum: TypeAlias = tuple[str, str, str, int, int, bytes, bytes, bytes]
 
 
 def first_line(error: str) -> str:
-    """Return the first line of an error, by which letters are grouped."""
+    """Return the first line of an error."""
     return error.replace("\r", "\n").partition("\n")[0]
 
 
@@ -97,8 +98,8 @@ def counted(
 ) -> Op[tuple[list[ErrorSum], int, bool]]:
     """Return the errors of the newest letters, the number of letters read, and whether all were.
 
-    At most about `most` letters are read, evenly from all streams. With `error`, only that error is
-    counted.
+    At most about `most` letters are read, evenly from all streams. With `error`, only errors with its
+    fingerprint are counted.
     """
     sums: dict[tuple[str, str, str], ErrorSum] = {}
     only = "" if error is None else f"={error}"
@@ -126,15 +127,15 @@ def counted(
 
 
 def _add(sums: dict[tuple[str, str, str], ErrorSum], box: LetterBox, row: Sequence[Any]) -> None:
-    for at in range(0, len(row), 6):
-        queue, error, letters, replayed, newest, oldest = row[at : at + 6]
+    for at in range(0, len(row), 7):
+        queue, error, letters, replayed, newest, oldest, fingerprint = row[at : at + 7]
         name, line = text(queue) or box.name, text(error)
         before = sums.get((name, box.group, line))
         if before is not None:
             letters, replayed, newest = letters + before[3], replayed + before[4], before[5]
         sums[name, box.group, line] = (
             *(name, box.group, line),
-            *(letters, replayed, newest, oldest),
+            *(letters, replayed, newest, oldest, fingerprint),
         )
 
 

@@ -108,9 +108,10 @@ class TaskVerbs(OnBus[BusT_co]):
         limit: int = 100,
         most: int = READ,
     ) -> Op[ErrorReport]:
-        """Return the dead letters grouped by the first line of their errors, of the project or a queue.
+        """Return the dead letters grouped by the cause of their errors, of the project or a queue.
 
-        With `error`, the report counts letters with that first line alone. It reads about the
+        Errors that differ only in quoted text, addresses, ids and numbers have one cause. With `error`, the
+        report counts letters with the cause of that error alone. It reads about the
         newest `most` letters, at most 100 MB, in scripts of about 1 MB, and tells whether these are
         all. Payloads stay on the server.
         """
@@ -127,7 +128,7 @@ class TaskVerbs(OnBus[BusT_co]):
         limit: int = 100,
         most: int = READ,
     ) -> Op[LetterPage]:
-        """Return dead letters whose error has this first line, or all, by queue, newest first.
+        """Return dead letters with the cause of this error, or all, by queue, newest first.
 
         A call stops at `limit` letters, or after reading about `most`; `after` continues the list.
         """

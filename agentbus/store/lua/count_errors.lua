@@ -1,12 +1,13 @@
 #!lua flags=no-writes
 -- Counts dead letters by queue and by the first line of their error, newest first.
 -- KEYS: for each box its letters, the purged ones and the replayed ones
--- ARGV: how many letters of a box, and how many bytes in all, to read at most; '' to count every error, or '=' and the
---       line of the one to count; then for each box the id to start at
+-- ARGV: how many letters of a box, and how many bytes in all, to read at most; '' to count every error, or '=' and an
+--       error of the fingerprint to count; then for each box the id to start at
 -- Returns: for each box {letters read, where to go on ('' at its end), then for each queue and error: queue ('' if the
---          letter names none), the line, letters, how many of them were replayed, newest id, oldest id}
+--          letter names none), the line, letters, how many of them were replayed, newest id, oldest id, the line's fingerprint}
+--@include fingerprint
 local most, bytes, found = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
-local only = ARGV[3] ~= '' and string.sub(ARGV[3], 2)
+local only = ARGV[3] ~= '' and fingerprint(string.sub(ARGV[3], 2))
 
 -- own(flat, name): returns the last value of a field; the letter's own fields follow those of the
 -- task.
@@ -18,13 +19,14 @@ local function own(flat, name)
 end
 local function count(sums, entry, purged, marks)
   local line, queue = string.match(own(entry[2], 'error'), '^[^\r\n]*'), own(entry[2], 'queue')
-  if only and line ~= only then return end
+  local mask = fingerprint(line)
+  if only and mask ~= only then return end
   if purged and redis.pcall('SISMEMBER', purged, entry[1]) == 1 then return end
   local replayed = marks and type(redis.pcall('HGET', marks, entry[1])) == 'string' and 1 or 0
   local name = #queue .. ' ' .. queue .. line
   local sum = sums[name]
   if not sum then
-    sum = { queue, line, 0, 0, entry[1], entry[1] }
+    sum = { queue, line, 0, 0, entry[1], entry[1], mask }
     sums[name] = sum
     sums[#sums + 1] = sum
   end

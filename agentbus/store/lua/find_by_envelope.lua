@@ -4,7 +4,7 @@
 -- ARGV: XRANGE or XREVRANGE; how many streams; how many entries, how many bytes and how many matches to read at most;
 --       what to match:
 --       'all': every entry
---       'line': the first line of the error is the text
+--       'fingerprint': the error has the fingerprint of the text
 --       'value': the envelope contains the second text, the first one as JSON, or another field is the first one
 --       'any': as 'value', or the error contains all further texts, which are in lower case
 --       then how many texts, the texts; how many fields to return, their names; how many values the field `queue` may
@@ -12,6 +12,7 @@
 --       reading
 -- Returns: {entries read, number of the stream at which it stopped (0 if it read all), id of the last entry read there,
 --          then for each match {number of the stream, id, the fields' values, '' for those that it has not}}
+--@include fingerprint
 local order, how, at = ARGV[1], ARGV[6], 7
 local streams, most, most_bytes, hits = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -23,6 +24,7 @@ local function list()
   return given
 end
 local texts, names, queues = list(), list(), list()
+local mask = how == 'fingerprint' and fingerprint(texts[1])
 
 -- value(flat, name): returns the last value of a field; the letter's own fields follow those of the
 -- task.
@@ -41,7 +43,7 @@ local function of_queues(flat)
 end
 local function matches(flat)
   if how == 'all' then return true end
-  if how == 'line' then return string.match(value(flat, 'error'), '^[^\r\n]*') == texts[1] end
+  if how == 'fingerprint' then return fingerprint(value(flat, 'error')) == mask end
   if string.find(value(flat, 'meta'), texts[2], 1, true) then return true end
   for i = 2, #flat, 2 do
     if flat[i] == texts[1] and flat[i - 1] ~= 'agent_id' and flat[i - 1] ~= 'payload' then return true end
