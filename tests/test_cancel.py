@@ -221,7 +221,7 @@ def test_a_finished_task_is_refused_and_an_unknown_one_not_found(bus: agentbus.B
 
     with pytest.raises(Refused, match=f"{done}' is done"):
         bus.cancel(done)
-    with pytest.raises(Refused, match=f"{buried}' is buried"):
+    with pytest.raises(Refused, match=f"{buried}' is dead"):
         bus.cancel(buried)
     for unknown in ("1-1@mail", "d9@mail"):
         with pytest.raises(NotFound):

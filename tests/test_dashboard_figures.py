@@ -82,7 +82,7 @@ def test_at_rest_top_says_what_the_other_verbs_say(real_shell, real_url, project
         for one in stats:
             row = rows[one["queue"], one["group"]]["stats"]
             shared = one.keys() & row.keys() - MOVING
-            assert {"backlog", "pending", "retrying", "delayed", "dependent", "dead"} <= shared
+            assert {"backlog", "pending", "retrying", "delayed", "blocked", "dead"} <= shared
             assert {name: row[name] for name in shared} == {name: one[name] for name in shared}
         totals = frame["totals"]
         assert totals["dead"] == len(records("dlq", "list", "mail")) == 1

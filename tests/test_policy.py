@@ -801,7 +801,7 @@ def test_work_follows_the_policy_and_dlq_finds_the_letters(policies: Any) -> Non
     assert f"replayed as {replayed['task_id']!r}" in shell.run("result", letter["task_id"]).stderr
     last = shell.run("work", "mail", "--drain", "--attempts", "1", "--", "false")
     assert last.returncode == 8
-    assert "dead" in last.stdout
+    assert "dead" in last.stderr
     assert shell.records("dlq", "purge", "mail")[0]["purged"] == 2
 
 

@@ -48,7 +48,7 @@ def test_a_buried_task_is_announced_with_the_error(bus: agentbus.Bus) -> None:
     bus.subscribe("mail", fails, attempts=1, drain=True).run()
 
     (said,) = bus.overhear(topic="tasks")
-    assert said.text == f"task {task_id} of mail buried: ValueError: no such address"
+    assert said.text == f"task {task_id} of mail dead: ValueError: no such address"
     about = {"task": task_id, "queue": "mail", "group": "default"}
     assert (said.event, said.details) == (
         "dead",

@@ -187,7 +187,7 @@ def test_a_queue_leads_to_its_tasks_and_a_task_to_its_attempts(view, bus):
     for _ in range(3):
         view.press("down")
     view.press("enter")
-    assert "state     buried" in opened_lines()
+    assert "state     dead" in opened_lines()
     for _ in range(3):
         view.press("esc")
     assert view.stack == []
@@ -253,7 +253,7 @@ def test_a_list_of_tasks_that_stops_early_says_so(bus, put_aside, monkeypatch):
 
     lines = [one.text for one in put_aside.read(bus, Dashboard(bus))]
 
-    assert lines[-1] == "not all tasks were looked at: others may be pending"
+    assert lines[-1] == "not all tasks were looked at: others may be running"
     assert "no tasks: pending" not in lines
 
 

@@ -136,7 +136,7 @@ async def test_the_groups_of_a_task_are_shown_one_at_a_time(bus, served):
     billing = await followed(browser, audit, "group=billing")
 
     assert "done in mail" in audit.text
-    assert "pending in mail" in billing.text
+    assert "running in mail" in billing.text
 
 
 @pytest.mark.parametrize("query", ["", "?id=1-1@mail", "?id=none"])
@@ -188,7 +188,7 @@ async def test_the_tasks_of_a_queue_are_shown_by_state_and_each_is_a_link(bus, s
         assert one.unbalanced == []
         link = "/letter?" if state == "dead" else "/task?"
         assert bus.task(task).id in (await followed(browser, one, link)).text
-    assert "Waiting 1 Held 1 Retry 1 Delayed 1 Dependent 1 Dead 1" in page.text
+    assert "Waiting 1 Running 1 Retrying 1 Delayed 1 Blocked 1 Dead 1" in page.text
 
 
 async def test_many_tasks_of_a_queue_are_read_page_by_page(bus, served):
