@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import threading
@@ -276,6 +277,26 @@ def test_a_handler_much_longer_than_the_visibility_runs_once(
 
     assert runs == [1]
     assert worker.done + other.done == 1
+
+
+@on_one_store
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}])
+def test_a_heartbeat_that_the_gil_delays_is_a_warning_that_names_the_task(
+    bus: agentbus.Bus, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    task = bus.queue("mail").publish(1)
+
+    def handler(_delivery: Delivery) -> None:
+        # As a C extension does that never releases the GIL.
+        ctypes.PyDLL(None).usleep(500_000)
+
+    with caplog.at_level("WARNING", "agentbus"):
+        bus.subscribe("mail", handler, visibility=0.3, count=1, **options).run()
+
+    warned = vars(caplog.records[0])
+    assert (warned["levelname"], warned["queue"], warned["ids"]) == ("WARNING", "mail", [task])
+    assert warned["silence_ms"] >= 400
+    assert f"with the tasks {task} (group default)" in caplog.records[0].getMessage()
 
 
 # -- the end of a worker --
