@@ -256,7 +256,7 @@ class Idle:
     def _wait(self, room: int, allowed: Allowed) -> list[Taken]:
         worked = True
         # A task that this worker has deferred may be due soon.
-        due = min(self._consumer.due.values()) - self._consumer.scope.now()
+        due = min(self._consumer.due.values()) - self._consumer.scope.monotonic()
         self._look_at = min(self._look_at, time.monotonic() + due)
         while not self._gate.stopping():
             now = time.monotonic()
