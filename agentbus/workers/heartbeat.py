@@ -345,23 +345,25 @@ class Renewal:
         ids = list(map(consumer.id_of, self._held()))
         if not ids:
             return
-        named = f"{', '.join(ids[:_NAMED])}{f' and {len(ids) - _NAMED} more' * (len(ids) > _NAMED)}"
-        loggers.emit(
-            "warning",
-            {
-                "verb": "work",
-                "agent": consumer.scope.agent,
-                "project": consumer.scope.keys.project,
-                "queue": consumer.queue,
-                "group": consumer.group,
-                "ids": ids[:_NAMED],
-                "silence_ms": round(silence * 1000),
-            },
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        why = (
             f"no heartbeat was sent for {silence:.1f} s of a visibility of {3 * self.every:g} s, with the"
-            f" tasks {named} (group {consumer.group}): the handler held the GIL, or the process was frozen,"
-            " and another worker may run them, too; give a larger visibility, or run the handler's code in"
-            " another process",
+            f" tasks {', '.join(ids[:_NAMED])}{more} (group {consumer.group}): the handler held the GIL, or"
+            " the process was frozen, and another worker may run them, too; give a larger visibility, or"
+            " run the handler's code in another process"
         )
+        fields: dict[str, object] = {
+            "verb": "work",
+            "agent": consumer.scope.agent,
+            "project": consumer.scope.keys.project,
+            "queue": consumer.queue,
+            "group": consumer.group,
+            "id": ids[0],
+            "outcome": "late",
+            "error": why,
+            "duration_ms": round(silence * 1000),
+        }
+        loggers.emit("warning", fields, why)
 
     def _note(self, gone: set[tuple[str, bytes]]) -> None:
         """Mark lost tasks, except those that have been settled."""
