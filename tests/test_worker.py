@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import gc
 import os
 import threading
@@ -277,6 +278,23 @@ def test_a_handler_much_longer_than_the_visibility_runs_once(
 
     assert runs == [1]
     assert worker.done + other.done == 1
+
+
+def test_a_handler_that_takes_no_delivery_is_refused_before_a_task_is_taken(
+    bus: agentbus.Bus,
+) -> None:
+    def without() -> None: ...
+
+    async def with_two(_delivery: Delivery, _database: object) -> None: ...
+
+    @functools.wraps(with_two)
+    def injected(delivery: Delivery) -> None: ...
+
+    for wrong in (without, with_two, functools.partial(injected, 1)):
+        with pytest.raises(UsageError, match="cannot be called with a delivery alone"):
+            bus.subscribe("mail", wrong)
+
+    assert [bus.subscribe("mail", right).queue for right in (injected, print)] == ["mail"] * 2
 
 
 @on_one_store
