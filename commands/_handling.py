@@ -62,7 +62,7 @@ class Handling:
             error.after = (
                 policy.backoff.after(delivery.attempt) if error.after is None else error.after
             )
-            last = time.time() + error.after >= delivery.expires_at
+            last = self._call.bus.scope.server_now() + error.after >= delivery.expires_at
         return last
 
     def _told(self, delivery: Delivery, outcome: str, began: float, error: str | None) -> None:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.commands import _format, _signals, _spark, _together, _values
 from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
@@ -16,6 +15,7 @@ from agentbus.core import written_path
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.core.signals import StopEvent
+from agentbus.store.scope import server_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.commands import _format, _values
 from agentbus.commands._declare import Call, Verb
 from agentbus.core.clock import rfc3339
+from agentbus.store.scope import server_time
 
 if TYPE_CHECKING:
     from agentbus.admin.projects import Project

@@ -48,6 +48,7 @@ VERB = Verb(
     ),
     subject="name",
     excludes={"--live": ("--until", "--html", "--csv", "--table")},
+    waits="live",
 )
 # Maximum rows of a table on a terminal: of a single report, and of each if all are shown.
 _TOP, _TOP_OF_ALL = 20, 8

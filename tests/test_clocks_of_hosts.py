@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 import time
 
 import pytest
@@ -68,3 +69,74 @@ def test_messages_since_a_duration_are_those_by_the_servers_clock(agentbus_of, c
 
     assert ("an hour old" in shown, "new" in shown) == (False, True)
     assert ("an hour old" in both, "new" in both) == (True, True)
+
+
+# -- tasks: the server and the publisher agree, the worker's host does not --
+
+
+@pytest.fixture(params=[-7200, 7200], ids=["behind", "ahead"])
+def worker_bus(request, monkeypatch, connect):
+    """Connect as an agent of a host whose clock is two hours off."""
+    bus: agentbus.Bus = connect("worker")
+    monkeypatch.setattr(bus.scope, "now", lambda: time.time() + request.param)
+    return bus
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}, {"batch": True}])
+def test_a_task_that_expires_is_run_while_the_servers_clock_allows_it(
+    bus, worker_bus, project, options
+):
+    queue, got = bus.queue("mail"), []
+    queue.publish(agentbus.Task("in time", expires=60))
+    old = f"{round((time.time() - 3600) * 1000)}-0"
+    ask(
+        bus, "XADD", f"{project}:q:mail:high", old, *("payload", '"late"', "meta", '{"expires":60}')
+    )
+
+    def handler(delivered):
+        for delivery in delivered if isinstance(delivered, list) else [delivered]:
+            assert not delivery.expired
+            got.append(delivery.payload)
+
+    worker_bus.subscribe("mail", handler, drain=True, **options).run()
+
+    assert got == ["in time"]
+    assert [letter.payload for letter in queue.dead_letters()] == ["late"]
+
+
+def test_a_task_that_expires_is_fetched_and_retried_while_the_servers_clock_allows_it(
+    bus, worker_bus
+):
+    bus.queue("mail").publish(agentbus.Task("in time", expires=60))
+
+    (delivery,) = worker_bus.queue("mail").fetch()
+    delivery.retry(0)
+    task = worker_bus.take("mail")
+    settled = worker_bus.settle(task.id, task.token, "retry", after=0)
+
+    assert settled.state == "retrying"
+
+
+def test_a_delayed_task_does_not_expire_by_its_publishers_clock(bus, worker_bus):
+    publisher = worker_bus
+    publisher.queue("mail").publish(agentbus.Task("delayed", expires=60), delay=0.01)
+    first = bus.queue("mail").publish("first")
+    publisher.queue("mail").publish(agentbus.Task("after", expires=60), after=[first])
+    got = []
+
+    while len(got) + len([*bus.queue("mail").dead_letters()]) < 3:
+        bus.subscribe("mail", lambda d: got.append((d.payload, d.expires_at)), drain=True).run()
+
+    assert {payload for payload, _ in got} == {"delayed", "first", "after"}
+    assert all(at is None or abs(at - time.time() - 60) < 30 for _, at in got)
+
+
+def test_the_record_of_a_wait_is_dated_by_the_servers_clock(bus, worker_bus):
+    thread = threading.Thread(target=worker_bus.await_, args=("done",), kwargs={"timeout": 20})
+    thread.start()
+    while not (waiters := bus.waiters()):
+        time.sleep(0.01)
+    bus.satisfy("done")
+    thread.join()
+
+    assert abs(waiters[0].since - time.time()) < 60

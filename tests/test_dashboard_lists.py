@@ -150,7 +150,7 @@ def test_the_oldest_task_is_that_of_the_figures_however_often_it_is_read(bus):
 
 
 def _now(bus: agentbus.Bus):
-    from agentbus.admin.metrics_reader import server_time
+    from agentbus.store.scope import server_time
 
     return server_time(bus.scope)
 

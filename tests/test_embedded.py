@@ -246,7 +246,9 @@ def limited(shell: Shell, limit: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(("limit", "said"), [("-n 48", "open files"), ("-f 64", "ulimit -f")])
+@pytest.mark.parametrize(
+    ("limit", "said"), [("-n 48", "open files"), ("-f 64", "ulimit -f"), ("-v 900000", "ulimit -v")]
+)
 def test_the_limits_of_the_first_caller_do_not_become_those_of_all(shell, limit, said):
     refused = limited(shell, limit)
 

@@ -9,6 +9,7 @@ import pytest
 
 import agentbus
 from agentbus.errors import UsageError
+from agentbus.tasks import Scheduler
 
 
 @pytest.fixture(params=[("gevent", "gevent.monkey"), ("eventlet", "eventlet.patcher")], ids=str)
@@ -42,3 +43,8 @@ def test_what_does_not_wait_works_among_greenlets(bus: agentbus.Bus, library: st
     bus.speak("hello")
 
     assert [message.text for message in bus.overhear(peek=True)] == ["hello"]
+
+
+def test_a_scheduler_among_greenlets_is_refused(bus: agentbus.Bus, library: str) -> None:
+    with pytest.raises(UsageError, match=f"a scheduler would stop all greenlets, since {library}"):
+        Scheduler(bus).run()

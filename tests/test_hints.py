@@ -32,6 +32,7 @@ def advice(keyword: str, *, commands: bool) -> dict[str, str]:
     }
 
 
+CALL = re.compile(r"\bbus\.|\w\(|=True")
 # What is put into clients is installed by a command alone, too.
 COMMANDS = ("agentbus.agents.install.",)
 
@@ -52,8 +53,30 @@ def test_a_hint_for_the_shell_names_no_call():
     said = {**advice("shell_hint", commands=False), **advice("hint", commands=True)}
 
     assert len(advice("shell_hint", commands=False)) > 30
+    assert {place: text for place, text in said.items() if CALL.search(text)} == {}
+
+
+# Only programs in Python meet the errors of these modules.
+PROGRAMS = (
+    *("agentbus.client.subscriptions", "agentbus.events.declare", "agentbus.events.guard"),
+    *("agentbus.pipeline.sink.", "agentbus.pipeline.source.", "agentbus.queues.delivery"),
+    *("agentbus.tasks.", "agentbus.testing.", "agentbus.workers.worker"),
+)
+
+
+def test_a_hint_that_names_a_call_has_another_one_for_the_shell():
+    said, shell = advice("hint", commands=False), advice("shell_hint", commands=False)
+    lines = {place: int(place.rpartition(":")[2]) for place in said}
+
     assert {
-        place: text for place, text in said.items() if re.search(r"\bbus\.|\w\(|=True", text)
+        place: text
+        for place, text in said.items()
+        if not place.startswith(PROGRAMS)
+        and CALL.search(text)
+        and not any(
+            f"{place.rpartition(':')[0]}:{line}" in shell
+            for line in range(lines[place], lines[place] + 7)
+        )
     } == {}
 
 

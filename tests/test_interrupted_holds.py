@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pathlib
 from typing import Any
 
 import pytest
 
 import agentbus
+from agentbus.errors import Refused
 from agentbus.store.steps import Step
 from tests.repositories import make_repository
 from tests.servers import ask
@@ -167,3 +169,31 @@ async def test_a_cancelled_block_does_not_keep_its_leases(abus: agentbus.AsyncBu
         await cancelled(abus.lease(f"a-{turns}"), turns)
 
     assert await abus.leases() == []
+
+
+@pytest.mark.parametrize("url", ["valkey"], indirect=True)
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda bus: bus.hold("deploy"),
+        lambda bus: bus.lease("src/**"),
+        lambda bus: bus.semaphore("db", 1).held(),
+    ],
+    ids=["flag", "lease", "semaphore"],
+)
+def test_a_forked_child_that_leaves_the_block_leaves_it_to_its_parent(connect, held):
+    bus, block = connect("ada"), held(connect("bob"))
+    block.__enter__()
+
+    child = os.fork()
+    if child == 0:
+        try:
+            block.__exit__(SystemExit, SystemExit(1), None)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+    with pytest.raises(Refused):
+        held(bus).__enter__()
+    block.__exit__(None, None, None)
+    assert {flag.state for flag in bus.flags()} <= {"satisfied"}

@@ -359,7 +359,7 @@ def test_a_beat_that_is_sent_again_confirms_nothing_that_it_did_not_before(
     def send() -> list[bytes]:
         again = Script(step.script, step.keys, step.argv, writes=True)
         reply = yield again
-        return reply[0]
+        return reply[0][:2]
 
     assert bus._run("beat", send()) == [b"", b""]
 

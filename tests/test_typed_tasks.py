@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -203,6 +204,21 @@ def test_the_name_of_a_task_selects_it_in_its_queue(bus: Bus) -> None:
     unnamed, unknown = errors(bus, "math")
     assert "the entry names no task; the queue 'math' has 'double', 'minus'" in unnamed
     assert "is for the unknown task 'plus'" in unknown
+
+
+def test_coroutines_run_in_a_thread_that_runs_an_event_loop(bus: Bus) -> None:
+    tasks = Tasks()
+
+    @tasks.task(queue="mail")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async def cell() -> int:
+        return run(tasks, bus)
+
+    handle = double.publish(bus, 21)
+
+    assert (asyncio.run(cell()), handle.result(wait=5)) == (1, 42)
 
 
 def test_functions_and_coroutines_run_in_one_worker(bus: Bus) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import functools
 import gc
 import os
 import threading
@@ -276,6 +278,44 @@ def test_a_handler_much_longer_than_the_visibility_runs_once(
 
     assert runs == [1]
     assert worker.done + other.done == 1
+
+
+def test_a_handler_that_takes_no_delivery_is_refused_before_a_task_is_taken(
+    bus: agentbus.Bus,
+) -> None:
+    def without() -> None: ...
+
+    async def with_two(_delivery: Delivery, _database: object) -> None: ...
+
+    @functools.wraps(with_two)
+    def injected(delivery: Delivery) -> None: ...
+
+    for wrong in (without, with_two, functools.partial(injected, 1)):
+        with pytest.raises(UsageError, match="cannot be called with a delivery alone"):
+            bus.subscribe("mail", wrong)
+
+    assert [bus.subscribe("mail", right).queue for right in (injected, print)] == ["mail"] * 2
+
+
+@on_one_store
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}])
+def test_a_heartbeat_that_the_gil_delays_is_a_warning_that_names_the_task(
+    bus: agentbus.Bus, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    def handler(_delivery: Delivery) -> None:
+        # As a C extension does that never releases the GIL.
+        ctypes.PyDLL(None).usleep(500_000)
+
+    # The heartbeat thread does not notice where it was within a request when the GIL was taken.
+    while not caplog.records:
+        task = bus.queue("mail").publish(1)
+        with caplog.at_level("WARNING", "agentbus"):
+            bus.subscribe("mail", handler, visibility=0.3, count=1, **options).run()
+
+    warned = vars(caplog.records[0])
+    assert (warned["levelname"], warned["queue"], warned["id"]) == ("WARNING", "mail", task)
+    assert (warned["outcome"], warned["duration_ms"] >= 400) == ("late", True)
+    assert f"with the tasks {task} (group default)" in caplog.records[0].getMessage()
 
 
 # -- the end of a worker --

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentbus.admin import project, stats
-from agentbus.admin.metrics_reader import server_time
 from agentbus.coordination.announce import split
 from agentbus.core.stream import text
 from agentbus.queues import by_hand
 from agentbus.store.scan import scan
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Command
 from agentbus.workers import registry
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core import names, validate
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import id_time, position, text
@@ -14,6 +13,7 @@ from agentbus.queues import state
 from agentbus.queues.ids import PRIORITIES, RETRY, missing, split, task_id
 from agentbus.queues.policy import DEFAULTS
 from agentbus.queues.state import Entry
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Batch, Command
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from agentbus.core.stream import fields, id_time, is_number, position, text
 from agentbus.core.timespec import since as starting_at
 from agentbus.queues.ids import PRIORITIES, missing
 from agentbus.store.failures import or_empty
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Command, Emit, Wait, one_step
 from agentbus.workers.metrics import BOUND, Durations, Histogram
 
@@ -170,12 +171,6 @@ def _must_exist(scope: Scope, queue: str) -> Op[None]:
     )
     if not there:
         raise (yield from missing(scope, queue))
-
-
-def server_time(scope: Scope) -> Op[float]:
-    """Return the server's time in unix seconds."""
-    seconds, microseconds = yield Command("TIME")
-    return int(seconds) + int(microseconds) / 1_000_000
 
 
 def _before(start: str) -> str:

@@ -6,6 +6,7 @@ A request whose caller was interrupted before the reply arrived is undone.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Generator
 from types import TracebackType
@@ -78,8 +79,8 @@ class Holding(Generic[BusT_co]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._upkeep is not None and not self._upkeep.stop():
+            return
         try:
             self._end(error)
         except AgentBusError as failure:
@@ -161,6 +162,7 @@ class Upkeep:
         self._renew = renew
         self._seconds = seconds
         self._over = threading.Event()
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -169,11 +171,14 @@ class Upkeep:
         self._thread = threading.Thread(target=self._keep, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop the thread, and wait for it."""
+    def stop(self) -> bool:
+        """Stop the thread, and wait for it; return False in a forked child, which holds nothing."""
+        if self._process != os.getpid():
+            return False
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        return True
 
     def astart(self) -> None:
         """Start an asyncio task that awaits `renew`."""
@@ -301,8 +306,8 @@ class Leasing(OnBus[BusT_co]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._upkeep is not None and not self._upkeep.stop():
+            return
         try:
             self._run("drop", self._drop(strictly=True))
         except AgentBusError as failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus.core import names
 from agentbus.core.keys import cursor_field
 from agentbus.core.stream import fields, position, text
-from agentbus.store.scope import ATTENDED, NAMES_KEPT
+from agentbus.store.scope import ATTENDED, NAMES_KEPT, server_time
 from agentbus.store.steps import Command, Emit, Script, Stopped, Wait, floor
 
 TYPE_CHECKING = False
@@ -82,8 +82,7 @@ def overhear(
         now = 0.0
         if ends_now(start):
             # Use the server's clock, by which messages are dated: this host's clock may differ.
-            seconds, micros = yield Command("TIME")
-            now = int(seconds) + int(micros) / 1_000_000
+            now = yield from server_time(scope)
         reader.start = since(start, now)
     reader.moves = not peek and start is None
     until = None if timeout is None else scope.monotonic() + timeout

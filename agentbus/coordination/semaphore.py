@@ -153,8 +153,8 @@ class HeldSemaphore(Generic[BusT_co]):
         return self._token
 
     def __exit__(self: HeldSemaphore[Blocking], _kind: object, error: object, _at: object) -> None:
-        if self._upkeep is not None:
-            self._upkeep.stop()
+        if self._upkeep is not None and not self._upkeep.stop():
+            return
         try:
             self._semaphore.release(self._token)
         except AgentBusError as failure:

@@ -43,8 +43,10 @@ class Waiting:
                 for key in (keys.flag(flag), keys.done(flag), keys.failed(flag))
             ),
         ]
-        about = f"{until}\n{scope.agent}\n{round(scope.now() * 1000)}\n{scope.token()}"
-        self._records = [f"{flag}\n{about}" for flag in flags]
+        self._flags = flags
+        self._about = until, scope.agent, scope.token()
+        # The server dates the records when they are first written.
+        self._since = ""
         self._renewed = float("-inf")
 
     def renew(self) -> Op[None]:
@@ -59,15 +61,19 @@ class Waiting:
             yield from self._write(0)
 
     def _write(self, kept: int) -> Op[None]:
+        until, agent, token = self._about
+        about = f"{until}\n{agent}\n{self._since}\n{token}"
+        records = [f"{flag}\n{about}" for flag in self._flags]
         try:
             # Send the end of a wait without waiting for the reply, before the caller continues.
-            yield Script(
+            since = yield Script(
                 "record_waiters",
                 self._keys,
-                (kept, *self._records),
+                (kept, *records),
                 optional=True,
                 posted=not kept,
             )
+            self._since = self._since or since
         except (LinkDown, ServerReply):
             return
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import health, project, stats
 from agentbus.admin.health import events, thresholds, worker_list
-from agentbus.admin.metrics_reader import server_time
 from agentbus.coordination import waiters
 from agentbus.core.keys import pause_field
 from agentbus.dashboard.event_list import EventList
@@ -20,6 +19,7 @@ from agentbus.dashboard.ranking import GroupSummary, Ranking
 from agentbus.dashboard.streams import ChannelTail, MetricsTail, channel_end, channel_past
 from agentbus.dashboard.surveys import Surveys
 from agentbus.dashboard.task_verbs import TaskVerbs
+from agentbus.store.scope import server_time
 from agentbus.store.verb import BusT_co, verb
 from agentbus.workers import registry
 

@@ -302,7 +302,9 @@ class Pages(OnBus[BusT_co]):
     def _release(self, consumer: str) -> Op[str]:
         for name in (yield from quarantine.lift(self._scope, [consumer])):
             return name
-        raise NotFound(f"no consumer {names.word(consumer)} is in quarantine", hint="see events()")
+        raise NotFound(
+            f"no consumer {names.word(consumer)} is in quarantine", hint="it was released before"
+        )
 
 
 def _rows(wanted: RowRange, found: Any) -> Any:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import letter_counts
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core.stream import id_time, text
 from agentbus.queues.ids import STREAMS
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Batch, Script
 from agentbus.workers.registry import in_batches
 

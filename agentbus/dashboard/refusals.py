@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core.stream import id_time, is_number, text
 from agentbus.dashboard.matching import backwards
 from agentbus.store.failures import or_empty
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:

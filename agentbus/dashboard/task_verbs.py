@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import text as decoded
@@ -13,6 +12,7 @@ from agentbus.dashboard.error_groups import READ, LetterGroups
 from agentbus.dashboard.task_lists import TaskList
 from agentbus.dashboard.task_search import TaskSearch
 from agentbus.store.failures import or_empty
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Command, one_step
 from agentbus.store.verb import BusT_co, OnBus, verb
 

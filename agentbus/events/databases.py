@@ -130,6 +130,7 @@ def translated(engine: sa.Engine, doing: str) -> Iterator[None]:
             raise ConfigError(
                 f"{place} does not have the tables of a ledger ({said})",
                 hint="call Ledger.create() first",
+                shell_hint="run 'agentbus outbox init'",
             ) from error
         if _misconfigured(error):
             raise ConfigError(

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentbus.core import greenlets
 from agentbus.core.errors import AgentBusError, BackendUnavailable, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
@@ -135,6 +136,7 @@ class Consumer:
         `on_round` is called after each round that passed events, with their number. In the main thread,
         SIGTERM and SIGINT stop it, unless the program handles them. Raises `EventsLost`, `ConfigError`.
         """
+        greenlets.check("a consumer")
         pause = 0.1
         try:
             while not self._stopped.is_set():

@@ -132,6 +132,7 @@ class Ledger:
                 f"the ledger in {databases.where(self.engine)} is not as it should be: "
                 + "; ".join(wrong),
                 hint="migrate it, or call Ledger.create() where tables are missing",
+                shell_hint="migrate it, or run 'agentbus outbox init' where tables are missing",
             )
 
     def identity(self) -> int:

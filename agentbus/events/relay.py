@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from agentbus.core import greenlets
 from agentbus.core.errors import BackendUnavailable, ConfigError, OutcomeUnknown, StaleLease
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
@@ -93,6 +94,7 @@ class Relay:
 
         `on_round` is called after each round that published events, with their number.
         """
+        greenlets.check("a relay")
         notifications = OutboxNotifications(self.ledger, self._stopped)
         pause, due = 0.1, 0.0
         try:

@@ -17,6 +17,7 @@ from agentbus.events.declare import Context
 from agentbus.events.guarantee import Guarantee
 from agentbus.events.guard import Guard, TimeLimit, ended
 from agentbus.events.handler_errors import HandlerError, error_text
+from agentbus.workers.pause import leaving_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -270,9 +271,10 @@ class EventTransactions:
     def _run(self, what: Any, attempt: int, session: Session | None = None) -> None:
         consumer, began = self._consumer, time.perf_counter()
         try:
-            consumer.call(
-                what, Context(consumer.name, consumer.stream, attempt, self._beat), session
-            )
+            with leaving_child():
+                consumer.call(
+                    what, Context(consumer.name, consumer.stream, attempt, self._beat), session
+                )
         finally:
             self._ran(time.perf_counter() - began)
 

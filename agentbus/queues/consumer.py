@@ -230,6 +230,7 @@ class QueueConsumer(Turns):
             (count, *self.streams),
             writes=True,
         )
+        self.scope.note_server_time(reply[2] / 1000)
         return int(reply[0]), float(reply[1]) / 1000 if reply[1] else None
 
     def leave(self) -> Op[None]:

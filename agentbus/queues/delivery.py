@@ -109,7 +109,7 @@ class AnyDelivery:
     @property
     def expired(self) -> str | None:
         """The reason why the task must not run any more if it has expired; otherwise None."""
-        return self._taken.expired(self._consumer.scope.now())
+        return self._taken.expired(self._consumer.scope.server_now())
 
     @property
     def cancelled(self) -> bool:
@@ -150,7 +150,7 @@ class AnyDelivery:
         This call sends nothing; the worker's next heartbeat reports the progress, within a second. At most
         200 characters of `text` are kept. It has no effect in a program that fetches. Raises `UsageError`.
         """
-        said = progress_of(fraction, text, self._consumer.scope.now())
+        said = progress_of(fraction, text, self._consumer.scope.server_now())
         self._consumer.progress.note(self._taken, said)
 
     @property

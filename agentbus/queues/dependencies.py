@@ -23,7 +23,13 @@ from agentbus.queues.ids import (
     suffix,
     writable,
 )
-from agentbus.queues.publish import due as due_after, make_room_or_raise, stored_fields, window_of
+from agentbus.queues.publish import (
+    date,
+    due as due_after,
+    make_room_or_raise,
+    stored_fields,
+    window_of,
+)
 from agentbus.queues.results import Address
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
@@ -90,6 +96,7 @@ def publish(
     waits: dict[str, Any] = {"after": [other.id for other in others]}
     if group != "default":
         waits["after_group"] = group
+    yield from date(scope, [item])
     priority, words, key, ordering = stored_fields(scope, item, priority, delay, at, waits)
     keys, once = scope.keys, scope.once()
     seen = [keys.seen(queue, key)] if key is not None else []

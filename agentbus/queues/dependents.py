@@ -201,7 +201,7 @@ def _bury_dependents(
     words = (
         *("queue", queue, "group", group, "priority", priority, "task_id", task_id),
         *("attempts", 0, "error", why, "traceback", ""),
-        *("failed_at", rfc3339(scope.now(), milliseconds=True)),
+        *("failed_at", rfc3339(scope.server_now(), milliseconds=True)),
     )
     return Script(
         "bury_dependents",

@@ -33,6 +33,7 @@ from agentbus.queues.ids import (
 from agentbus.queues.retry_stream import make_room
 from agentbus.queues.task import LONGEST, Task, check_due, envelope_of, is_bare
 from agentbus.store import durable
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Emit, Push, Script
 
 if TYPE_CHECKING:
@@ -509,6 +510,7 @@ def schedule(
     """Store one payload or `Task` until it is due, and return its id. Raises `QueueFull`."""
     writable(queue)
     when = due(delay, at)
+    yield from date(scope, [item])
     priority, words, key, ordering = stored_fields(scope, item, priority, delay, at)
     keys = scope.keys
     seen = [keys.seen(queue, key)] if key is not None else []
@@ -549,6 +551,12 @@ def schedule(
     return entry_id if "@" in entry_id else entry_id + suffix(queue, priority)
 
 
+def date(scope: Scope, items: Iterable[object]) -> Op[None]:
+    """Ask for the server's time if a task expires: a publisher's own clock may be wrong."""
+    if any(isinstance(item, Task) and item.expires is not None for item in items):
+        yield from server_time(scope)
+
+
 def stored_fields(
     scope: Scope,
     item: object,
@@ -561,7 +569,7 @@ def stored_fields(
 
     `more` are envelope fields that no publisher sets.
     """
-    now = round(scope.now(), 3)
+    now = round(scope.server_now(), 3)
     if not isinstance(item, Task) and not more and context.current.get() is None:
         # Inline the code below for a bare payload, the common case.
         check_priority(priority)
@@ -576,7 +584,7 @@ def stored_fields(
         task = replace(task, created_at=now)
     message = encoded(scope, task, more)
     assert isinstance(message, Encoded)
-    check_due(task, at - scope.now() if at is not None else delay or 0.0)
+    check_due(task, at - scope.server_now() if at is not None else delay or 0.0)
     return priority, message.words(scope.agent), message.key, message.ordering_key
 
 

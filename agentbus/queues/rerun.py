@@ -12,6 +12,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import position, text
 from agentbus.core.validate import is_seconds, number_of
 from agentbus.queues.ids import ASIDE, RETRY, groups_of, split, task_id
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def replay_from(
 
     Raises `NotFound` if the queue does not have this group.
     """
-    first = point(start, queue, scope.now())
-    end = (_MAX, _MAX) if until is None else position(point(until, queue, scope.now(), last=True))
+    now = yield from server_time(scope)
+    first = point(start, queue, now)
+    end = (_MAX, _MAX) if until is None else position(point(until, queue, now, last=True))
     if position(first) > end:
         raise UsageError("the replay ends before it starts", hint="give an earlier start")
     if limit is not None:

@@ -21,13 +21,13 @@ from agentbus.queues import attempts
 from agentbus.queues.ids import PRIORITIES, RETRY, ROUTER, split, task_id as shown
 from agentbus.queues.policy import DEFAULTS
 from agentbus.store.failures import or_empty
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Command, Pause, Script, one_step
 
 if TYPE_CHECKING:
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
-
 
 _FIRST_LOOK, _LONGEST_PAUSE = 0.005, 0.25
 _LARGEST = 2**64
@@ -105,7 +105,8 @@ def result(
         if state == "done":
             seconds = policies.results_of(task.queue)
             # Compare whole milliseconds, as the server does when it expires a result.
-            age = round((scope.now() - id_time(task.entry)) * 1000) if task.entry else 0
+            now = yield from server_time(scope)
+            age = round((now - id_time(task.entry)) * 1000) if task.entry else 0
             # A task seen unfinished in an earlier iteration has stored its result since, however
             # old the task is.
             if not seconds or (age >= seconds * 1000 and not running):

@@ -207,7 +207,7 @@ class Ending(Ordering):
                 continue
             held.append(code == 1)
             if code:
-                self.aside_until(priority, self.scope.now() + run.after)
+                self.look_within(priority, run.after)
         return held
 
     def _aside(self, run: FailedRun) -> tuple[Arg, ...]:
@@ -223,9 +223,9 @@ class Ending(Ordering):
             *(RUNS_KEPT + math.ceil(run.after), record, round(run.took * 1000)),
         )
 
-    def aside_until(self, priority: str, due: float) -> None:
-        """Check for deferred tasks by this unix time at the latest."""
-        self.due[priority] = min(self.due[priority], due)
+    def look_within(self, priority: str, seconds: float) -> None:
+        """Check for deferred tasks after this time at the latest."""
+        self.due[priority] = min(self.due[priority], self.scope.monotonic() + seconds)
 
     def unless_missing(self, op: Op[T], otherwise: T) -> Op[T]:
         """Run an operation; return `otherwise` if the group does not exist."""
@@ -292,7 +292,7 @@ class Ending(Ordering):
             *("queue", self.queue, "group", self.group, "priority", task.tier),
             *("original_id", task.entry_id, "task_id", name),
             *("attempts", task.attempt, "error", why, "traceback", trace),
-            *("failed_at", rfc3339(self.scope.now(), milliseconds=True)),
+            *("failed_at", rfc3339(self.scope.server_now(), milliseconds=True)),
         )
         once = self.scope.once()
         keys = (

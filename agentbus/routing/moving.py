@@ -139,7 +139,9 @@ class TaskMover:
 
     def _moved(self, tasks: Sequence[Taken], priority: str) -> list[TaskOutcome | Taken]:
         rules = self._rules()
-        call = _ScriptCall(self._scope, rules, self._bound_of, round(self._scope.now() * 1000))
+        call = _ScriptCall(
+            self._scope, rules, self._bound_of, round(self._scope.server_now() * 1000)
+        )
         outcomes: list[TaskOutcome | Taken] = []
         sent: list[tuple[Taken, TaskOutcome]] = []
         choices = [None if task.error is not None else rules.route(task.payload) for task in tasks]
@@ -175,7 +177,7 @@ class TaskMover:
         )
         soonest, *codes = self._ask(one_step(step))
         if soonest:
-            self._task.aside_until(priority, int(soonest) / 1000)
+            self._task.look_within(priority, int(soonest) / 1000 - self._scope.server_now())
         for (task, outcome), code in zip(sent, codes, strict=True):
             self._record(task, outcome, int(code))
         return outcomes

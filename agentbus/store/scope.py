@@ -15,7 +15,7 @@ from agentbus.core.settings import (
 )
 from agentbus.store.connection import Backend, Target
 from agentbus.store.resp import digest
-from agentbus.store.steps import LinkDown, Once, Script, ServerReply
+from agentbus.store.steps import Command, LinkDown, Once, Script, ServerReply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,17 @@ class Scope:
         self.intervals = intervals
         self.now = now
         self.monotonic = monotonic
+        # Offset of the server's clock from the local clock, in seconds.
+        self._ahead = 0.0
         self._begin()
+
+    def note_server_time(self, seconds: float) -> None:
+        """Note the server's time from a reply that carries it."""
+        self._ahead = seconds - self.now()
+
+    def server_now(self) -> float:
+        """Return the server's time by the last reply that carried it; before any, the local time."""
+        return self.now() + self._ahead
 
     def _begin(self) -> None:
         self._process = os.getpid()
@@ -195,6 +205,14 @@ class Scope:
         """
         if step.sendings == 1:
             self._free.append(once.slot)
+
+
+def server_time(scope: Scope) -> Op[float]:
+    """Ask the server for its time in unix seconds, and note it."""
+    seconds, microseconds = yield Command("TIME")
+    now = int(seconds) + int(microseconds) / 1_000_000
+    scope.note_server_time(now)
+    return now
 
 
 def enter(settings: Settings) -> tuple[Backend, Scope]:

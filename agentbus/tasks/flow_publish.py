@@ -15,7 +15,8 @@ from agentbus.core.stream import text
 from agentbus.queues import attempts, tracing
 from agentbus.queues.dependents import place_of
 from agentbus.queues.ids import RETRY, suffix, writable
-from agentbus.queues.publish import make_room_or_raise, stored_fields
+from agentbus.queues.publish import date, make_room_or_raise, stored_fields
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Batch, Script
 from agentbus.tasks.flow_record import tasks_in
 
@@ -67,6 +68,7 @@ def publish(
     }
     span = tracing.begin("flow", flow, **about)
     sent = []
+    yield from date(scope, [one.task for one in (*tasks, *undos)])
     for number, (one, task_id) in enumerate(zip(tasks, own, strict=True), 1):
         after = [own[place] for place in one.after]
         record = _record(scope, policies, _stamped(one, span), task_id, after, flow, group)
@@ -108,7 +110,7 @@ def publish_again(
         writable(task["queue"])
     ids = yield from _reserved(scope, [task["queue"] for task in (*chosen, *undos)])
     own, of_undos = dict(zip(numbers, ids, strict=False)), iter(ids[len(chosen) :])
-    now = round(scope.now(), 3)
+    now = round((yield from server_time(scope)), 3)
     sent = []
     for number, task in zip(numbers, chosen, strict=True):
         after = [own.get(other) or before[other]["id"] for other in task["after"]]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from agentbus.core import greenlets
 from agentbus.core.errors import AgentBusError, BackendUnavailable
 from agentbus.core.loggers import emit
 from agentbus.core.stream import text
@@ -48,6 +49,7 @@ class Scheduler:
 
     def run(self) -> None:
         """Publish ticks until `stop`. Once the server has answered, outages are waited out."""
+        greenlets.check("a scheduler")
         # Open a separate connection, because the scheduler's waits would block the shared one.
         with Runner(self._runner.settings, self._runner) as link:
             self._lasting = lasting = LastingRunner(link)

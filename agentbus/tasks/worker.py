@@ -278,13 +278,17 @@ class TaskWorker(_AnyTaskWorker):
                 failures.append(error)
                 self.stop()
 
+        # Another event loop cannot run in a thread that runs one, as in a notebook.
+        here = [] if asyncio._get_running_loop() is not None else runs[:1]
         threads = [
-            threading.Thread(target=run, args=(one,), name="agentbus-tasks") for one in runs[1:]
+            threading.Thread(target=run, args=(one,), name="agentbus-tasks")
+            for one in runs[len(here) :]
         ]
         try:
             for thread in threads:
                 thread.start()
-            run(runs[0])
+            for one in here:
+                run(one)
             for thread in threads:
                 thread.join()
         finally:

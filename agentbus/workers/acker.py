@@ -216,7 +216,7 @@ class Acker:
         limit = task.limit(self._attempts)
         last = task.attempt >= limit
         # The task would expire before its next attempt, and this error would be lost.
-        if outcome.bury or last or task.expired(self._consumer.scope.now() + after):
+        if outcome.bury or last or task.expired(self._consumer.scope.server_now() + after):
             buried = self._ours(self._consumer.bury(task, error, took=took), otherwise=False)
             self.tally.note("dead" if buried else "stale")
             return []

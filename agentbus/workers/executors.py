@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.context import current
+from agentbus.core.errors import UsageError
 from agentbus.queues import tracing
 from agentbus.queues.claimed import ALONE
 from agentbus.workers.batch import QUICK, TaskOutcome, expired_as, malformed
@@ -382,6 +383,21 @@ class Finish:
 def is_async(handler: Handler) -> bool:
     """Return whether a handler, or its `__call__` method, is a coroutine function."""
     return inspect.iscoroutinefunction(called(handler))
+
+
+def check_parameters(handler: Handler) -> None:
+    """Raise `UsageError` for a handler that fails on every task, because it does not take one argument."""
+    try:
+        # A decorator may pass more arguments than its wrapper takes.
+        inspect.signature(handler, follow_wrapped=False).bind(None)
+    except TypeError as error:
+        raise UsageError(
+            f"the handler cannot be called with a delivery alone: {error}",
+            hint="give a function of one argument",
+        ) from None
+    except ValueError:
+        # Some functions in C have no signature.
+        return
 
 
 def called(handler: Handler) -> Handler:

@@ -193,7 +193,7 @@ def _admit(fetcher: Fetcher, tasks: Iterable[Taken]) -> Op[list[Taken]]:
     for task in tasks:
         if task.error is not None:
             yield from fetcher.bury(task, f"the entry is malformed: {task.error}")
-        elif (expired := task.expired(fetcher.consumer.scope.now())) is not None:
+        elif (expired := task.expired(fetcher.consumer.scope.server_now())) is not None:
             task.attempt = max(0, task.attempt - 1)
             yield from fetcher.bury(task, expired)
         elif (yield from fetcher.admit(task)):
@@ -441,7 +441,7 @@ def settle(
     else:
         pausing = policy.backoff.after(task.attempt) if after is None else after
         last = task.attempt >= task.limit(policy.attempts)
-        if outcome == "bury" or last or task.expired(scope.now() + pausing):
+        if outcome == "bury" or last or task.expired(scope.server_now() + pausing):
             consumer.asked = outcome
             why = error or f"it was to be retried after its last attempt ({task.attempt})"
             ours = yield from consumer.bury(task, why)
@@ -449,7 +449,7 @@ def settle(
         else:
             ours = yield from consumer.retry(task, pausing, error=error)
             state = "cancelled" if consumer.dropped else "retrying"
-            due = None if consumer.dropped else scope.now() + pausing
+            due = None if consumer.dropped else scope.server_now() + pausing
     if not ours:
         return (yield from _repeated(runner, task_id, asked, outcome, group))
     return SettledTask(task_id, record.queue, group, state, task.attempt, due, repeated=False)
@@ -547,13 +547,15 @@ def _as_taken(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByH
     """Return a held task as it was taken, and its consumer; None if the token is stale."""
     scope, (priority, entry) = runner.scope, held_task.place
     consumer = _consumer(runner, held_task.queue, held_task.group, held_task.agent_id)
-    entries, record, flat = yield Batch(
+    time_now, entries, record, flat = yield Batch(
         [
+            ("TIME",),
             ("XRANGE", consumer.streams[priority], entry, entry),
             ("HGET", consumer.attempts(priority), entry),
             ("HGETALL", scope.keys.runs(held_task.id, held_task.group)),
         ]
     )
+    scope.note_server_time(int(time_now[0]) + int(time_now[1]) / 1e6)
     token = str(held_task.token)
     if by_hand.token_of(record) != token:
         return None
@@ -564,7 +566,7 @@ def _as_taken(runner: Runner | AsyncRunner, held_task: HeldTask) -> Op[tuple[ByH
     consumer.token = token
     runs = attempts.decoded(attempts.newest(flat if isinstance(flat, list) else []), None)
     if runs and runs[-1].began is not None:
-        consumer.since -= max(0.0, scope.now() - runs[-1].began)
+        consumer.since -= max(0.0, scope.server_now() - runs[-1].began)
     task.began = time.monotonic() - (scope.monotonic() - consumer.since)
     return consumer, task
 

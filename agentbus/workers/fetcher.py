@@ -124,7 +124,7 @@ class Fetcher:
     def wait(self, count: int, seconds: float) -> Op[list[Taken]]:
         """Wait up to `seconds` for new tasks; the server applies `count` to each priority."""
         yield from self.prepare()
-        soonest = min(self.consumer.due.values()) - self.consumer.scope.now()
+        soonest = min(self.consumer.due.values()) - self.consumer.scope.monotonic()
         wait = max(0.001, min(seconds, soonest))
         taken = yield from self.consumer.unless_missing(self.consumer.take(count, wait), [])
         return self._received(taken)
@@ -160,7 +160,7 @@ class Fetcher:
             self.look_again()
         alone = False
         # Read the time first: another worker may schedule a retry during the loop.
-        now, longest = scope.now(), scope.intervals.look
+        now, longest = scope.monotonic(), scope.intervals.look
         for priority in STREAMS:
             if count > len(taken) and due[priority] <= now:
                 # A suspect must be held alone.

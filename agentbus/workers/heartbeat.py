@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from agentbus.core import loggers
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
 from agentbus.store.steps import Wait
@@ -36,6 +37,8 @@ _READ_AT_ONCE = 1000
 # Seconds between two attempts to wake the execution loop, since another idle worker may wake
 # instead.
 _AGAIN = 0.005
+# Number of tasks that a warning names.
+_NAMED = 3
 
 
 class Chore(NamedTuple):
@@ -205,6 +208,7 @@ class Heartbeat:
                     wait = min(wait, due)
             except AgentBusError:
                 self._over.wait(self._intervals.look)
+                continue
             self._sleep(min(wait, self._renewal.due_in))
 
     def _listen_now(self) -> None:
@@ -242,6 +246,7 @@ class Heartbeat:
             # Handle all pending wakeups at once.
             while True:
                 self._wake.get_nowait()
+        self._renewal.check()
 
     def _try(self, op: Op[T]) -> T | None:
         try:
@@ -275,7 +280,8 @@ class Renewal:
     """Sends heartbeats for the tasks that a worker holds; thread-safe.
 
     Tasks that another worker has reclaimed are added to those that this consumer must not start. `held`
-    returns the held tasks. `at` is the time just before the last heartbeat, by `time.monotonic`.
+    returns the held tasks. `at` is the time just before the last heartbeat, and `answered_at` that of the
+    last reply to a heartbeat, or with tasks, by `time.monotonic`.
     """
 
     def __init__(
@@ -294,7 +300,7 @@ class Renewal:
         self._overdue = visibility / 2
         self._renewing = threading.Lock()
         self._lost: set[tuple[str, bytes]] = set()
-        self.at = time.monotonic()
+        self.at = self.answered_at = self._warned_of = time.monotonic()
 
     @property
     def due_in(self) -> float:
@@ -322,9 +328,42 @@ class Renewal:
                 op = self._consumer.heartbeat(priority, sorted(ids, key=order))
                 lost = self._run(self._consumer.unless_missing(op, []))
                 gone.update((priority, entry_id) for entry_id in lost)
-            self.at = at
+            self.at, self.answered_at = at, time.monotonic()
             if gone or self._lost:
                 self._note(gone)
+
+    def check(self) -> None:
+        """Log a heartbeat that is late by more than a third of the visibility: the tasks may run twice.
+
+        The heartbeat thread calls this after it has slept, so a slow server does not count.
+        """
+        since, consumer = self.answered_at, self._consumer
+        silence = time.monotonic() - since
+        if silence <= 2 * self.every or since == self._warned_of:
+            return
+        self._warned_of = since
+        ids = list(map(consumer.id_of, self._held()))
+        if not ids:
+            return
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        why = (
+            f"no heartbeat was sent for {silence:.1f} s of a visibility of {3 * self.every:g} s, with the"
+            f" tasks {', '.join(ids[:_NAMED])}{more} (group {consumer.group}): the handler held the GIL, or"
+            " the process was frozen, and another worker may run them, too; give a larger visibility, or"
+            " run the handler's code in another process"
+        )
+        fields: dict[str, object] = {
+            "verb": "work",
+            "agent": consumer.scope.agent,
+            "project": consumer.scope.keys.project,
+            "queue": consumer.queue,
+            "group": consumer.group,
+            "id": ids[0],
+            "outcome": "late",
+            "error": why,
+            "duration_ms": round(silence * 1000),
+        }
+        loggers.emit("warning", fields, why)
 
     def _note(self, gone: set[tuple[str, bytes]]) -> None:
         """Mark lost tasks, except those that have been settled."""

@@ -91,10 +91,12 @@ class Loop(ABC):
             tasks = take()
         finally:
             free = self._gate.leave()
-        if tasks and self._renewal.overdue(time.monotonic(), asked):
-            # The process was frozen before the reply arrived, and no heartbeat included these
-            # tasks.
-            tasks = self._acker.still_ours(tasks)
+        if tasks:
+            now = self._renewal.answered_at = time.monotonic()
+            if self._renewal.overdue(now, asked):
+                # The process was frozen before the reply arrived, and no heartbeat included these
+                # tasks.
+                tasks = self._acker.still_ours(tasks)
         if free:
             return tasks
         self._acker.give_back(tasks)

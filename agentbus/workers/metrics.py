@@ -9,7 +9,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.core.errors import AgentBusError, OutcomeUnknown
-from agentbus.core.stream import id_time, text
 from agentbus.store.driver import rest
 from agentbus.store.steps import Both, LinkDown, Script, ServerReply
 
@@ -155,8 +154,6 @@ class Tally:
         self._lock = Lock()
         self._now = _Counts(scope.now())
         self._flushing = False
-        # Offset of the server's clock from the local clock, in seconds.
-        self._ahead = 0.0
         # An unanswered flush, to be resent with the same token.
         self._unsure: tuple[Once, list[Arg], float] | None = None
 
@@ -177,9 +174,9 @@ class Tally:
             self._now.waited.add(number, seconds_each)
 
     def age(self, entry_id: bytes) -> float:
-        """Return the age of an entry in seconds, by the server's clock at the last flush."""
+        """Return the age of an entry in seconds, by the server's clock."""
         published = int(entry_id.partition(b"-")[0]) / 1000
-        return max(0.0, self._scope.now() + self._ahead - published)
+        return max(0.0, self._scope.server_now() - published)
 
     def beside(self, op: Op[T]) -> Op[T]:
         """Run an operation, and flush these counts together with its first script, in the same exchange.
@@ -256,7 +253,7 @@ class Tally:
         self._unsure = once, argv, self._scope.monotonic()
         step = self._step(once, argv)
         try:
-            reply = yield step
+            yield step
         except OutcomeUnknown:
             raise
         except Exception:
@@ -268,7 +265,6 @@ class Tally:
             raise
         self._unsure = None
         self._scope.free_slot(once, step)
-        self._ahead = id_time(text(reply[0])) - self._scope.now()
         return True
 
     def _step(self, once: Once, argv: list[Arg]) -> Script:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,21 @@ def _stop_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_stop_in_child)
+
+
+@contextlib.contextmanager
+def leaving_child() -> Iterator[None]:
+    """End a child that the code of this block has forked, as Python ends after its code."""
+    halt, error = Halt(), None
+    RUNNING.add(halt)
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        RUNNING.discard(halt)
+        halt.leave_child(error)
 
 
 class Gate:
@@ -256,7 +271,7 @@ class Idle:
     def _wait(self, room: int, allowed: Allowed) -> list[Taken]:
         worked = True
         # A task that this worker has deferred may be due soon.
-        due = min(self._consumer.due.values()) - self._consumer.scope.now()
+        due = min(self._consumer.due.values()) - self._consumer.scope.monotonic()
         self._look_at = min(self._look_at, time.monotonic() + due)
         while not self._gate.stopping():
             now = time.monotonic()

@@ -191,7 +191,7 @@ class WorkerRegistration:
         keys, number = self.scope.keys, next(self._numbers)
         done, failed, running = figures
         progress = () if self.consumer is None else self.consumer.progress.fields()
-        (order, limit), stop, silent, cancelled, *more = yield Script(
+        (order, limit, now), stop, silent, cancelled, *more = yield Script(
             script,
             (keys.beats, keys.beat(self.worker), keys.paused, *waits),
             (
@@ -204,6 +204,7 @@ class WorkerRegistration:
             writes=True,
         )
         self._until = began + self.scope.intervals.alive
+        self.scope.note_server_time(now / 1000)
         if self.consumer is not None:
             self.consumer.limit = limit_of(limit)
         if rest is not None:

@@ -29,7 +29,14 @@ from agentbus.queues.retry import backoffs
 from agentbus.queues.runner import LastingRunner
 from agentbus.workers.acker import Acker
 from agentbus.workers.concurrent import Concurrent, InFlight
-from agentbus.workers.executors import Batches, Finish, TimedBatches, executor, is_async
+from agentbus.workers.executors import (
+    Batches,
+    Finish,
+    TimedBatches,
+    check_parameters,
+    executor,
+    is_async,
+)
 from agentbus.workers.fetcher import FIRST, Fetcher, at_tail
 from agentbus.workers.heartbeat import Chore, Heartbeat, Renewal
 from agentbus.workers.loop import Drain
@@ -91,6 +98,7 @@ class AnyWorker:
         visibility = seconds(policy.visibility if visibility is None else visibility)
         if not callable(handler):
             raise UsageError(f"the handler is {handler!r}", hint="give a function")
+        check_parameters(handler)
         handler = around(handler, middleware) if middleware else handler
         _check(concurrency=concurrency, attempts=attempts, count=count, prefetch=prefetch)
         if drain_timeout is not None and not drain:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
+import os
 import select
+import sys
 import threading
+import types
 
 import pytest
 import sqlalchemy as sa
 
 import agentbus
-from agentbus.errors import BackendUnavailable, ConfigError, EventsLost
+from agentbus.errors import BackendUnavailable, ConfigError, EventsLost, UsageError
 from agentbus.events import (
     Consumer,
     EventSchemas,
@@ -76,6 +79,41 @@ def test_a_handler_acts_on_each_event_once_in_order(ledger, relay, consume):
     lease = next(row for row in rows(ledger, "lease") if row.role == "welcome")
     assert f"{lease.checkpoint_ms}-{lease.checkpoint_seq}" == seen[-1].redis_id
     assert lease.checkpoint_outbox_id == 3
+
+
+def test_a_child_that_a_handler_forks_ends_outside_of_its_parents_transaction(
+    ledger, relay, consume
+):
+    send(ledger, *"ab")
+    relay.run_once()
+    parent, ended = os.getpid(), []
+
+    def handle(event, session) -> None:
+        act(event, session)
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    mine = consume(handle)
+    try:
+        assert mine.run_once() == 2
+    finally:
+        if os.getpid() != parent:
+            os._exit(9)
+
+    assert ended == [3, 3]
+    assert effects(ledger) == ["a", "b"]
+
+
+def test_a_relay_and_a_consumer_among_greenlets_are_refused(ledger, relay, consume, monkeypatch):
+    patcher = types.ModuleType("gevent.monkey")
+    patcher.is_module_patched = lambda what: what == "socket"
+    monkeypatch.setitem(sys.modules, "gevent.monkey", patcher)
+
+    for waiting in (relay, consume()):
+        with pytest.raises(UsageError, match="would stop all greenlets, since gevent"):
+            waiting.run()
 
 
 def test_each_consumer_acts_on_every_event(ledger, relay, consume):

@@ -10,8 +10,9 @@ import warnings
 
 import pyspark
 import pytest
+from pyspark import SparkContext
 
-from agentbus.errors import BackendUnavailable, UsageError
+from agentbus.errors import BackendUnavailable, ConfigError, UsageError
 from agentbus.pipeline.spark import quiet
 from agentbus.pipeline.spark.session import java_options, session
 from tests.pipeline import clusters
@@ -91,6 +92,20 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path):
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert done.stdout.startswith("ConfigError Spark did not start on ")
     assert "-Xmx1x" in done.stdout
+
+
+@pytest.mark.parametrize("master", [None, "spark://127.0.0.1:1", "yarn"])
+def test_a_user_without_a_passwd_entry_gets_an_error_before_java_starts(master, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
+    monkeypatch.setattr("agentbus.pipeline.spark.session._check_reach", lambda *_: None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+
+    with pytest.raises(ConfigError, match="user id 2000000001: it has no passwd") as caught:
+        session(master)
+
+    assert caught.value.exit_code == 2
+    assert "libnss_wrapper" in str(caught.value.hint)
 
 
 def test_options_of_the_users_own_win_over_what_suits_a_short_life():

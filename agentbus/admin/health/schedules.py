@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.admin.health.findings import HealthFinding, span
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core.names import word
 from agentbus.core.stream import text
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Command
 
 if TYPE_CHECKING:

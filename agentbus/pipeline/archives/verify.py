@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core.stream import id_time, text
 from agentbus.pipeline.archives.archiver import NOTHING
 from agentbus.pipeline.archives.comparison import Differences, differences
@@ -20,7 +19,7 @@ from agentbus.pipeline.rows.schema import ATTEMPT, GAP
 from agentbus.pipeline.source import epochs, planning
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
 from agentbus.pipeline.source.range_reader import RangeReader
-from agentbus.store.scope import enter
+from agentbus.store.scope import enter, server_time
 from agentbus.store.steps import Batch, ServerReply
 
 if TYPE_CHECKING:

@@ -153,6 +153,7 @@ class QueueSlices:
         seen = [keys.seen(sink.name, row.key) for row in rows if row.key is not None]
         once = digest(word.encode() for word in (self._record, one.digest, *seen))
         bodies: list[Arg] = []
+        yield from publish.date(self._scope, [row.task for row in rows])
         for row in rows:
             _, words, _, ordering = publish.stored_fields(
                 self._scope, row.task, one.priority, None, None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from agentbus.admin.metrics_reader import server_time
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.location import place
@@ -14,6 +13,7 @@ from agentbus.pipeline.archives.reader import check_schema
 from agentbus.pipeline.source.discovery import ALL, Selection
 from agentbus.pipeline.source.range_reader import PAGE
 from agentbus.queues.rerun import point
+from agentbus.store.scope import server_time
 from agentbus.store.url import read
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
+import pwd
 import re
 import secrets
 import socket
@@ -212,6 +213,7 @@ def on_loopback(master: str) -> bool:
 
 def _start(conf: SparkConf, master: str, log_level: str) -> None:
     """Start the JVM: with our Java, this Python and a quiet log."""
+    _check_user()
     found = java.find()
     variables = {"JAVA_HOME": found.home}
     chosen = settings.variable("PYSPARK_PYTHON")
@@ -247,6 +249,20 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
             hint="log level `debug` shows all that it said",
         ) from error
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _check_user() -> None:
+    """Raise `ConfigError` for a user without a name: Hadoop's login fails, whatever the options of Java."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise ConfigError(
+            f"Spark cannot run as the user id {os.getuid()}: it has no passwd entry, and so no name",
+            hint=(
+                "run it as a user of /etc/passwd, add an entry there, or preload libnss_wrapper with"
+                " NSS_WRAPPER_PASSWD"
+            ),
+        ) from None
 
 
 def java_options(master: str, own: str, log_level: str) -> str:

@@ -33,6 +33,8 @@ from agentbus.store.embedded.watch import Watch
 _TRIES = 3
 # Each client takes an open file, and the server some 32 for itself.
 _FILES = 256
+# Minimum bytes of memory that the limits of the first caller must allow.
+_MEMORY = 2**30
 _GLANCE, _LONGEST_GLANCE = 0.003, 0.05
 
 
@@ -170,10 +172,14 @@ def _check_limits() -> None:
     """Raise `ConfigError` if limits of this process, which the server inherits, are too low for all."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     length = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    memory = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    least = min([each for each in memory if each != resource.RLIM_INFINITY], default=_MEMORY)
     if files != resource.RLIM_INFINITY and files < _FILES:
         limit, low = f"at most {files} open files (ulimit -n)", f"at least {_FILES}"
     elif length != resource.RLIM_INFINITY:
         limit, low = f"files of at most {length} bytes (ulimit -f)", "files of any length"
+    elif least < _MEMORY:
+        limit, low = f"{least} bytes of memory (ulimit -v, -d)", f"at least {_MEMORY}"
     else:
         return
     raise ConfigError(

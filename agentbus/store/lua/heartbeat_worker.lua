@@ -3,7 +3,7 @@
 -- KEYS: beats, the worker's record, paused
 -- ARGV: worker, number of this beat, state, seconds for which a silent worker stays registered, how many fields name its
 --       orders, those fields, then fields and values of its record
--- Returns: {{order in force as JSON or '', the queue's limits as JSON or ''}, 1 if it must stop, at its first beat the workers that were silent that long,
+-- Returns: {{order in force as JSON or '', the queue's limits as JSON or '', the server's time in ms}, 1 if it must stop, at its first beat the workers that were silent that long,
 --          the places of its cancelled tasks, a line each}
 --@include replace
 --@include heartbeat_worker

@@ -2,7 +2,7 @@
 -- Moves delayed tasks that are due into their streams.
 -- KEYS: delayed, bodies, then for each of ARGV's priorities its stream and its order
 -- ARGV: limit, then the priorities
--- Returns: {number of moved tasks, ms until the next is due or ''}
+-- Returns: {number of moved tasks, ms until the next is due or '', the server's time in ms}
 --@include json
 --@include order
 --@include decode_task
@@ -28,4 +28,4 @@ if #due > 0 then
   call('ZREM', KEYS[1], unpack(due))
 end
 local next = redis.pcall('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-return { #due, next[2] and string.format('%d', math.min(tonumber(next[2]) - now, 1e15)) or '' }
+return { #due, next[2] and string.format('%d', math.min(tonumber(next[2]) - now, 1e15)) or '', now }

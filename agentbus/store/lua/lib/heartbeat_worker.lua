@@ -29,5 +29,5 @@ local function heartbeat_worker(worker, number, state, at)
   if number == '1' then
     silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[at]) * 1000, 'LIMIT', 0, 100)
   end
-  return { { order, limit }, had[3] and 1 or 0, silent, had[4] or '' }
+  return { { order, limit, now }, had[3] and 1 or 0, silent, had[4] or '' }
 end
