@@ -100,6 +100,16 @@ def test_the_token_is_kept_for_the_user_alone_until_the_task_is_settled(shell, q
     assert files(shell) == []
 
 
+def test_a_link_in_the_place_of_the_kept_token_is_not_read(shell, queue):
+    queue.publish(1)
+    task_id, *_ = taken(shell)
+    (file,) = files(shell)
+    elsewhere = file.rename(shell.home / "elsewhere")
+    file.symlink_to(elsewhere)
+
+    assert code(shell, "done", task_id) == 5
+
+
 def test_another_agent_needs_the_token(shell, queue):
     queue.publish(1)
     task_id, token, _ = taken(shell)

@@ -122,6 +122,18 @@ def test_the_first_sentinel_that_answers_is_enough(sentinel, project):
     round_trip(url, project)
 
 
+async def test_a_sentinel_is_asked_for_its_masters_and_for_nothing_else(sentinel, project):
+    with redis.Redis(port=sentinel.port) as administrator:
+        rule = ("on", ">s3same", "resetchannels", "-@all", "+sentinel|masters")
+        administrator.execute_command("ACL", "SETUSER", "finder", *rule)
+        url = f"{sentinel.url}?sentinel_username=finder&sentinel_password=s3same"
+
+        await asyncio.to_thread(round_trip, url, project)
+        await async_round_trip(url, project)
+
+        assert administrator.execute_command("ACL", "LOG") == []
+
+
 def test_a_database_behind_a_sentinel(sentinel, own_server, project):
     with agentbus.connect(f"{sentinel.url}/4", project=project) as bus:
         bus.speak("in four")

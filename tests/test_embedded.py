@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+import redis
 
 from tests import embedded
 from tests.servers import Shell, all_exit, program
@@ -169,6 +170,16 @@ def test_nobody_else_may_look_into_its_directory(shell):
     assert {path.name: stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files} == {
         path.name: 0 for path in files
     }
+
+
+def test_it_listens_on_its_socket_alone(shell):
+    shell.ok("speak", "private")
+
+    socket_path = str(embedded.directory(shell) / "redis.sock")
+    with redis.Redis(unix_socket_path=socket_path, driver_info=None) as client:
+        assert {*client.config_get("port").values(), *client.config_get("tls-port").values()} == {
+            "0"
+        }
 
 
 def test_a_directory_that_others_could_read_is_closed_to_them(shell):

@@ -20,6 +20,7 @@ UNREADABLE: list[tuple[str | bytes, ...]] = [
     ("name", b"a value that is no text \xff"),
     ("payload", b"\xff\xfe"),
     ("payload", "{"),
+    ("payload", "[" * 5000),
     ("payload", "1", "meta", b"\xff"),
     ("payload", "1", "meta", "[]"),
 ]

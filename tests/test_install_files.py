@@ -219,6 +219,27 @@ def test_settings_that_did_not_exist_are_removed_with_their_directory(user):
     assert not (user.root / ".cursor").exists()
 
 
+def test_a_umask_of_0_lets_nobody_else_write_what_clients_read(tmp_path):
+    user = User(tmp_path, *CLIENTS)
+    before = {*tmp_path.rglob("*")}
+    umask = os.umask(0)
+    try:
+        for client in (*CLIENTS, "agents-md"):
+            user.install(client)
+        for client in ("cursor", "opencode"):
+            user.install(client, "--scope", "project")
+    finally:
+        os.umask(umask)
+
+    # These are written by the programs that stand in for clients.
+    theirs = {".fake", ".claude", ".codex", ".copilot", ".gemini"}
+    made = {path for path in {*tmp_path.rglob("*")} - before if not theirs & {*path.parts}}
+    closed = [path for path in made if stat.S_IMODE(path.stat().st_mode) == 0o700]
+    reached = [path for path in made if not any(top in path.parents for top in closed)]
+    assert {path.name for path in reached} >= {".cursor", ".opencode", "hooks.json", "AGENTS.md"}
+    assert [str(path) for path in reached if path.stat().st_mode & 0o022] == []
+
+
 def test_a_file_keeps_its_mode_and_its_link(user):
     place = cursor(user)
     target = user.home / "dotfiles.json"

@@ -248,6 +248,28 @@ def test_what_cannot_pass_is_buried_at_once(
     assert receiver.got.qsize() == 1
 
 
+def test_no_proxy_of_the_environment_is_used(
+    on: agentbus.Bus, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    finished(on, receiver.url)
+
+    assert sent(on) == 1
+
+
+def test_a_task_of_any_id_is_posted_with_the_queue_of_its_worker(
+    on: agentbus.Bus, receiver: Receiver
+) -> None:
+    meta = json.dumps({"webhook": receiver.url, "id": "7-7@payments"})
+    ask(on, "XADD", Keys(on.project).queue("sums"), "*", "payload", "3", "meta", meta)
+    on.subscribe("sums", lambda d: d.payload, drain=True).run()
+
+    assert sent(on) == 1
+    _, body, _ = receiver.got.get(timeout=30)
+    assert json.loads(body)["queue"] == "sums"
+
+
 def test_a_receiver_that_never_takes_it_leaves_a_dead_letter(
     on: agentbus.Bus, receiver: Receiver
 ) -> None:

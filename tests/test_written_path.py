@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import stat
 
 import pytest
 
+from agentbus.commands import _spark
 from agentbus.core import written_path
 from agentbus.core.errors import Refused
 from tests.installing import User
@@ -79,3 +82,16 @@ def test_outside_of_a_repository_links_are_the_users_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     written_path.check("out/page")
+
+
+def test_a_umask_of_0_lets_verbs_of_the_pipeline_write_nothing_for_everybody(tmp_path):
+    umask = os.umask(0)
+    try:
+        with _spark.extra():
+            (tmp_path / "archive").mkdir()
+            (tmp_path / "archive" / "log").write_text("said")
+    finally:
+        os.umask(umask)
+
+    made = [tmp_path / "archive", tmp_path / "archive" / "log"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o775, 0o664]

@@ -54,6 +54,9 @@ class SentinelFinder:
             "username": options.get("sentinel_username"),
             "password": options.get("sentinel_password"),
             "retry": None,
+            "protocol": 2,
+            # Do not send CLIENT SETINFO, which the ACL may forbid.
+            "driver_info": None,
             "ssl": self._tls is not None,
             **_ssl_options(url),
         }
@@ -121,7 +124,6 @@ class ClusterFinder:
                 socket_connect_timeout=within / len(nodes),
                 require_full_coverage=False,
                 protocol=2,
-                # Do not send CLIENT SETINFO, which the ACL may forbid.
                 driver_info=None,
                 **options,
             )

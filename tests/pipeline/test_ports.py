@@ -63,3 +63,7 @@ def test_no_setting_is_in_an_argument_or_left_in_a_file(spark: SparkSession) -> 
     assert b"session-secret" not in arguments
     for path in scratch.place().rglob("*"):
         assert b"session-secret" not in (path.read_bytes() if path.is_file() else b"")
+
+
+def test_a_session_serves_no_web_page(spark: SparkSession) -> None:
+    assert spark.sparkContext.uiWebUrl is None

@@ -252,7 +252,9 @@ def _folders(path: str) -> list[str]:
         missing.append(above)
         above = os.path.dirname(above)
     with _writing(path):
-        os.makedirs(path, exist_ok=True)
+        for folder in reversed(missing):
+            # Whatever the umask is, no other user may replace what a client reads.
+            os.makedirs(folder, 0o755, exist_ok=True)
     return missing
 
 

@@ -103,7 +103,7 @@ def alone() -> Iterator[None]:
 
 def _locked(place: str) -> int | None:
     """Wait for the lock of a directory, and return its descriptor; None if it was removed meanwhile."""
-    os.makedirs(place, exist_ok=True)
+    make_private(place)
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
