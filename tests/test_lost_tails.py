@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus.core.errors import NotFound
+from agentbus.core.errors import NotFound, StaleDelivery
 from agentbus.queues.retry_stream import move_aside
 from agentbus.tasks import Flows, FlowTask, chain
 from tests.servers import Server
@@ -76,6 +76,20 @@ def test_a_task_is_not_released_if_the_server_lost_that_the_one_before_is_done(l
     settled_in_vain(losing, lambda: taken.ack("lost"))
 
     assert bus.task(second).state == "blocked"
+
+
+def test_a_released_task_is_not_handed_none_for_a_result_that_the_server_lost(losing, bus) -> None:
+    # given a task that was released and taken
+    queue = bus.queue("q")
+    first = queue.publish("first")
+    queue.publish("second", after=first)
+    taken = bus.take("q")
+    losing.before("MGET")
+    taken.ack("result")
+    released = bus.take("q")
+
+    with pytest.raises(StaleDelivery, match="its delivery is not known to the server"):
+        released.results()
 
 
 def test_a_task_is_not_buried_if_the_server_lost_the_burial_of_the_one_before(losing, bus) -> None:

@@ -157,7 +157,7 @@ class NoteExists(Refused):
 
 
 class StaleDelivery(Refused):
-    """Another consumer has reclaimed the delivery."""
+    """Another consumer has reclaimed the delivery, or the server has lost it."""
 
 
 class StaleToken(StaleDelivery):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 import orjson
 
 from agentbus.core.envelope import META, trail_of
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import StaleDelivery, UsageError
 from agentbus.queues import tracing
 from agentbus.queues.durable_steps import DurableSteps
 from agentbus.queues.progress import progress_of
 from agentbus.queues.results import of_tasks
 from agentbus.queues.retry import Retry, pause
 from agentbus.queues.task import Task
+from agentbus.store.steps import Command
 from agentbus.store.verb import Awaiting, Blocking, verb
 
 if TYPE_CHECKING:
@@ -163,12 +164,23 @@ class AnyDelivery:
     def results(self) -> Op[list[Any]]:
         """Return the results of the tasks that it waited for, in the order of `after`.
 
-        A result is None if the handler returned nothing, or if the result has expired.
+        A result is None if the handler returned nothing, or if the result has expired. Raises
+        `StaleDelivery` if one is missing because the server has lost its latest writes.
         """
-        group = self._taken.meta.get("after_group")
-        return of_tasks(
-            self._consumer.scope, self.after, group if isinstance(group, str) else "default"
+        consumer, task, group = self._consumer, self._taken, self._taken.meta.get("after_group")
+        found = yield from of_tasks(
+            consumer.scope, self.after, group if isinstance(group, str) else "default"
         )
+        if None in found and not self.settled:
+            stream, entry = consumer.streams[task.priority], task.entry_id
+            held = yield Command("XPENDING", stream, consumer.group, entry, entry, 1)
+            if not held:
+                raise StaleDelivery(
+                    f"the task {self.id} was not handed the results of others: its delivery is not known"
+                    " to the server, which may have lost its latest writes",
+                    hint="the task runs again once the tasks that it waits for are done",
+                )
+        return found
 
     @verb
     def ack(self, result: object = None) -> Op[bool]:
