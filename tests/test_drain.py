@@ -164,6 +164,15 @@ def test_a_drain_that_takes_too_long_exits_with_3(real_shell: Shell) -> None:
     assert real_shell.run("work", "mail", "--drain-timeout", "1", "--", "true").returncode == 2
 
 
+def test_a_drain_whose_last_task_ends_within_the_grace_is_drained(real_shell: Shell) -> None:
+    real_shell.ok("publish", "mail", "1")
+
+    options = ("--drain", "--drain-timeout", "0.2", "--grace", "30")
+    done = real_shell.run("work", "mail", *options, "--", "sleep", "1")
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_limit_longer_than_a_thread_can_wait_is_a_limit_as_any_other(shell: Shell) -> None:
     shell.ok("publish", "mail", '"x"')
 
