@@ -168,4 +168,21 @@ TOPICS = {
         " 3339 in UTC, ids are strings. 'agentbus help VERB' lists the fields.\n\n"
         'An error is one object on stderr: {"error": ..., "code": ..., "hint": ...}.',
     ),
+    "keys": HelpTopic(
+        "How a program without AgentBus takes part, by plain Redis commands.",
+        (
+            ("P:ch:main", "The channel, a stream: agent_id, message, and topic if you like."),
+            ("P:last:AGENT", "The id that an agent last heard; P:last:AGENT:TOPIC of a topic."),
+            ("P:jot:TITLE", "A note, a hash: value, author, timestamp (unix seconds), tags (a,b)."),
+            ("P:jots_by_tag:TAG", "The notes with a tag, a sorted set: title, unix seconds."),
+            ("P:flag:NAME", "Who holds a flag, a string: agent @ RFC 3339 time."),
+        ),
+        "Speak: XADD P:ch:main MAXLEN ~ 10000 * agent_id go-1 message hi. Read: XRANGE after the cursor,"
+        " and move the cursor forward only. Take a flag: SET P:flag:NAME 'go-1 @ 2026-01-20T15:30:00Z' NX"
+        " EX 600; end it: DEL, after a look that it is yours.\n\n"
+        "P is the project ('agentbus whoami' prints it). In names within keys, % is written %25 and : %3A."
+        " All other keys of the project are the bus's own: read them if you like, and do not write"
+        " them.",
+        before="These keys are fixed; P stands for the project.",
+    ),
 }

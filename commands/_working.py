@@ -55,7 +55,9 @@ def until_told(
         if program is not None:
             program.stop(0.0 if again else grace)
         elif again:
-            to_stderr("agentbus: ended at once; tasks in hand, if any, are given to other workers\n")
+            to_stderr(
+                "agentbus: ended at once; tasks in hand, if any, are given to other workers\n"
+            )
             _waiting.leave(code, "ended at once by a second signal")
         else:
             later(grace, _leave, code)
