@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ _TAIL = 16 * 1024
 # Bytes of a line without an end that are held back, and of a run's output that a group shows.
 _LINE, _GROUP = 16 * 1024, 1 << 20
 _LOCK = threading.Lock()
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def on_github() -> bool:
@@ -93,7 +95,7 @@ class ProgramOutput:
 
     def _show(self, data: bytes) -> None:
         text = data.decode("utf-8", "backslashreplace")
-        lines = (f"{self._task} | {plain(line)}\n" for line in text.removesuffix("\n").split("\n"))
+        lines = (f"{self._task} | {_shown(line)}\n" for line in text.removesuffix("\n").split("\n"))
         shown = "".join(lines).encode(errors="backslashreplace")
         if self._grouped is not None:
             self._grouped += shown
@@ -101,6 +103,13 @@ class ProgramOutput:
         elif self._write is not None:
             with _LOCK:
                 self._write(shown)
+
+
+def _shown(line: str) -> str:
+    """Return a line with its colours, which end with it, and other control characters escaped."""
+    parts = _COLOUR.split(line.removesuffix("\r"))
+    shown = "".join(part if at % 2 else plain(part) for at, part in enumerate(parts))
+    return shown + "\x1b[0m" * (len(parts) > 1)
 
 
 def to_stderr(data: bytes) -> None:

@@ -232,3 +232,13 @@ def test_the_output_of_a_program_is_not_shown_below_info(shell):
     log = shell.run("work", "tests", "--drain", "--log-level", "error", "--", "echo", "hi").stderr
 
     assert log == ""
+
+
+def test_a_programs_colours_are_kept_and_nothing_else_of_control_characters(shell):
+    task = shell.ok("publish", "tests", "x").strip()
+    script = r"printf '\033[31mred\033[2Jgone\n\r::error::forged\n'"
+
+    log = shell.run("work", "tests", "--drain", "--", "sh", "-c", script).stderr
+
+    assert f"{task} | \x1b[31mred\\x1b[2Jgone\x1b[0m\n" in log
+    assert f"{task} | \\r::error::forged\n" in log
