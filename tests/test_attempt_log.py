@@ -16,6 +16,7 @@ from agentbus.queues.policy import Policies
 from agentbus.queues.retry import Backoff, Snooze
 from agentbus.store.steps import Batch, Command, one_step
 from tests.conftest import Connect
+from tests.servers import ask
 
 NOW = Backoff(0.0, 0.0)
 
@@ -220,8 +221,10 @@ def test_what_a_worker_does_after_it_lost_its_task_has_no_second_row(logged: age
 
 
 def test_a_task_that_expired_has_a_row_without_a_beginning(logged: agentbus.Bus) -> None:
-    task = logged.queue("mail").publish("x", expires=1)
-    logged.scope.now = lambda: time.time() + 60
+    entry_id = f"{round((time.time() - 60) * 1000)}-0"
+    fields = ("payload", '"x"', "meta", '{"expires":1}')
+    ask(logged, "XADD", logged.scope.keys.queue("mail", "normal"), entry_id, *fields)
+    task = f"{entry_id}@mail"
 
     with logged.subscribe("mail", print, drain=True) as worker:
         worker.run()

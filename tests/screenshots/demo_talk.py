@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import agentbus
 from agentbus.coordination import presence
-from agentbus.core.errors import AgentBusError, LeaseHeld
+from agentbus.core.errors import LeaseHeld
+from agentbus.store.steps import Command, one_step
 
 if TYPE_CHECKING:
     from tests.screenshots.demo import Demo
@@ -173,17 +172,11 @@ _WAITING = {
 
 
 def wait(project: Demo) -> None:
-    """Have agents wait for flags, in threads, until the project is over."""
+    """Record that agents wait for flags: the server would date a real wait now."""
     for agent, (minutes, *flags) in _WAITING.items():
         bus = project.own_bus(agent)
-        # The list of waiting agents has their own times.
-        bus.scope.now = lambda minutes=minutes: project.clock.now() - minutes * 60
-        threading.Thread(target=_waits, args=(project, bus, flags), daemon=True).start()
-
-
-def _waits(project: Demo, bus: agentbus.Bus, flags: list[str]) -> None:
-    try:
-        bus.await_(*flags, timeout=0)
-    except AgentBusError:
-        if not project.over.is_set():
-            raise
+        since = round((project.clock.now() - minutes * 60) * 1000)
+        for flag in flags:
+            record = f"{flag}\nsatisfied\n{agent}\n{since}\ndemo"
+            step = Command("ZADD", bus.scope.keys.waiting, since + 86_400_000, record)
+            bus.runner.run(one_step(step))
