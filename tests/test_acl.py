@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,13 +30,21 @@ from agentbus.core import settings
 from agentbus.core.keys import Keys
 from agentbus.core.names import KEY_KINDS
 from agentbus.dashboard.web.pages import PAGES
-from agentbus.errors import InvalidName, InvalidPayload, QueueFull, UsageError
+from agentbus.errors import (
+    ConfigError,
+    InvalidName,
+    InvalidPayload,
+    OutcomeUnknown,
+    QueueFull,
+    UsageError,
+)
 from agentbus.tasks import Flows, FlowTask, chain
 from tests import browsing, inprocess
 from tests.forking import new_shell
 from tests.servers import Server, Shell, free_port
 from tests.source_tree import nodes, scripts
 from tests.test_keys import glob, projects
+from tests.torture.network import Proxy
 
 # Verbs leave connections as they do where a process ends.
 pytestmark = pytest.mark.filterwarnings(
@@ -474,6 +483,39 @@ def test_a_publisher_writes_by_itself_what_publishing_takes(users):
             ("XTRIM", "shop:replies:ab", "MINID", "0"),
         ):
             assert [one for one in attempted(*argv) if refused(client, one)] == []
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_rights_that_are_withdrawn_within_a_request_leave_a_true_answer(users, done):
+    # given a client that lives, and a request that is on its way, or done and not answered
+    users.add("--user", "leaving")
+    with Proxy(users.server.socket) as proxy:
+        url = f"redis://leaving:{PASSWORD}@127.0.0.1:{proxy.port}"
+        with agentbus.connect(url, project="shop", agent="ada") as bus:
+            queue = bus.queue(f"leaving-{done}")
+            queue.publish(0)
+            proxy.keeps, proxy.keeps_reply = b"EVALSHA", done
+
+            def withdraw() -> None:
+                while not proxy.kept:
+                    time.sleep(0.001)
+                users.server.ask("ACL", "SETUSER", "leaving", "resetkeys")
+                proxy.cut()
+
+            # when its rights are withdrawn
+            withdrawing = threading.Thread(target=withdraw)
+            withdrawing.start()
+            with pytest.raises(OutcomeUnknown):
+                queue.publish(1)
+            withdrawing.join()
+
+            # then what comes next is refused, and nothing of it is done
+            with pytest.raises(ConfigError, match="refused 'publish'"):
+                queue.publish(2)
+            users.add("--user", "leaving")
+            queue.publish(3)
+            kept = [payload for _, payload in queue.peek()]
+    assert kept == ([0, 1, 3] if done else [0, 3])
 
 
 def test_a_user_of_an_earlier_rule_hides_the_letters_that_it_purges(users):

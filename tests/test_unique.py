@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 from typing import Any
@@ -18,8 +19,8 @@ from agentbus.queues.delivery import Delivery
 from agentbus.queues.ids import UNIQUE_KEPT
 from agentbus.tasks import Schedules, Tasks
 from tests.conftest import Connect
-from tests.servers import Shell, ask
-from tests.tiers import on_one_store
+from tests.servers import ROOT, Server, Shell, ask
+from tests.tiers import nightly, on_one_store
 
 UNIQUE: Any = {"key": "k", "unique": "until_done"}
 
@@ -265,6 +266,67 @@ def test_a_coroutines_task_is_unique(bus: agentbus.Bus, connect: Connect) -> Non
             assert await queue.publish("c", **UNIQUE) != first
 
     asyncio.run(main())
+
+
+# A worker that says when it begins a task, and when it ends it.
+_WORKER = """
+import sys, agentbus
+from tests.servers import ask
+
+with agentbus.connect(sys.argv[1], project=sys.argv[2]) as bus:
+    def handler(delivery):
+        ask(bus, "RPUSH", "log", f"begins {delivery.payload} {delivery.id}")
+        ask(bus, "RPUSH", "log", f"ends {delivery.payload} {delivery.id}")
+
+    bus.subscribe("mail", handler, attempts=1000, visibility=0.3).run()
+"""
+
+
+@pytest.mark.parametrize("kills", [4, nightly(100)])
+def test_a_key_stands_for_one_task_at_a_time_however_workers_are_killed(
+    own_server: Server, project: str, kills: int
+) -> None:
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", _WORKER, own_server.url, project], cwd=ROOT)
+
+    chance, running = random.Random(7), [start(), start()]
+    with agentbus.connect(own_server.url, project=project, agent="ada") as bus:
+        queue = bus.queue("mail")
+        published: dict[str, list[str]] = {key: [] for key in "abc"}
+
+        def ended(one: Delivery) -> tuple[str, str, str]:
+            return "RPUSH", "log", f"ends {one.payload} {one.id}"
+
+        def publish() -> None:
+            for key, ids in published.items():
+                task_id = queue.publish(key, key=key, unique="until_done")
+                if task_id not in ids:
+                    ids.append(task_id)
+
+        try:
+            for kill in range(1, kills + 1):
+                # When about this many tasks are done, whatever the process is doing then.
+                while ask(bus, "LLEN", "log") < 20 * kill:
+                    publish()
+                at = chance.randrange(len(running))
+                running[at].kill()
+                running[at].wait()
+                running[at] = start()
+            bus.subscribe(
+                "mail", lambda one: ask(bus, *ended(one)), drain=True, visibility=0.3
+            ).run()
+        finally:
+            for one in running:
+                one.kill()
+                one.wait()
+        log = [line.decode().split() for line in ask(bus, "LRANGE", "log", 0, -1)]
+
+    for key, ids in published.items():
+        own = [(what, task_id) for what, of, task_id in log if of == key]
+        # Each began after the one before it had ended, and ended.
+        assert [*dict.fromkeys(task_id for _, task_id in own)] == ids
+        assert own == sorted(own, key=lambda line: ids.index(line[1]))
+        assert {task_id for what, task_id in own if what == "ends"} == set(ids)
 
 
 def test_the_shell_publishes_unique_tasks(real_shell: Shell) -> None:

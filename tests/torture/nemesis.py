@@ -320,6 +320,15 @@ class Nemesis:
         if self.server is not None and self.serves:
             yield from fault(self.server)
 
+    def alone(self, how: str, fault: Callable[[DisposableServer], Steps]) -> Steps:
+        """Do something to the server that takes time, and nothing else to it meanwhile."""
+        if self.server is not None and self.serves:
+            self._server_is = how
+            try:
+                yield from fault(self.server)
+            finally:
+                self._server_is = None
+
     def _spoilt(self, how: str, seconds: float, mend: Callable[[], None]) -> Steps:
         self._server_is = how
 

@@ -100,7 +100,8 @@ class Proxy(Listener):
     def __init__(self, upstream: str | tuple[str, int]) -> None:
         """`upstream` is a unix socket's path or a TCP address."""
         super().__init__()
-        self._upstream = upstream
+        # Where new connections lead.
+        self.upstream = upstream
         # Its faults: a good proxy has none.
         # The reply to the next request that contains this is lost, with its connection.
         self.loses = b""
@@ -108,14 +109,19 @@ class Proxy(Listener):
         # The next batch of replies or of requests is lost, with its connection.
         self.loses_reply = self.loses_request = False
         self.lost = 0
+        # The next request that contains this, or the reply to it, is kept back until its connection ends.
+        self.keeps = b""
+        self.keeps_reply = False
+        # How many were kept back.
+        self.kept = 0
         self._lines: set[ProxyLine] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass bytes on, both ways, until one side closes."""
-        if isinstance(self._upstream, tuple):
-            from_server, to_server = await asyncio.open_connection(*self._upstream)
+        if isinstance(self.upstream, tuple):
+            from_server, to_server = await asyncio.open_connection(*self.upstream)
         else:
-            from_server, to_server = await asyncio.open_unix_connection(self._upstream)
+            from_server, to_server = await asyncio.open_unix_connection(self.upstream)
         line = ProxyLine()
         self._lines.add(line)
         over = asyncio.ensure_future(line.over.wait())
@@ -170,6 +176,11 @@ class Proxy(Listener):
                 self.loses_request = False
                 self.lost += 1
                 return
+            if self.keeps and self.keeps in chunk:
+                self.keeps = b""
+                if not self.keeps_reply:
+                    await self._keep_back()
+                line.keeps_reply = True
             if not line.deaf:
                 server.write(chunk)
                 await server.drain()
@@ -181,11 +192,17 @@ class Proxy(Listener):
             if self.loses_batch(line):
                 self.lost += 1
                 return
+            if line.keeps_reply:
+                await self._keep_back()
             if self.delay:
                 await asyncio.sleep(self.delay)
             if not line.mute:
                 client.write(chunk)
                 await client.drain()
+
+    async def _keep_back(self) -> None:
+        self.kept += 1
+        await asyncio.Event().wait()
 
     def loses_batch(self, line: ProxyLine) -> bool:
         """Decide whether a batch of replies is lost, with its connection."""
@@ -198,5 +215,5 @@ class ProxyLine:
     """The faults of one connection."""
 
     def __init__(self) -> None:
-        self.half_open = self.deaf = self.mute = self.loses = False
+        self.half_open = self.deaf = self.mute = self.loses = self.keeps_reply = False
         self.over = asyncio.Event()

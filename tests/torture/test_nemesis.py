@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from tests.torture import nemesis
 from tests.torture.nemesis import FREEZE, KILL, SERVER_KILL, Client, Nemesis, Steps
+from tests.torture.server import DisposableServer
 
 
 @pytest.fixture
@@ -92,3 +94,23 @@ def test_the_same_seed_gives_the_same_faults() -> None:
 
 def test_what_cannot_be_done_is_left_out() -> None:
     assert nemesis.possible({KILL: 2, SERVER_KILL: 3, FREEZE: 0}, None) == {KILL: 2}
+
+
+def test_to_a_server_one_thing_is_done_at_a_time(tmp_path: pathlib.Path) -> None:
+    server = DisposableServer(tmp_path)
+    faults = Nemesis({"one": 1, "other": 1}, 0.0, 1, [], server)
+
+    def fault(_server: DisposableServer) -> Steps:
+        yield True
+        yield True
+
+    for kind in faults.wanted:
+        faults.faults[kind] = lambda kind=kind: faults.alone(kind, fault)  # type: ignore[misc]
+    faults.tick()
+    assert (faults.done, faults.serves) == (1, False)
+    faults.tick()
+    assert faults.done == 1
+    while not faults.finished:
+        faults.tick()
+
+    assert (faults.counts, faults.serves) == ({"one": 1, "other": 1}, True)

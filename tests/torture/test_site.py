@@ -7,8 +7,10 @@ import pathlib
 import sys
 
 import pytest
+import redis
 
 from tests.torture.network import Proxy
+from tests.torture.plain import plain_client
 from tests.torture.server import Server
 from tests.torture.site import Site, spawn, through
 
@@ -28,6 +30,22 @@ def test_through_a_proxy_a_server_has_the_same_user_and_database(
 ) -> None:
     with Proxy("/nowhere") as proxy:
         assert through(proxy, url) == reached.format(port=proxy.port)
+
+
+@pytest.mark.parametrize("reply", [False, True])
+def test_a_request_is_kept_back_before_or_after_the_server_has_done_it(
+    tmp_path: pathlib.Path, reply: bool
+) -> None:
+    with Server(tmp_path / "server") as server, Proxy(server.socket) as proxy:
+        proxy.keeps, proxy.keeps_reply = b"INCR", reply
+
+        with plain_client(proxy.url, 0.2, retry=None) as client:
+            assert client.ping()
+            with pytest.raises(redis.TimeoutError):
+                client.incr("n")
+
+            assert (proxy.kept, server.ask("GET", "n")) == (1, b"1" if reply else None)
+            assert client.incr("n") == 1 + reply
 
 
 def test_what_a_client_prints_is_kept_with_its_errors(tmp_path: pathlib.Path) -> None:

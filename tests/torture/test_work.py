@@ -21,7 +21,9 @@ from tests.torture.verdict import Verdict, found_by
 from tests.torture.work.checks import NOTHING, attempts_unlogged
 from tests.torture.work.faulty import FAULTS
 from tests.torture.work.liveness import LIVENESS
-from tests.torture.work.loads import LOADS, QueueLoad
+from tests.torture.work.loads import LOADS, MIXED as MIXED_LOADS, MixedLoad, QueueLoad
+from tests.torture.work.mixed import MixedWork
+from tests.torture.work.mixed_checks import MIXED
 from tests.torture.work.plan import planned
 from tests.torture.work.under_load import QueueUnderLoad
 from tests.torture.workload import server_of
@@ -97,6 +99,23 @@ def test_a_queue_goes_on_under_each_load(load: QueueLoad, tmp_path: pathlib.Path
     assert under.faults == dict(load.faults)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("load", MIXED_LOADS.values(), ids=MIXED_LOADS.keys())
+def test_flows_steps_limits_and_drains_beside_each_other_keep_what_they_promise(
+    load: MixedLoad, tmp_path: pathlib.Path
+) -> None:
+    load = load._replace(faults={kind: 4 * number for kind, number in load.faults.items()})
+    trial = Trial(seed=7, minutes=1, place=tmp_path)
+
+    with server_of(trial) as server, MixedWork(trial, server, load) as mixed:
+        evidence = mixed.evidence()
+
+    assert found_by(NOTHING._replace(mixed=[evidence]), MIXED) == {}
+    assert {name: wrong for name, wrong in mixed.problems.items() if wrong} == {}
+    assert mixed.faults == mixed.wanted
+
+
 def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
     plan = planned(Trial(seed=7, minutes=10, place=tmp_path))
 
@@ -105,7 +124,14 @@ def test_ten_minutes_are_the_size_of_a_release(tmp_path: pathlib.Path) -> None:
     assert set(plan.faults) >= {*nemesis.OF_CLIENTS, *nemesis.OF_SERVERS, FREEZE} - {nemesis.WIPE}
     assert set(plan.workers) == {"library", "threads", "coroutines", "asyncbus"}
     assert {load.name for load in plan.loads} == set(LOADS)
-    assert {check.__name__ for check in plan.checks} > {check.__name__ for check in LIVENESS}
+    assert {load.name for load in plan.mixed} == set(MIXED_LOADS)
+    assert set(plan.checks) > {*LIVENESS, *MIXED}
+
+
+def test_a_server_that_is_not_ours_loses_no_data(tmp_path: pathlib.Path) -> None:
+    plan = planned(Trial(seed=7, minutes=1, place=tmp_path, url="redis://nowhere"))
+
+    assert [load.name for load in plan.mixed] == ["together"]
 
 
 def test_the_faults_spoil_what_the_library_has() -> None:
@@ -122,7 +148,8 @@ def test_every_fault_of_the_library_has_a_control_and_every_load_finds_one(
 
     assert set(FAULTS) < set(MODES["work"].controls)
     assert {load.name for plan in plans for load in plan.loads} == set(LOADS)
-    assert {check for plan in plans for check in plan.checks} == {*LIVENESS, attempts_unlogged}
+    assert {load.name for plan in plans for load in plan.mixed} == set(MIXED_LOADS)
+    assert {check for plan in plans for check in plan.checks} >= {*LIVENESS, attempts_unlogged}
 
 
 @pytest.mark.slow

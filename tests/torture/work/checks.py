@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.torture.history import FAIL, INVOKE, OK, HistoryEntry
@@ -70,12 +70,42 @@ class LoadEvidence(NamedTuple):
         return self.load.within + 2 * self.starting
 
 
+class DataLoss(NamedTuple):
+    """A server that lost its latest writes: from its death until it served again, in ns.
+
+    Unless it lost `everything`, it kept what it had acknowledged as durable.
+    """
+
+    begin: int
+    end: int
+    everything: bool = False
+
+
+class MixedEvidence(NamedTuple):
+    """What is known of a mixed load at its end: the histories, in the order of time, and what was lost.
+
+    Each process has its own name in them, also if it followed another one in a role.
+    """
+
+    entries: Sequence[HistoryEntry]
+    losses: Sequence[DataLoss] = ()
+
+    def kept(self, first: int, then: int, *, durable: bool = False) -> bool:
+        """Tell whether what was acknowledged at `first` cannot have been lost before `then`."""
+        return not any(
+            first <= loss.end and loss.begin <= then
+            for loss in self.losses
+            if loss.everything or not durable
+        )
+
+
 class WorkEvidence(NamedTuple):
     """What is known at the end of a run; `events` are in the order of time.
 
     The outcome of publishing tasks in `unsure` is unknown. `ordered` are tasks by ordering key, as
     published. `mishaps` is how often a worker died or lost its server: each time it may have been about to
-    begin a task. `loads` were judged by themselves. `logged` is the log of attempts, None if there is none.
+    begin a task. `loads` and `mixed` ones were judged by themselves. `logged` is the log of attempts, None
+    if there is none.
     """
 
     accepted: frozenset[int]
@@ -88,6 +118,7 @@ class WorkEvidence(NamedTuple):
     mishaps: int = 0
     loads: Sequence[LoadEvidence] = ()
     logged: Sequence[LoggedRow] | None = None
+    mixed: Sequence[MixedEvidence] = ()
 
 
 NOTHING = WorkEvidence(frozenset(), frozenset(), frozenset(), ATTEMPTS, [], [])
@@ -131,19 +162,20 @@ def published(entries: Iterable[HistoryEntry]) -> Publications:
 
 
 def events(entries: Iterable[HistoryEntry]) -> list[TaskEvent]:
-    """Return the events in workers' histories; successive processes of a role get their own names."""
+    """Return the events in workers' histories, by process."""
+    return [
+        TaskEvent(at, who, op, phase, of["i"], of["attempt"], of["id"])
+        for at, who, op, phase, of in by_process(entries)
+        if op in (RUN, ACK)
+    ]
+
+
+def by_process(entries: Iterable[HistoryEntry]) -> Iterator[HistoryEntry]:
+    """Yield entries in the order of time; successive processes of a role get their own names."""
     lives: collections.Counter[str] = collections.Counter()
-    found = []
     for entry in sorted(entries, key=lambda entry: entry.at):
-        if entry.op == LIFE:
-            lives[entry.who] += 1
-        elif entry.op in (RUN, ACK):
-            who = f"{entry.who}.{lives[entry.who]}"
-            of = entry.of
-            found.append(
-                TaskEvent(entry.at, who, entry.op, entry.phase, of["i"], of["attempt"], of["id"])
-            )
-    return found
+        lives[entry.who] += entry.op == LIFE
+        yield entry._replace(who=f"{entry.who}.{lives[entry.who]}")
 
 
 def of_tasks(events: Iterable[TaskEvent], op: str, *phases: str) -> dict[int, list[TaskEvent]]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tests.torture.nemesis import FREEZE, KILL
+from tests.torture.nemesis import (
+    CUT,
+    FREEZE,
+    FULL_MEMORY,
+    KILL,
+    LOST_REPLY,
+    LOST_REQUEST,
+    SERVER_KILL,
+    WIPE,
+)
 
 # How many tasks a program fetches at once.
 FETCHED = 3
@@ -105,3 +114,37 @@ FROZEN = QueueLoad(
     faults={FREEZE: 3},
 )
 LOADS = {load.name: load for load in (POISON, FETCHERS, SLOW, KILLED, BOUND, FROZEN)}
+
+# A publication is done and never answered, since the server stands still from then on. Others lose data:
+# the end of the server's log, and what a primary had not replicated.
+NO_ANSWER, LOST_TAIL, FAILOVER = "no_answer", "lost_tail", "failover"
+# How many tasks of the limited queue may run at once, and how many of these hold a slot of the semaphore.
+AT_ONCE, SLOTS = 3, 2
+
+
+class MixedLoad(NamedTuple):
+    """Flows, durable steps, limits with a semaphore, cancellations and drains beside each other.
+
+    With `durable="replica"`, the server has a replica, which can be promoted.
+    """
+
+    name: str
+    faults: Mapping[str, int]
+    durable: str = "disk"
+
+
+TOGETHER = MixedLoad(
+    "together",
+    {
+        KILL: 8,
+        SERVER_KILL: 2,
+        CUT: 3,
+        LOST_REPLY: 5,
+        LOST_REQUEST: 3,
+        FULL_MEMORY: 2,
+        NO_ANSWER: 2,
+    },
+)
+LOSSES = MixedLoad("losses", {LOST_TAIL: 6, WIPE: 2, KILL: 3, LOST_REPLY: 2})
+PROMOTED = MixedLoad("promoted", {FAILOVER: 3, KILL: 2}, durable="replica")
+MIXED = {load.name: load for load in (TOGETHER, LOSSES, PROMOTED)}

@@ -17,9 +17,24 @@ from tests.torture.mode import Trial
 from tests.torture.nemesis import FREEZE, KILL, OF_SERVERS, Client, Fault, Nemesis, Steps
 from tests.torture.plain import plain_client
 from tests.torture.server import DisposableServer
-from tests.torture.work import checks, controls, faulty, liveness, publisher, worker
-from tests.torture.work.checks import BuriedTask, LoadEvidence, LoggedRow, WorkEvidence
-from tests.torture.work.loads import QueueLoad
+from tests.torture.work import (
+    checks,
+    controls,
+    faulty,
+    liveness,
+    mixed_checks,
+    publisher,
+    worker,
+)
+from tests.torture.work.checks import (
+    BuriedTask,
+    LoadEvidence,
+    LoggedRow,
+    MixedEvidence,
+    WorkEvidence,
+)
+from tests.torture.work.loads import MixedLoad, QueueLoad
+from tests.torture.work.mixed import MixedWork
 from tests.torture.work.plan import PUBLISHER_KILL, planned
 from tests.torture.work.tasks import (
     ACK,
@@ -35,7 +50,7 @@ from tests.torture.work.tasks import (
     by_hand,
 )
 from tests.torture.work.under_load import QueueUnderLoad
-from tests.torture.workload import Workload
+from tests.torture.workload import Workload, server_of
 
 _LONGEST_ANSWER = 30.0
 # The share of the tasks that is published while there are faults to come; the rest is for faults that find
@@ -130,9 +145,10 @@ class QueueWork(Workload):
             # What is idle now would disturb the loads.
             client.end()
         under = [self._under(load, number) for number, load in enumerate(plan.loads)]
+        mixed = [self._mixed(load, number) for number, load in enumerate(plan.mixed)]
         if self.trial.control is not None:
             self.problems.clear()
-        return found._replace(loads=under)
+        return found._replace(loads=under, mixed=mixed)
 
     def _under(self, load: QueueLoad, number: int) -> LoadEvidence:
         """Put a load on a queue, and wait until its tasks are done."""
@@ -140,11 +156,23 @@ class QueueWork(Workload):
         trial = self.trial._replace(place=self.place / "loads" / queue)
         with QueueUnderLoad(trial, self.server, load, queue) as under:
             evidence = under.evidence()
-            for name, wrong in under.problems.items():
-                self.problems[name] += wrong
-            for total, found in ((self.faults, under.faults), (self.wanted, under.wanted)):
-                total |= {kind: total.get(kind, 0) + count for kind, count in found.items()}
+            self._add(under)
         return evidence
+
+    def _mixed(self, load: MixedLoad, number: int) -> MixedEvidence:
+        """Put a mixed load on a server of its own, unless ours is not to suffer."""
+        trial = self.trial._replace(place=self.place / "mixed" / f"{load.name}-{number}")
+        with server_of(trial) as server, MixedWork(trial, server, load) as mixed:
+            evidence = mixed.evidence()
+            self._add(mixed)
+        return evidence
+
+    def _add(self, part: Workload) -> None:
+        """Count the faults and problems of a load in those of the run."""
+        for name, wrong in part.problems.items():
+            self.problems.setdefault(name, []).extend(wrong)
+        for total, found in ((self.faults, part.faults), (self.wanted, part.wanted)):
+            total |= {kind: total.get(kind, 0) + count for kind, count in found.items()}
 
     def _among_faults(self) -> WorkEvidence:
         """Have tasks done while everything fails, and return what became of them."""
@@ -276,6 +304,7 @@ class QueueWork(Workload):
             "acknowledgements unsure": answers[UNKNOWN],
             "innocents out of luck": len(checks.unlucky(evidence)),
             **liveness.figures(evidence),
+            **mixed_checks.figures(evidence),
         }
 
     # -- faults --
