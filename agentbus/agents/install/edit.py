@@ -253,7 +253,7 @@ def _folders(path: str) -> list[str]:
         above = os.path.dirname(above)
     with _writing(path):
         for folder in reversed(missing):
-            # Whatever the umask is, no other user may replace what a client reads.
+            # No other user may replace what a client reads, whatever the umask is.
             os.makedirs(folder, 0o755, exist_ok=True)
     return missing
 
