@@ -203,6 +203,7 @@ def figures(evidence: WorkEvidence) -> dict[str, int]:
     loads = evidence.mixed
     if not loads:
         return {}
+    judged = [one for one in loads if not one.losses] or [MixedEvidence([])]
 
     def number(op: str, phase: str) -> int:
         return sum(len(_of(one, op, phase)) for one in loads)
@@ -217,8 +218,8 @@ def figures(evidence: WorkEvidence) -> dict[str, int]:
         "runs of them": number(RUN, INVOKE),
         "results handed on": sum(len(run.of["given"]) for run in handed),
         "steps recorded": number(STEPPED, OK),
-        "limited tasks at once, at most": max(_most(_running(one)) for one in loads),
-        "slots held at once, at most": max(_most(_holding(one)) for one in loads),
+        "limited tasks at once, at most": max(_most(_running(one)) for one in judged),
+        "slots held at once, at most": max(_most(_holding(one)) for one in judged),
         "tasks cancelled": number(CANCEL, OK),
         "drains": number(DRAIN, OK),
         "losses of data": sum(len(one.losses) for one in loads),
