@@ -152,7 +152,7 @@ def test_a_retry_comes_back_and_a_buried_task_is_a_dead_letter(shell, queue):
     assert (record["state"], record["attempt"]) == ("retrying", 1)
     (again,) = shell.records("task", "take", "review", "--wait", "5")
     assert again["attempt"] == 2
-    assert shell.ok("task", "bury", task_id, "hopeless") == f"{task_id} buried\n"
+    assert shell.ok("task", "bury", task_id, "hopeless") == f"{task_id} dead\n"
     assert [one.error for one in queue.dead_letters()] == ["hopeless"]
 
 
@@ -202,7 +202,7 @@ def test_views_say_who_holds_a_task_by_hand(shell, queue):
     task_id, *_ = taken(shell)
 
     assert "worker    ada, by hand until 20" in shell.ok("task", "show", task_id)
-    assert f"{task_id} pending, held by hand by ada until 20" in shell.ok(
+    assert f"{task_id} running, held by hand by ada until 20" in shell.ok(
         "bus", "inspect", "review"
     )
     assert f"review default holds {task_id} by hand until 20" in shell.ok("agent", "list")

@@ -135,14 +135,14 @@ def test_a_snoozed_task_keeps_its_steps(bus: agentbus.Bus) -> None:
     assert steps(bus, task) == set()
 
 
-@pytest.mark.parametrize("how", ["buried", "cancelled", "settled by hand"])
+@pytest.mark.parametrize("how", ["dead", "cancelled", "settled by hand"])
 def test_no_step_is_left_however_the_task_ends(bus: agentbus.Bus, how: str) -> None:
     task = bus.queue("mail").publish(1)
 
     def handler(delivery: agentbus.Delivery) -> None:
         delivery.step("one", int)
         assert steps(bus, task) == {"steps", "step:one"}
-        if how == "buried":
+        if how == "dead":
             raise Bury("enough")
         if how == "settled by hand":
             delivery.ack()

@@ -217,7 +217,7 @@ def test_work_of_a_killed_worker_is_done(real_shell, real_url, project):
     done = real_shell.run(*work, "true")
 
     assert killed.returncode == -9
-    assert done.stdout.count(" done") == 1
+    assert done.stderr.count(" done in ") == 1
 
 
 def test_work_that_was_buried_may_be_asked_for_again(bus, project):

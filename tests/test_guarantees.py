@@ -634,7 +634,8 @@ def test_what_is_kept_or_waits_for_a_time_is_over_when_the_clock_has_leapt_past_
 
         with pytest.raises(TimedOut):
             ada.await_("build", timeout=0.1)
-        assert mail.result(done) is None
+        with pytest.raises(NotFound, match="no longer kept"):
+            mail.result(done)
         assert [task.payload for task in mail.fetch()] == ["late"]
         bob.lease("src/a")
         assert [tick.error for tick in Scheduler(ada).run_once()] == [None]

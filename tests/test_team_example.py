@@ -134,7 +134,7 @@ def test_the_router_moved_each_task_once(told):
 
     assert len(buried) == 2
     moved = f"{17 if again else 16} tasks moved{', 1 duplicates' if again else ''}"
-    assert last == f"incoming: {moved}, 1 stopped, 1 buried"
+    assert last == f"incoming: {moved}, 1 stopped, 1 dead"
 
 
 def test_nothing_of_the_team_is_left(told, shell, home):
