@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
-from agentbus.errors import LeaseHeld
+from agentbus.errors import FlagFailed, LeaseHeld
 from tests.browsing import Browser
+from tests.pausing import awaiting
 from tests.tiers import on_one_store
 
 pytestmark = on_one_store
@@ -70,6 +72,24 @@ async def test_a_person_releases_a_flag_and_drops_a_lease(bus, connect, writing)
     assert "Nothing is leased." in after.text
     said = [one.text for one in bus.overhear(last=10) if one.agent_id == "human:eve"]
     assert said[-1] == "lease of src/** by bob dropped"
+
+
+@pytest.mark.parametrize("end", ["fail", "satisfy"])
+async def test_a_person_ends_the_flag_of_an_agent_that_is_gone(bus, connect, writing, end):
+    connect("bob").announce("building")
+    waiting = awaiting(connect("eve"), "building", timeout=60)
+    browser = Browser(writing)
+
+    page = (await browser.get("/flags")).page
+    await browser.press(page, f"/act/flag.{end}", note="runner 7 is gone")
+
+    (state,) = bus.flags()
+    assert state.note == "runner 7 is gone"
+    if end == "fail":
+        with pytest.raises(FlagFailed, match="runner 7 is gone"):
+            await asyncio.to_thread(waiting.finish)
+    else:
+        assert (await asyncio.to_thread(waiting.finish))[0].note == "runner 7 is gone"
 
 
 async def test_a_lease_that_was_taken_again_is_not_dropped(bus, connect, writing):

@@ -64,6 +64,18 @@ async def _release_flag(bus: AsyncBus, form: Mapping[str, str]) -> str:
     return f"flag {word(flag)} released"
 
 
+async def _fail_flag(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    flag = field(form, "flag")
+    await bus.fail(flag, force=True, note=form.get("note") or None)
+    return f"flag {word(flag)} failed"
+
+
+async def _satisfy_flag(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    flag = field(form, "flag")
+    await bus.satisfy(flag, force=True, note=form.get("note") or None)
+    return f"flag {word(flag)} satisfied"
+
+
 async def _pause_worker(bus: AsyncBus, form: Mapping[str, str]) -> str:
     worker = field(form, "worker")
     order = await bus.pause(worker=worker, why=_WHY, wait=_CONFIRM)
@@ -108,6 +120,8 @@ AGENT_ACTIONS: dict[str, WebAction] = {
     "talk.speak": _speak,
     "lease.drop": _drop_lease,
     "flag.release": _release_flag,
+    "flag.fail": _fail_flag,
+    "flag.satisfy": _satisfy_flag,
     "worker.pause": _pause_worker,
     "worker.resume": _resume_worker,
     "worker.stop": _stop_worker,
