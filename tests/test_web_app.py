@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import agentbus.aio
 from agentbus.dashboard import app
-from agentbus.errors import BackendUnavailable
+from agentbus.errors import BackendUnavailable, UsageError
 from tests.browsing import Browser
 from tests.servers import ask
 
@@ -200,3 +201,8 @@ async def test_what_is_done_and_could_not_be_spoken_is_no_failure(bus, writing, 
     assert "project halted; the channel does not say so" in after.text
     assert after.all("p", role="alert") == []
     assert [one.kind for one in bus.paused()] == ["project"]
+
+
+def test_a_blocking_bus_is_refused(bus):
+    with pytest.raises(UsageError, match="would block its event loop"):
+        app(bus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.core.errors import ConfigError
+from agentbus.core.errors import ConfigError, UsageError
 from agentbus.dashboard.agent_pages import AgentDetail, AgentPage, AgentRow
 from agentbus.dashboard.channel_pages import ChannelPage
 from agentbus.dashboard.check_list import HealthCheck, HealthChecks
@@ -35,6 +35,7 @@ from agentbus.dashboard.task_chain import Chain, ChainLink, ChainTask, TaskRepor
 from agentbus.dashboard.task_lists import TaskPage
 from agentbus.dashboard.task_search import SearchPage, TaskHit
 from agentbus.dashboard.worker_pages import WorkerPage
+from agentbus.store.verb import Awaiting
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -103,8 +104,13 @@ def app(
     With a `token` each browser must enter it once; without one the application around it decides who may
     see the pages. `reports` is a directory: the pages that `agentbus report --html` has written into it are
     listed and shown. Raises `ConfigError` without the extra `web`, and for a token of less than 16
-    characters.
+    characters, and `UsageError` for a bus that is not asynchronous.
     """
+    if not isinstance(bus, Awaiting):
+        raise UsageError(
+            f"the dashboard was given {bus!r}, which would block its event loop",
+            hint="give it one of agentbus.aio.connect()",
+        )
     try:
         from agentbus.dashboard.web import application  # needs the extra `web`
     except ModuleNotFoundError as error:
