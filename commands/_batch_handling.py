@@ -81,7 +81,7 @@ class BatchHandling(Handling):
     ) -> None:
         if isinstance(error, ProgramRefused) and not alone:
             # Run each task alone to find those that the program refuses.
-            error = ProgramFailed(str(error), error.output)
+            error = ProgramFailed(str(error), error.program_output)
         last = self._is_last(delivery, error)
         buried = isinstance(error, ProgramRefused) or last
         outcome = "dead" if buried else "failed"

@@ -63,7 +63,7 @@ class ProgramFailed(Retry):
 
     def __init__(self, message: str, output: str = "", *, after: float | None = None) -> None:
         super().__init__(message, after=after)
-        self.output = output
+        self.program_output = output
 
 
 class ProgramRefused(ProgramFailed, Bury):

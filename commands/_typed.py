@@ -50,7 +50,7 @@ def _run(call: Call, registry: Tasks, log: WorkerLog) -> int:
         drain_timeout=args.drain_timeout,
         start=args.start,
         owner=args.queue,
-        around=log.around,
+        middleware=log.middleware,
     )
     what = ", ".join(map(word, worker.queues))
     of = {"queues": worker.queues, "group": args.group}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pythonjsonlogger.json import JsonFormatter
@@ -134,27 +135,27 @@ class WorkerLog:
         """Log a line."""
         loggers.emit(level, {**self._common, **fields}, text)
 
-    def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a handler that logs each task that it has done; failures are logged by the library."""
+    def middleware(self, handler: Callable[..., Any]) -> list[Callable[..., Any]]:
+        """Return the middleware of a handler that logs each done task; the library logs the failures."""
         if not self.shows_tasks:
-            return handler
-        if is_async(handler):
+            return []
+        return [self._awaited if is_async(handler) else self._called]
 
-            async def awaited(delivery: Any) -> Any:
-                began = time.monotonic()
-                result = await handler(delivery)
-                self.done(delivery, time.monotonic() - began)
-                return result
+    def _called(self, delivery: Any, call_next: Callable[[Any], Any]) -> Any:
+        began = time.monotonic()
+        result = call_next(delivery)
+        if inspect.isawaitable(result):
+            return self._ended_later(delivery, began, result)
+        self.done(delivery, time.monotonic() - began)
+        return result
 
-            return awaited
+    async def _awaited(self, delivery: Any, call_next: Callable[[Any], Any]) -> Any:
+        return await self._ended_later(delivery, time.monotonic(), call_next(delivery))
 
-        def called(delivery: Any) -> Any:
-            began = time.monotonic()
-            result = handler(delivery)
-            self.done(delivery, time.monotonic() - began)
-            return result
-
-        return called
+    async def _ended_later(self, delivery: Any, began: float, awaitable: Awaitable[Any]) -> Any:
+        result = await awaitable
+        self.done(delivery, time.monotonic() - began)
+        return result
 
     def done(self, delivery: Any, took: float) -> None:
         """Log a done task, unless many are done within a second."""
@@ -164,9 +165,7 @@ class WorkerLog:
         if self._is_counted():
             return
         name = delivery.task_name
-        fields: dict[str, object] = {"verb": "work", "queue": delivery.queue}
-        fields |= {"group": delivery.group, "id": delivery.id, "attempt": delivery.attempt}
-        fields |= {"outcome": "done", "duration_ms": round(took * 1000, 3)}
+        fields = _of_run(delivery, "done", took)
         text = delivery.id
         if name is not None:
             fields["task"] = name
@@ -181,9 +180,7 @@ class WorkerLog:
         if outcome == "done":
             self.done(delivery, took)
             return
-        fields: dict[str, object] = {"verb": "work", "queue": delivery.queue}
-        fields |= {"group": delivery.group, "id": delivery.id, "attempt": delivery.attempt}
-        fields |= {"outcome": outcome, "error": error, "duration_ms": round(took * 1000, 3)}
+        fields = _of_run(delivery, outcome, took) | {"error": error}
         self.emit({"failed": "warning", "dead": "error"}.get(outcome, "info"), text, fields)
         if error is not None and self.shows_tasks and on_github():
             title = f"agentbus work {delivery.queue}".replace(":", "%3A").replace(",", "%2C")
@@ -215,6 +212,19 @@ class WorkerLog:
         if more > 0:
             fields: dict[str, object] = {"verb": "work", "outcome": "done", "number": more}
             self.emit("info", f"{count(more, 'more task')} done within the second", fields)
+
+
+def _of_run(delivery: Any, outcome: str, took: float) -> dict[str, object]:
+    """Return the fields of the record of a run."""
+    return {
+        "verb": "work",
+        "queue": delivery.queue,
+        "group": delivery.group,
+        "id": delivery.id,
+        "attempt": delivery.attempt,
+        "outcome": outcome,
+        "duration_ms": round(took * 1000, 3),
+    }
 
 
 class _Filter:
@@ -286,8 +296,10 @@ class _JsonFormatter(JsonFormatter):
         return _time(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        record.msg, record.args = _said(record), ()
-        return super().format(record)
+        # Other handlers get the same record.
+        copy = logging.makeLogRecord(record.__dict__)
+        copy.msg, copy.args = _said(record), ()
+        return super().format(copy)
 
 
 class _TextFormatter(logging.Formatter):

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _processes, _progress, _together, _typed, _worker_log, _working
@@ -221,10 +221,10 @@ def _run(call: Call, handler: Callable[..., Any], handling: Handling | None, log
     args = call.args
     share: Share | None = vars(args).get("share")
     if handling is None:
-        worker = _worker(call, log.around(handler))
+        worker = _worker(call, handler, log.middleware(handler))
         program = None
     else:
-        worker = _worker(call, handling)
+        worker = _worker(call, handling, ())
         handling.worker, handling.log = worker, log
         program = handling.program
         program.pass_on = log.write if log.shows_tasks else None
@@ -298,7 +298,9 @@ def _ended(call: Call, log: WorkerLog, done: int, failed: int, webhooks: int | N
     log.totals(args.queue, of, done, failed, webhooks, printed=args.handler is not None)
 
 
-def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
+def _worker(
+    call: Call, handler: Callable[..., Any], middleware: Sequence[Callable[..., Any]]
+) -> Worker | MatchWorker:
     """Return the worker of the queue, or of the matching queues."""
     args = call.args
     options: Any = {
@@ -308,6 +310,7 @@ def _worker(call: Call, handler: Callable[..., Any]) -> Worker | MatchWorker:
         "visibility": args.visibility,
         "start": args.start,
         "prefetch": args.concurrency if args.handler is None else None,
+        "middleware": middleware,
     }
     if args.match:
         return call.bus.subscribe_many(args.queue, handler, **options)

@@ -36,6 +36,7 @@ from agentbus.errors import (
     InvalidPayload,
     OutcomeUnknown,
     QueueFull,
+    TimedOut,
     UsageError,
 )
 from agentbus.tasks import Flows, FlowTask, chain
@@ -485,6 +486,18 @@ def test_a_publisher_writes_by_itself_what_publishing_takes(users):
             assert [one for one in attempted(*argv) if refused(client, one)] == []
 
 
+def test_who_may_not_read_the_registry_of_workers_is_told_that_the_wait_was_too_short(users):
+    users.server.ask(
+        "ACL", "SETUSER", "narrow", "on", f">{PASSWORD}", "~*", "&*", "+@all", "-zrevrange"
+    )
+    url = f"unix://narrow:{PASSWORD}@{users.server.socket}"
+    with agentbus.connect(url, project="shop", agent="ada") as bus:
+        task = bus.queue("narrow").publish(0)
+
+        with pytest.raises(TimedOut):
+            bus.result(task, wait=0.01)
+
+
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_rights_that_are_withdrawn_within_a_request_leave_a_true_answer(users, done):
     # given a client that lives, and a request that is on its way, or done and not answered
@@ -497,8 +510,7 @@ def test_rights_that_are_withdrawn_within_a_request_leave_a_true_answer(users, d
             proxy.keeps, proxy.keeps_reply = b"EVALSHA", done
 
             def withdraw() -> None:
-                while not proxy.kept:
-                    time.sleep(0.001)
+                proxy.keeps_back.wait()
                 users.server.ask("ACL", "SETUSER", "leaving", "resetkeys")
                 proxy.cut()
 

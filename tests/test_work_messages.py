@@ -62,7 +62,7 @@ def test_a_handler_that_fails_shows_in_the_last_line(real_shell: Shell) -> None:
     """A drain that buried everything does not look like one that had nothing to do."""
     real_shell.run("publish", "mail", "1")
 
-    ran = real_shell.run("work", "mail", "--drain", "--attempts", "1", "--handler", "os:getpid")
+    ran = real_shell.run("work", "mail", "--drain", "--attempts", "1", "--handler", "operator:neg")
 
     assert " INFO agentbus: mail: 0 done, 1 run failed\n" in ran.stderr
 

@@ -11,6 +11,7 @@ from tests.servers import Shell
 
 APP = """
 import logging
+import subprocess
 import agentbus
 
 tasks = agentbus.Tasks()
@@ -24,6 +25,15 @@ def handle(delivery):
 
 async def slowly(delivery):
     return handle(delivery)
+
+def later(delivery):
+    return slowly(delivery)
+
+def runs(delivery):
+    subprocess.run(["sh", "-c", "echo said; exit 3"], check=True, capture_output=True, text=True)
+
+def nothing():
+    pass
 
 @tasks.task(queue="orders")
 def add(order: int) -> int:
@@ -45,7 +55,7 @@ def messages(log: str) -> list[str]:
     return [line.partition(" ")[2] for line in log.splitlines()]
 
 
-@pytest.mark.parametrize("handler", ["handle", "slowly"])
+@pytest.mark.parametrize("handler", ["handle", "slowly", "later"])
 def test_a_worker_logs_its_start_each_task_each_failure_and_its_totals(shell, handler):
     tasks = [shell.ok("publish", "mail", str(number)).strip() for number in (1, 2)]
 
@@ -73,6 +83,27 @@ def test_a_traceback_begins_at_the_handler(shell):
     (letter,) = shell.records("dlq", "list", "mail")
     (shown,) = shell.records("dlq", "show", "mail", letter["id"])
     assert shown["traceback"].splitlines()[1].endswith(", in handle")
+
+
+def test_an_error_with_output_of_a_subprocess_keeps_its_traceback(shell):
+    shell.ok("publish", "mail", "1")
+
+    log = shell.run("work", "mail", "--handler", "app:runs", *ONCE).stderr
+
+    assert "subprocess.CalledProcessError: Command " in log
+    (letter,) = shell.records("dlq", "list", "mail")
+    (shown,) = shell.records("dlq", "show", "mail", letter["id"])
+    assert ", in runs" in shown["traceback"]
+
+
+@pytest.mark.parametrize("options", [(), ("--match",)])
+def test_a_handler_that_takes_no_delivery_is_refused_before_a_task_is_taken(shell, options):
+    task = shell.ok("publish", "mail", "1").strip()
+
+    done = shell.run("work", "mail", *options, "--handler", "app:nothing")
+
+    assert (done.returncode, "with a delivery alone" in done.stderr) == (2, True)
+    assert shell.records("task", "show", task)[0]["state"] == "waiting"
 
 
 def test_a_task_that_its_handler_has_buried_is_not_called_done(shell):

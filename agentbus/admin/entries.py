@@ -95,7 +95,7 @@ def _moved(scope: Scope, queue: str, group: str, letters_of: str) -> Op[list[Ent
     if not page:
         return []
     entries = yield from state.entries(scope, queue, group, RETRY, page, letters_of)
-    return [one for one in entries if one.state in ("retrying", "running")]
+    return [entry for entry in entries if entry.state in ("retrying", "running")]
 
 
 def _from(start: str, now: float) -> str:

@@ -24,7 +24,8 @@ def outside(error: BaseException) -> TracebackType | None:
 
 def shown(error: BaseException) -> str:
     """Return the traceback of an error as text; the output of a program that failed, in its place."""
-    output = getattr(error, "output", None)
+    # Not `output`, which errors of `subprocess` have, too.
+    output = getattr(error, "program_output", None)
     if isinstance(output, str):
         return output
     return "".join(traceback.format_exception(type(error), error, outside(error)))

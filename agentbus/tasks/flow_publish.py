@@ -68,7 +68,7 @@ def publish(
     }
     span = tracing.begin("flow", flow, **about)
     sent = []
-    yield from date(scope, [one.task for one in (*tasks, *undos)])
+    yield from date(scope, [member.task for member in (*tasks, *undos)])
     for number, (one, task_id) in enumerate(zip(tasks, own, strict=True), 1):
         after = [own[place] for place in one.after]
         record = _record(scope, policies, _stamped(one, span), task_id, after, flow, group)

@@ -258,9 +258,9 @@ class Tasks:
         `group`, `concurrency`, `visibility`, `drain`, `drain_timeout` and `start` are like those of
         `Worker`. Without `drain`, it adds the schedules of all tasks, including those of other queues, and
         runs a scheduler. Schedules that the program `owner` declared before, but no longer declares, are
-        removed. `around` gets the handler of each queue and returns the one to run. Raises `UsageError` if
-        nothing provides a dependency of a task, and `InvalidPayload` if a task with a schedule requires
-        arguments.
+        removed. `middleware` gets the handler of each queue and returns its middleware. Raises
+        `UsageError` if nothing provides a dependency of a task, and `InvalidPayload` if a task with a
+        schedule requires arguments.
         """
         kind: Any = AsyncTaskWorker if isinstance(bus, Awaiting) else TaskWorker
         return kind(bus, self.all(), self.provided(), queues, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentbus.tasks.dependencies import Provided
     from agentbus.tasks.typed_task import AnyTask
     from agentbus.workers.async_worker import AsyncWorker
+    from agentbus.workers.middleware import Middleware
     from agentbus.workers.worker import Worker
 
     class WorkOptions(TypedDict, total=False):
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         drain_timeout: float | None
         start: str
         owner: str | None
-        around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]
+        middleware: Callable[[Callable[[Any], Any]], Sequence[Middleware]]
 
 
 class _OfQueue:
@@ -138,10 +139,6 @@ def _run(task: AnyTask, delivery: Any, around: Surroundings) -> Any:
         return task.returns.encode(task.function(*given, **arguments))
 
 
-def _unchanged(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return handler
-
-
 class _AnyTaskWorker:
     """The common part of `TaskWorker` and `AsyncTaskWorker`."""
 
@@ -153,7 +150,7 @@ class _AnyTaskWorker:
         queues: Iterable[str] | None,
         *,
         owner: str | None = None,
-        around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]] = _unchanged,
+        middleware: Callable[[Callable[[Any], Any]], Sequence[Middleware]] | None = None,
         **options: Any,
     ) -> None:
         tasks = [*tasks]
@@ -161,7 +158,7 @@ class _AnyTaskWorker:
         # A drain publishes no ticks: it ends with the tasks that exist.
         self._schedules = [] if options.get("drain") else definitions(tasks)
         self._bus = bus
-        self._around = around
+        self._middleware = middleware
         self._options = options
         self._provided = provided
         wanted = None if queues is None else [*queues]
@@ -213,8 +210,10 @@ class _AnyTaskWorker:
             worker.stop()
 
     def _subscribed(self, bus: Any, of: _OfQueue, around: Surroundings) -> Any:
-        handler = self._around(of.handler(around))
-        worker = bus.subscribe(of.queue, handler, **{**of.options, **self._options})
+        handler, options = of.handler(around), {**of.options, **self._options}
+        if self._middleware is not None:
+            options["middleware"] = self._middleware(handler)
+        worker = bus.subscribe(of.queue, handler, **options)
         self._workers.append(worker)
         if self._stopped:
             worker.stop()

@@ -213,7 +213,7 @@ class Drain:
         self._timeout = timeout
         self._stop = stop
         self._mark = ""
-        self._late = False
+        self.late = False
         self._timer: threading.Timer | None = None
         self.ended = False
         self.buried = 0
@@ -234,14 +234,14 @@ class Drain:
     def finish(self, run: Callable[[Op[Any]], Any]) -> None:
         """Count the dead tasks. Raises `TimedOut` if the time expired before the queue was drained."""
         self.buried = run(self._letters.number_after(self._mark))
-        if self._late and not self.ended:
+        if self.late and not self.ended:
             raise TimedOut(
                 f"the queue {self._queue!r} was not drained in {self._timeout:g} s",
                 hint="drain it again, with more time or more workers",
             )
 
     def _time_out(self) -> None:
-        self._late = True
+        self.late = True
         self._stop()
 
 

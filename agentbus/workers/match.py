@@ -27,6 +27,7 @@ from agentbus.queues.runner import LastingRunner
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members
 from agentbus.store.steps import Command, WaitAny, one_step
+from agentbus.workers.executors import check_parameters
 from agentbus.workers.fetcher import FIRST
 from agentbus.workers.middleware import around
 from agentbus.workers.pause import CYCLE, Gate
@@ -110,6 +111,8 @@ class AnyMatchWorker:
         self._blocking = runner
         self._runner = LastingRunner(runner)
         self._stopping = StopEvent()
+        if callable(handler):
+            check_parameters(handler)
         if middleware and callable(handler):
             handler = around(handler, middleware)
         if isinstance(concurrency, int) and concurrency > 0 and callable(handler):

@@ -27,7 +27,7 @@ from agentbus.queues.limits import limit_of
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
-from agentbus.store.steps import Batch, Command, Pause, Script, ServerReply, one_step
+from agentbus.store.steps import Batch, Command, LinkDown, Pause, Script, ServerReply, one_step
 
 if TYPE_CHECKING:
     from agentbus.queues.consumer import QueueConsumer
@@ -351,7 +351,11 @@ def or_no_worker(scope: Scope, op: Op[T], *, task: str = "", queue: str = "") ->
         return (yield from op)
     except TimedOut as error:
         queue = queue or queue_of(task)
-        known = yield from workers(scope, counted=False)
+        try:
+            known = yield from workers(scope, counted=False)
+        except (LinkDown, ServerReply):
+            # A user who may wait for results may not read the registry.
+            raise error from None
         if any(worker.alive and worker.queue == queue for worker in known):
             raise
         project = scope.keys.project

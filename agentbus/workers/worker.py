@@ -294,7 +294,7 @@ class AnyWorker:
                 self._drain.close()
         if self._drain is not None:
             # The running tasks, which were finished after the timeout, may have been the last.
-            self._drain.ended = self._drain.ended or not self._unfinished()
+            self._drain.ended = self._drain.ended or (self._drain.late and not self._unfinished())
             self._drain.finish(self._do)
         return self.done
 

@@ -170,9 +170,11 @@ class CursorMachine(Machine):
         if limit == 0:
             return Heard(0, [], None, known=True)
         cursors = {topic: self.cursors.get((agent, topic)) for topic in topics or (None,)}
-        known_gaps = [self.trimmed - one.at for one in cursors.values() if one and one.known]
+        known_gaps = [
+            self.trimmed - cursor.at for cursor in cursors.values() if cursor and cursor.known
+        ]
         missed: int | None = max([0, *known_gaps])
-        if not missed and any(one and self._is_lost(one) for one in cursors.values()):
+        if not missed and any(cursor and self._is_lost(cursor) for cursor in cursors.values()):
             missed = None
         # Those who never listened stand at the beginning, and miss nothing of what was before them.
         first = min((one or Cursor(0, known=True) for one in cursors.values()), key=lambda c: c.at)

@@ -114,6 +114,7 @@ class Proxy(Listener):
         self.keeps_reply = False
         # How many were kept back.
         self.kept = 0
+        self.keeps_back = threading.Event()
         self._lines: set[ProxyLine] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -202,6 +203,7 @@ class Proxy(Listener):
 
     async def _keep_back(self) -> None:
         self.kept += 1
+        self.keeps_back.set()
         await asyncio.Event().wait()
 
     def loses_batch(self, line: ProxyLine) -> bool:

@@ -121,7 +121,7 @@ class MixedWork(Workload):
     def _over(self) -> bool:
         """Tell whether nobody publishes any more, and nothing is left to be done."""
         kinds = (AUTHOR, DRAINER)
-        if not all(one.done for one in self.clients if one.name.startswith(kinds)):
+        if not all(client.done for client in self.clients if client.name.startswith(kinds)):
             return False
         return not self._left()
 
@@ -129,7 +129,7 @@ class MixedWork(Workload):
         """Return the flows and the queues that are not at their end."""
         keys = Keys(self.project)
         with self.connect() as bus, plain_client(self.url, _LONGEST_ANSWER) as raw:
-            flows = [one.id for one in Flows(bus).list() if one.state not in ENDED]
+            flows = [flow.id for flow in Flows(bus).list() if flow.state not in ENDED]
             return flows + [
                 queue
                 for queue in self._queues.values()
@@ -158,7 +158,7 @@ class MixedWork(Workload):
 
     def _catch(self, request: bytes, whose: str = "", *, reply: bool = False) -> Steps:
         """Keep back the next request of somebody, or the reply, if there is one in time."""
-        proxies = [one.proxies[0] for one in self.clients if one.name.startswith(whose)]
+        proxies = [client.proxies[0] for client in self.clients if client.name.startswith(whose)]
         before = sum(proxy.kept for proxy in proxies)
         for proxy in proxies:
             proxy.keeps, proxy.keeps_reply = request, reply

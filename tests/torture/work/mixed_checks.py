@@ -24,9 +24,9 @@ def refused_and_done(evidence: WorkEvidence) -> list[str]:
     """Tasks that ran, although their publication was refused."""
     return [
         f"{task}: {entry.of['error']}"
-        for one in evidence.mixed
-        for refused in [_of(one, PUBLISH, FAIL)]
-        for begun in [_by_task(_of(one, RUN, INVOKE))]
+        for load in evidence.mixed
+        for refused in [_of(load, PUBLISH, FAIL)]
+        for begun in [_by_task(_of(load, RUN, INVOKE))]
         for entry in refused
         for task in (*entry.of["tasks"], *entry.of["undo"])
         if task in begun
@@ -36,15 +36,15 @@ def refused_and_done(evidence: WorkEvidence) -> list[str]:
 def accepted_undone(evidence: WorkEvidence) -> list[str]:
     """Accepted tasks that never ran to their end, and tasks of failed flows that were not undone."""
     found = []
-    for one in evidence.mixed:
-        ended = _by_task([*_of(one, RUN, OK), *_of(one, RUN, FAIL, why="buried")])
-        left_out = {entry.of["i"] for entry in _maybe_cancelled(one)}
-        over = one.entries[-1].at if one.entries else 0
-        for entry in _of(one, PUBLISH, OK):
+    for load in evidence.mixed:
+        ended = _by_task([*_of(load, RUN, OK), *_of(load, RUN, FAIL, why="buried")])
+        left_out = {entry.of["i"] for entry in _maybe_cancelled(load)}
+        over = load.entries[-1].at if load.entries else 0
+        for entry in _of(load, PUBLISH, OK):
             of = entry.of
             expected = {*of["tasks"], *(of["undo"] if of["fails"] else ())} - left_out
             missing = expected - ended.keys()
-            if missing and one.kept(entry.at, over, durable=of["durable"]):
+            if missing and load.kept(entry.at, over, durable=of["durable"]):
                 found += [f"{task} of {of['do']}" for task in sorted(missing)]
     return found
 
@@ -52,16 +52,16 @@ def accepted_undone(evidence: WorkEvidence) -> list[str]:
 def undone_early(evidence: WorkEvidence) -> list[str]:
     """Tasks that began after they were undone for the last time, and that were undone in a wrong order."""
     found = []
-    for one in evidence.mixed:
-        begun = _by_task(_of(one, RUN, INVOKE))
-        for entry in _of(one, PUBLISH, OK):
+    for load in evidence.mixed:
+        begun = _by_task(_of(load, RUN, INVOKE))
+        for entry in _of(load, PUBLISH, OK):
             undone = [task for task in entry.of["undo"] if task in begun]
             last = {task: begun[task][-1].at for task in undone}
             for task in undone:
                 (of,) = begun[task][-1].of["after"]
                 if of in begun and begun[of][-1].at > last[task]:
                     found.append(f"{of} after {task}")
-            if one.kept(entry.at, one.entries[-1].at):
+            if load.kept(entry.at, load.entries[-1].at):
                 firsts = sorted(undone, key=lambda task: begun[task][0].at)
                 if firsts != sorted(undone, reverse=True):
                     found.append(f"undone in the order {firsts}")
@@ -71,9 +71,9 @@ def undone_early(evidence: WorkEvidence) -> list[str]:
 def handed_wrong(evidence: WorkEvidence) -> list[str]:
     """Tasks that got, of a task before them, what no finished run of that one had returned."""
     found = []
-    for one in evidence.mixed:
-        returned = _by_task(_of(one, RUN, OK))
-        for run in _of(one, RUN, INVOKE):
+    for load in evidence.mixed:
+        returned = _by_task(_of(load, RUN, OK))
+        for run in _of(load, RUN, INVOKE):
             after, given = run.of["after"], run.of["given"]
             if len(after) != len(given):
                 found.append(f"{run.of['i']}: {given} of {after}")
@@ -88,9 +88,9 @@ def handed_wrong(evidence: WorkEvidence) -> list[str]:
 def results_wrong(evidence: WorkEvidence) -> list[str]:
     """Answers to the question for a task's result that no run of the task had returned."""
     found = []
-    for one in evidence.mixed:
-        returned = _by_task(_of(one, RUN, OK))
-        for answer in _of(one, RESULT, OK):
+    for load in evidence.mixed:
+        returned = _by_task(_of(load, RUN, OK))
+        for answer in _of(load, RESULT, OK):
             task, value = answer.of["i"], answer.of["value"]
             if value not in {x.of["value"] for x in returned[task] if x.at < answer.at}:
                 found.append(f"{task}: {value}")
@@ -100,12 +100,12 @@ def results_wrong(evidence: WorkEvidence) -> list[str]:
 def steps_repeated(evidence: WorkEvidence) -> list[str]:
     """Steps whose function was called again, in the same attempt or a later one, after it was recorded."""
     found = []
-    for one in evidence.mixed:
-        recorded = _by_step(_of(one, STEPPED, OK))
-        for call in _of(one, STEP, INVOKE):
+    for load in evidence.mixed:
+        recorded = _by_step(_of(load, STEPPED, OK))
+        for call in _of(load, STEP, INVOKE):
             for before in recorded[_step(call)]:
                 again = before.at < call.at and before.of["attempt"] <= call.of["attempt"]
-                if again and one.kept(before.at, call.at):
+                if again and load.kept(before.at, call.at):
                     found.append(f"{call.of['name']} of {call.of['i']}")
                     break
     return found
@@ -114,13 +114,13 @@ def steps_repeated(evidence: WorkEvidence) -> list[str]:
 def steps_differ(evidence: WorkEvidence) -> list[str]:
     """Steps that had a result of which no call is known, or another one than before."""
     found = []
-    for one in evidence.mixed:
-        returned = _by_step(_of(one, STEP, OK))
-        for step, got in _by_step(_of(one, STEPPED, OK)).items():
+    for load in evidence.mixed:
+        returned = _by_step(_of(load, STEP, OK))
+        for step, got in _by_step(_of(load, STEPPED, OK)).items():
             known = {call.of["value"] for call in returned[step]}
             for at, entry in enumerate(got):
                 before = got[max(0, at - 1)]
-                differs = before.of["value"] != entry.of["value"] and one.kept(before.at, entry.at)
+                differs = before.of["value"] != entry.of["value"] and load.kept(before.at, entry.at)
                 if differs or entry.of["value"] not in known:
                     found.append(f"{step}: {entry.of['value']}")
     return found
@@ -128,25 +128,25 @@ def steps_differ(evidence: WorkEvidence) -> list[str]:
 
 def beyond_limit(evidence: WorkEvidence) -> list[str]:
     """Moments at which more tasks of a limited queue ran than its limit allows."""
-    return [x for one in evidence.mixed for x in _crowds(one, _running(one), AT_ONCE)]
+    return [x for load in evidence.mixed for x in _crowds(load, _running(load), AT_ONCE)]
 
 
 def beyond_slots(evidence: WorkEvidence) -> list[str]:
     """Moments at which a semaphore had more holders than it was asked for."""
-    return [x for one in evidence.mixed for x in _crowds(one, _holding(one), SLOTS)]
+    return [x for load in evidence.mixed for x in _crowds(load, _holding(load), SLOTS)]
 
 
 def begun_though_cancelled(evidence: WorkEvidence) -> list[str]:
     """Tasks that began after they were cancelled while no worker held them, or long after, if one did."""
     found = []
-    for one in evidence.mixed:
-        begun = _by_task(_of(one, RUN, INVOKE))
-        for entry in _of(one, CANCEL, OK):
+    for load in evidence.mixed:
+        begun = _by_task(_of(load, RUN, INVOKE))
+        for entry in _of(load, CANCEL, OK):
             until = entry.at + (0 if entry.of["state"] == "cancelled" else _TOLD_WITHIN)
             found += [
                 f"{entry.of['i']}, {entry.of['state']}"
                 for run in begun[entry.of["i"]]
-                if run.at > until and one.kept(entry.at, run.at)
+                if run.at > until and load.kept(entry.at, run.at)
             ]
     return found
 
@@ -154,19 +154,19 @@ def begun_though_cancelled(evidence: WorkEvidence) -> list[str]:
 def drained_early(evidence: WorkEvidence) -> list[str]:
     """Drains that ended before a task was done that had been published before they began."""
     found = []
-    for one in evidence.mixed:
-        ended = _by_task([*_of(one, RUN, OK), *_maybe_cancelled(one)])
+    for load in evidence.mixed:
+        ended = _by_task([*_of(load, RUN, OK), *_maybe_cancelled(load)])
         accepted = {
             task: entry.at
-            for entry in _of(one, PUBLISH, OK, do=DRAIN)
+            for entry in _of(load, PUBLISH, OK, do=DRAIN)
             for task in entry.of["tasks"]
         }
-        began = {(drain.who, drain.of["n"]): drain.at for drain in _of(one, DRAIN, INVOKE)}
-        for drain in _of(one, DRAIN, OK):
+        began = {(drain.who, drain.of["n"]): drain.at for drain in _of(load, DRAIN, INVOKE)}
+        for drain in _of(load, DRAIN, OK):
             begin = began[drain.who, drain.of["n"]]
             for task, at in accepted.items():
                 in_time = any(x.at < drain.at for x in ended[task])
-                if at < begin and not in_time and one.kept(at, drain.at):
+                if at < begin and not in_time and load.kept(at, drain.at):
                     found.append(f"{task}, by {drain.who}")
     return found
 
@@ -175,10 +175,10 @@ def doubled(evidence: WorkEvidence) -> list[str]:
     """Tasks that were published once, and ran under two ids, while the server lost nothing."""
     return [
         f"{task}: {sorted(ids)}"
-        for one in evidence.mixed
-        for task, runs in _by_task(_of(one, RUN, INVOKE)).items()
+        for load in evidence.mixed
+        for task, runs in _by_task(_of(load, RUN, INVOKE)).items()
         for ids in [{run.of["id"] for run in runs}]
-        if len(ids) > 1 and one.kept(0, runs[-1].at)
+        if len(ids) > 1 and load.kept(0, runs[-1].at)
     ]
 
 
@@ -203,13 +203,13 @@ def figures(evidence: WorkEvidence) -> dict[str, int]:
     loads = evidence.mixed
     if not loads:
         return {}
-    judged = [one for one in loads if not one.losses] or [MixedEvidence([])]
+    judged = [load for load in loads if not load.losses] or [MixedEvidence([])]
 
     def number(op: str, phase: str) -> int:
-        return sum(len(_of(one, op, phase)) for one in loads)
+        return sum(len(_of(load, op, phase)) for load in loads)
 
-    handed = [run for one in loads for run in _of(one, RUN, INVOKE) if run.of["given"]]
-    published = [entry.of for one in loads for entry in _of(one, PUBLISH, OK)]
+    handed = [run for load in loads for run in _of(load, RUN, INVOKE) if run.of["given"]]
+    published = [entry.of for load in loads for entry in _of(load, PUBLISH, OK)]
     return {
         "mixed tasks accepted": sum(len(of["tasks"]) for of in published),
         "of them durable": sum(len(of["tasks"]) for of in published if of["durable"]),
@@ -218,18 +218,18 @@ def figures(evidence: WorkEvidence) -> dict[str, int]:
         "runs of them": number(RUN, INVOKE),
         "results handed on": sum(len(run.of["given"]) for run in handed),
         "steps recorded": number(STEPPED, OK),
-        "limited tasks at once, at most": max(_most(_running(one)) for one in judged),
-        "slots held at once, at most": max(_most(_holding(one)) for one in judged),
+        "limited tasks at once, at most": max(_most(_running(load)) for load in judged),
+        "slots held at once, at most": max(_most(_holding(load)) for load in judged),
         "tasks cancelled": number(CANCEL, OK),
         "drains": number(DRAIN, OK),
-        "losses of data": sum(len(one.losses) for one in loads),
+        "losses of data": sum(len(load.losses) for load in loads),
     }
 
 
-def _of(one: MixedEvidence, op: str, phase: str, **of: Any) -> list[HistoryEntry]:
+def _of(load: MixedEvidence, op: str, phase: str, **of: Any) -> list[HistoryEntry]:
     return [
         entry
-        for entry in one.entries
+        for entry in load.entries
         if (entry.op, entry.phase) == (op, phase)
         and all(entry.of.get(name) == value for name, value in of.items())
     ]
@@ -253,10 +253,10 @@ def _by_step(entries: Iterable[HistoryEntry]) -> Mapping[tuple[int, str], list[H
     return found
 
 
-def _maybe_cancelled(one: MixedEvidence) -> list[HistoryEntry]:
+def _maybe_cancelled(load: MixedEvidence) -> list[HistoryEntry]:
     """Return the cancellations that were not refused, from the moment at which they were asked for."""
-    refused = {entry.of["i"] for entry in _of(one, CANCEL, FAIL)}
-    return [entry for entry in _of(one, CANCEL, INVOKE) if entry.of["i"] not in refused]
+    refused = {entry.of["i"] for entry in _of(load, CANCEL, FAIL)}
+    return [entry for entry in _of(load, CANCEL, INVOKE) if entry.of["i"] not in refused]
 
 
 class Span(NamedTuple):
@@ -267,24 +267,24 @@ class Span(NamedTuple):
     task: int
 
 
-def _running(one: MixedEvidence) -> list[Span]:
+def _running(load: MixedEvidence) -> list[Span]:
     """Return when limited tasks ran, without runs that had lost their task to a later attempt."""
-    begun = _by_task(_of(one, RUN, INVOKE, do=LIMITED))
+    begun = _by_task(_of(load, RUN, INVOKE, do=LIMITED))
     return [
         span
-        for span in _spans(one, RUN)
+        for span in _spans(load, RUN)
         if not any(span.begin < run.at < span.end for run in begun[span.task])
     ]
 
 
-def _holding(one: MixedEvidence) -> list[Span]:
-    return [*_spans(one, SLOT)]
+def _holding(load: MixedEvidence) -> list[Span]:
+    return [*_spans(load, SLOT)]
 
 
-def _spans(one: MixedEvidence, op: str) -> Iterator[Span]:
+def _spans(load: MixedEvidence, op: str) -> Iterator[Span]:
     """Yield what had an end: the last moment of a process that was killed is unknown."""
     begun: dict[tuple[str, int, int], int] = {}
-    for entry in one.entries:
+    for entry in load.entries:
         if entry.op != op or entry.of["do"] != LIMITED:
             continue
         key = entry.who, entry.of["i"], entry.of["attempt"]
@@ -294,9 +294,9 @@ def _spans(one: MixedEvidence, op: str) -> Iterator[Span]:
             yield Span(begun.pop(key), entry.at, entry.of["i"])
 
 
-def _crowds(one: MixedEvidence, spans: list[Span], most: int) -> list[str]:
+def _crowds(load: MixedEvidence, spans: list[Span], most: int) -> list[str]:
     """Return the tasks with which there were too many at once; not if the server lost who they are."""
-    if one.losses:
+    if load.losses:
         return []
     found = []
     ends: list[int] = []
