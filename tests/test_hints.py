@@ -58,7 +58,8 @@ def test_a_hint_for_the_shell_names_no_call():
 
 # Only programs in Python meet the errors of these modules.
 PROGRAMS = (
-    *("agentbus.client.subscriptions", "agentbus.events.declare", "agentbus.events.guard"),
+    *("agentbus.client.subscriptions", "agentbus.dashboard:"),
+    *("agentbus.events.declare", "agentbus.events.guard"),
     *("agentbus.pipeline.sink.", "agentbus.pipeline.source.", "agentbus.queues.delivery"),
     *("agentbus.tasks.", "agentbus.testing.", "agentbus.workers.worker"),
 )
