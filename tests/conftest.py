@@ -81,6 +81,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 # Async tests that each change runs on uvloop, too; the nightly tier runs all of them on it.
 _ON_UVLOOP = ("tests/test_async.py", "tests/test_backends.py")
+# uvloop resolves names in C, where a test cannot give a host its addresses.
+_ON_ASYNCIO = "tests/test_addresses.py"
 
 
 def pytest_asyncio_loop_factories(
@@ -88,7 +90,8 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run async tests on asyncio's loop, and on uvloop, whose transports are of other classes."""
     found: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
-    if profiles.NIGHTLY or item.nodeid.startswith(_ON_UVLOOP):
+    nightly = profiles.NIGHTLY and not item.nodeid.startswith(_ON_ASYNCIO)
+    if nightly or item.nodeid.startswith(_ON_UVLOOP):
         found["uvloop"] = _uvloop
     return found
 

@@ -323,7 +323,8 @@ async def test_a_reader_sees_tasks_and_dead_letters_in_a_browser(users):
         task, _ = queue.publish(1), queue.publish(2, delay=600.0)
         (delivery,) = queue.fetch()
         delivery.bury("broken")
-        (letter,) = queue.dead_letters()
+        # The server also has the letters of other runs of this test.
+        *_, letter = queue.dead_letters()
     users.server.ask("ACL", "LOG", "RESET")
     paths = [
         *(f"/task?id={task}", "/letters-error?error=broken", "/search?text=broken"),
