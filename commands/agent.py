@@ -42,7 +42,8 @@ VERB = Verb(
     ),
     text="If a live worker did not comply in time, exit 3; the order remains in force. No such worker or"
     " agent: exit 5. JSON: worker, agent_id, queue, group, state, alive, age, last_seen, started,"
-    " done, failed, running, pending, concurrency, host, pid, version, paused, lag, and with list"
+    " done, failed, running, pending, concurrency, host, pid, version, paused, lag, began (tasks that"
+    " run for more than a second, each with its beginning), running_for, and with list"
     " heard, unheard, flags, tasks; for agents without workers agent_id, last_seen, heard, unheard,"
     " flags, tasks; each of tasks has task_id, queue, group, until;"
     " for pause kind, name, agent_id, timestamp, why, confirmed, unconfirmed; for resume kind, name,"
@@ -119,7 +120,7 @@ def _get(call: Call, name: str) -> None:
             out.record(_fields(worker), "")
             continue
         for title, value in _fields(worker).items():
-            if value is not None:
+            if value is not None and value != {}:
                 out.record({}, f"{title.replace('_', ' '):<11} {_said(value)}")
 
 
@@ -127,10 +128,14 @@ def _fields(worker: Registered) -> dict[str, object]:
     times = {"last_seen": rfc3339(worker.seen), "started": rfc3339(worker.started)}
     fields = {**_values.fields(worker), **times, "age": round(worker.age, 3)}
     del fields["seen"]
+    fields["began"] = {task: rfc3339(at, milliseconds=True) for task, at in worker.began.items()}
+    fields["running_for"] = None if worker.running_for is None else round(worker.running_for, 3)
     return fields
 
 
 def _said(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{task} at {at}" for task, at in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -169,7 +174,9 @@ def _show_agent(out: Out, agent: Attendee) -> None:
 def _line(row: Registered) -> str:
     """Format a worker on one line: queue and state first, its name last, for copying."""
     state = row.state if row.alive else "dead"
-    figures = f"{row.running} running, {row.done} done, {row.failed} failed"
+    figures = f"{row.running} running"
+    figures += "" if row.running_for is None else f" for {_format.age(row.running_for)}"
+    figures += f", {row.done} done, {row.failed} failed"
     figures += "" if row.lag is None else f", {row.lag} to do"
     span = f"since {_format.age(row.age + row.seen - row.started)}" if row.started else "since -"
     text = f"{word(row.queue)} {word(row.group)} {state}, {figures}, {span}"

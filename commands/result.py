@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.commands import _values
 from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands.task import ended
 
 VERB = Verb(
     "result",
@@ -18,7 +19,8 @@ VERB = Verb(
     " Results are kept for 24 hours, unless the queue's policy says otherwise. If the task is not"
     " finished, or does not exist, exit 5; if it was buried, exit 8; if --wait ends without a result,"
     " exit 3."
-    " JSON: task_id, result.",
+    " JSON: task_id, result, began, finished, took_ms, worker, host, attempts (null where the log of"
+    " attempts no longer has them).",
     examples=(
         "agentbus result 1763622000123-0@build --wait 60",
         "agentbus result 1763622000123-0@build --json",
@@ -32,4 +34,8 @@ def run(call: Call) -> None:
     """Print the result."""
     args = call.args
     result = call.bus.result(args.id, args.wait or None, group=args.group)
-    _values.result(call.out, args.id, result)
+    if not call.out.json:
+        _values.result(call.out, args.id, result)
+        return
+    state = call.bus.task(args.id, group=args.group)
+    call.out.record({"task_id": args.id, "result": result, **ended(state)}, "")

@@ -60,8 +60,8 @@ VERB = Verb(
     Param("--token T", "With done, retry, bury and renew: the token (the one that take kept)."),
     text="A state is waiting (a worker may take it), delayed, blocked (by other tasks), running,"
     " retrying, done, dead or cancelled. The attempts of a task that failed once are recorded for 24"
-    " hours; those of a task that succeeded at once are not. A cancelled task does not start any more,"
-    " and tasks that wait for it are buried. A program that runs for it is ended, a coroutine"
+    " hours, others in the log of attempts, as long as it has them. A cancelled task does not start any"
+    " more, and tasks that wait for it are buried. A program that runs for it is ended, a coroutine"
     " interrupted; a run that succeeds all the same is done. Exit 5 if there is no such task, 4 if it"
     " has ended and cannot be cancelled. A task that was taken is held by this agent, whatever its"
     " processes do, until it is settled or its visibility ends; then any worker takes it as its next"
@@ -70,8 +70,9 @@ VERB = Verb(
     " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
     " ready, 3 after --wait. set changes a task that is delayed, blocked or retrying (whose priority"
     " stays), and exits 4 for another. JSON: for show and set task_id, queue, group, priority, state,"
-    " timestamp, due, worker, idle, attempts, runs, error, letter, replayed, waits_for, awaited_by,"
-    " payload, envelope, progress (fraction, text, timestamp); each of runs has attempt, worker,"
+    " timestamp, due, began, finished, took_ms, worker, host, idle, attempts, runs, error, letter,"
+    " replayed, waits_for, awaited_by, payload, envelope, progress (fraction, text, timestamp),"
+    " stop_asked (agent_id, timestamp); each of runs has attempt, worker,"
     " agent_id, timestamp, waited_ms, took_ms,"
     " outcome, error; for cancel task_id, queue, state (cancelled or stopping), workers; for take"
     " task_id, token, until, queue, group, priority, attempt, timestamp, payload, envelope; for done,"
@@ -156,10 +157,12 @@ def described(task: TaskState) -> list[str]:
         "task": task.id,
         "queue": f"{word(task.queue)}, group {word(task.group)}"
         + (f", priority {task.priority}" if task.priority else ""),
-        "state": task.state,
+        "state": task.state + _stop_asked(task),
         "published": _time(task.published),
         "due": _time(task.due) if agent is None else None,
         "worker": worker,
+        "finished": _finished(task),
+        "running": _running(task),
         "progress": progress,
         "attempts": task.attempts,
         "error": task.error,
@@ -178,6 +181,25 @@ def described(task: TaskState) -> list[str]:
     return lines + [f"    {_line(attempt)}" for attempt in task.runs]
 
 
+def _stop_asked(task: TaskState) -> str:
+    if task.stop_asked is None:
+        return ""
+    agent, at = task.stop_asked
+    return f", stop asked by {word(agent)} at {at}"
+
+
+def _finished(task: TaskState) -> str | None:
+    if task.finished is None or task.took is None:
+        return None
+    return f"{_time(task.finished)}, ran {_format.age(task.took)}"
+
+
+def _running(task: TaskState) -> str | None:
+    if task.state != "running" or task.began is None or task.took is None:
+        return None
+    return f"for {_format.age(task.took)}, since {_time(task.began)}"
+
+
 def _line(attempt: Attempt) -> str:
     text = f"attempt {attempt.attempt} {attempt.outcome}"
     text += f" at {_time(attempt.began)}" if attempt.began is not None else ""
@@ -193,6 +215,9 @@ def _fields(task: TaskState) -> dict[str, Any]:
     del fields["published"]
     fields["timestamp"] = _time(task.published)
     fields["due"] = _time(task.due)
+    fields |= ended(task)
+    by, at = task.stop_asked or (None, None)
+    fields["stop_asked"] = None if by is None else {"agent_id": by, "timestamp": at}
     if isinstance(task.envelope.get("created_at"), (int, float)):
         fields["envelope"] = {**task.envelope, "created_at": _time(task.published)}
     fields["runs"] = [
@@ -213,6 +238,18 @@ def _fields(task: TaskState) -> dict[str, Any]:
         told = {"fraction": said.fraction, "text": said.text, "timestamp": _time(said.at)}
         fields["progress"] = told
     return fields
+
+
+def ended(task: TaskState) -> dict[str, Any]:
+    """Return when a task's last attempt began and ended, and where it ran, for JSON."""
+    return {
+        "began": _time(task.began),
+        "finished": _time(task.finished),
+        "took_ms": _ms(task.took),
+        "worker": task.worker,
+        "host": task.host,
+        "attempts": task.attempts,
+    }
 
 
 def _time(at: float | None) -> str | None:

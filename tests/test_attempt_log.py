@@ -274,7 +274,9 @@ def test_a_coroutine_has_rows(logged: agentbus.Bus) -> None:
     assert all(0.01 <= row["took"] < 60 for row in found)
 
 
-def test_nothing_is_logged_unless_the_policy_says_so(bus: agentbus.Bus) -> None:
+def test_nothing_is_logged_if_the_policy_says_so(logged: agentbus.Bus) -> None:
+    bus = logged
+    bus.runner._policies = Policies({"*": {"record_attempts": 0}}, "test")
     bus.queue("mail").publish_many(range(3))
     with bus.subscribe("mail", print, drain=True) as worker:
         worker.run()

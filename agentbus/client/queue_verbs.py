@@ -108,7 +108,7 @@ class QueueVerbs:
         `group` selects the consumer group: by default `default`, or the only existing group. Raises
         `NotFound` for a task that is unknown, or has ended and is no longer recorded.
         """
-        return task_state.task(self.scope, task_id, group, self.runner.policies)
+        return task_state.logged(self.scope, task_id, group, self.runner.policies)
 
     @verb
     def cancel(self, task_id: str) -> Op[Cancelled]:

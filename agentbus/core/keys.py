@@ -228,7 +228,7 @@ class Keys:
 
     @property
     def attempt_log(self) -> str:
-        """`<P>:attempts`, stream: the attempts at tasks, many in one entry, until they are archived."""
+        """`<P>:attempts`, stream: the newest attempts at tasks, many in one entry."""
         return f"{self.project}:attempts"
 
     @property

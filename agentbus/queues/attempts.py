@@ -1,7 +1,7 @@
 """The record of a task's attempts: worker, time, duration and outcome of each.
 
 The scripts that settle a task write it. A first attempt that succeeds is not recorded, because that would
-cost every task: the task's state shows it. For a task that has failed once, the newest 20 attempts are
+cost every task: the attempt log has it. For a task that has failed once, the newest 20 attempts are
 recorded.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from agentbus.core.stream import is_number, text
+from agentbus.queues.ids import taker
 
 # Seconds for which the record of a task's attempts is kept after the last one.
 RUNS_KEPT = 86_400
@@ -26,8 +27,9 @@ class Attempt:
     """One attempt at a task; times are unix times, `waited` and `took` in seconds.
 
     `outcome` is `running`, `done`, `failed` (will be retried), `retried` (at its handler's request),
-    `dead`, `cancelled`, or `lost` (its worker died, or another worker reclaimed the task). `waited` is
-    the time between due time and start. None means unknown.
+    `dead`, `cancelled`, `snoozed`, or `lost` (its worker died, or another worker reclaimed the task).
+    `waited` is the time between due time and start, and `took` what a running attempt has taken so far.
+    None means unknown.
     """
 
     attempt: int
@@ -38,6 +40,12 @@ class Attempt:
     took: float | None
     outcome: str
     error: str | None
+
+    @property
+    def host(self) -> str | None:
+        """The host of its worker, by the worker's name."""
+        host, _, rest = (self.worker or "").partition(":")
+        return host if rest and taker(self.worker) is None else None
 
 
 def who(worker: str, agent: str) -> bytes:
@@ -102,6 +110,12 @@ def cancelled_by(mark: str) -> str:
     """Return the error of a cancelled task, from the record of the agent and the time."""
     agent = mark.rpartition(" @ ")[0]
     return f"{_CANCELLED} by {agent}" if agent else _CANCELLED
+
+
+def stop_order(mark: str) -> tuple[str, str] | None:
+    """Return the agent that cancelled a task, and when (RFC 3339), from the record; None if malformed."""
+    agent, _, at = mark.rpartition(" @ ")
+    return (agent, at) if agent else None
 
 
 def is_cancelled(verdict: str) -> bool:

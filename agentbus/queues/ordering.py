@@ -60,7 +60,7 @@ class Ordering:
         # Limits of the queue as of the last heartbeat or fetch; None if it has none.
         self.limit: QueueLimit | None = None
         # Progress of the running tasks, for the worker's heartbeats.
-        self.progress = RunningProgress(self.id_of)
+        self.progress = RunningProgress(scope, self.id_of)
         # Unix time of the next check for deferred tasks, by priority. Several threads read this
         # dict, so keys are never added.
         self.due = dict.fromkeys(STREAMS, 0.0)

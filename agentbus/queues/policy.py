@@ -28,8 +28,8 @@ VISIBILITY = 180.0
 RETENTION = 86_400
 _PLACEHOLDER = "{queue}"
 _MANY = 10**9
-# Maximum number of entries in the attempt log.
-LOGGED = 1_000_000
+# Maximum and default number of entries in the attempt log.
+LOGGED, ATTEMPTS_KEPT = 1_000_000, 10_000
 # Maximum number of resolved policies to cache, since queue names are unlimited.
 _REMEMBERED = 1_000
 
@@ -40,7 +40,8 @@ class Policy:
 
     `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results` and
     `retention` are in seconds; `dead_letters` is the name under which dead letters are stored. The attempt
-    log keeps about `record_attempts` entries; with 0, attempts are not logged. `durable` and `min_replicas`
+    log keeps about `record_attempts` entries, fewer if they have many attempts; with 0, attempts are not
+    logged and not timed. `durable` and `min_replicas`
     are the confirmation that a publish requires by default.
     """
 
@@ -56,7 +57,7 @@ class Policy:
     results: float = RESULT_KEPT
     retention: float = RETENTION
     dead_letters: str = ""
-    record_attempts: int = 0
+    record_attempts: int = ATTEMPTS_KEPT
     durable: str | None = None
     min_replicas: int = 1
 
@@ -145,7 +146,7 @@ class Policies:
 
     def recorded_of(self, queue: str) -> int:
         """Return the approximate size of the attempt log for a queue, even if its name is invalid."""
-        recorded: int = self._merged(queue).get("record_attempts", 0)
+        recorded: int = self._merged(queue).get("record_attempts", ATTEMPTS_KEPT)
         return recorded
 
     def _merged(self, queue: str) -> dict[str, Any]:

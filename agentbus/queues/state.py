@@ -31,6 +31,7 @@ class Entry:
     (held by `holder`, without a heartbeat for `idle` seconds, or by hand until `due`), `retrying` (until
     `due`), `done`, `dead` or `cancelled`. `deliveries` is the number of deliveries of a running task,
     `attempts` the number of counted runs. `error` is the reason why a malformed entry cannot be decoded.
+    `stop_asked` is the agent that cancelled a running task, and when.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Entry:
     envelope: Mapping[str, Any]
     error: str | None
     due: float | None = None
+    stop_asked: tuple[str, str] | None = None
 
 
 def entries(
@@ -121,6 +123,7 @@ def entries(
                 *(payload, meta, error),
                 # For a task held by hand, this is the end of its visibility.
                 due_at(due[i]) if states[i] in ("retrying", "running") else None,
+                attempts.stop_order(text(marks[i] or b"")) if states[i] == "running" else None,
             )
         )
     return result

@@ -11,7 +11,7 @@ import orjson
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import id_time, text
-from agentbus.queues import attempts, retry_stream
+from agentbus.queues import attempt_search, attempts, retry_stream
 from agentbus.queues.attempts import Attempt
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.dependencies import entry_of
@@ -23,6 +23,7 @@ from agentbus.queues.results import Address
 from agentbus.queues.state import Entry, as_list, entries, settled, unready
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import members
+from agentbus.store.scope import server_time
 from agentbus.store.steps import Batch, Command, Script, one_step
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
-# Maximum number of dependents to show.
-_SHOWN = 1000
+# Maximum number of dependents, and of runs from the attempt log, to show.
+_SHOWN, _RUNS = 1000, 20
+# States of tasks that have ended.
+ENDED = ("done", "dead", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class TaskState:
     """A task's state in a group; times are unix times.
 
     `state` is as in `Entry`, or `routed` (a router moved it to another queue). `attempts` is the number of
-    runs that have begun; `runs` has those of a task that has failed once, oldest first, at most 20.
-    `worker` holds the task, without a heartbeat for `idle` seconds, or by hand until `due`; `progress` is
-    its handler's last report. `error` is the reason why it is dead or cancelled, or its last failure;
-    `letter` is its dead letter, `replayed` the task that a replay published. `priority` is None for a task
-    that was delayed, has ended, and is no longer in its stream. `waits_for` are its unfinished
-    dependencies, `awaited_by` its dependents.
+    runs that have begun; `runs` has them, oldest first, at most 20, as far as they are known: those of a
+    task that has failed once are recorded, others are in the attempt log, if it still has them.
+    `worker` holds the task, without a heartbeat for `idle` seconds, or by hand until `due`; or it has run
+    the last attempt at a task that has ended. `progress` is its handler's last report. `error` is the
+    reason why it is dead or cancelled, or its last failure; `letter` is its dead letter, `replayed` the
+    task that a replay published. `priority` is None for a task that was delayed, has ended, and is no
+    longer in its stream. `waits_for` are its unfinished dependencies, `awaited_by` its dependents.
+    `stop_asked` is the agent that cancelled a running task, and when (RFC 3339), until the task ends.
     """
 
     id: str
@@ -66,6 +71,49 @@ class TaskState:
     payload: Any
     envelope: Mapping[str, Any]
     progress: TaskProgress | None
+    stop_asked: tuple[str, str] | None
+
+    @property
+    def began(self) -> float | None:
+        """When its last attempt began; of a first attempt that runs, known after about a second."""
+        return self.runs[-1].began if self.runs else None
+
+    @property
+    def took(self) -> float | None:
+        """The seconds that its last attempt took, or has taken so far."""
+        return self.runs[-1].took if self.runs else None
+
+    @property
+    def finished(self) -> float | None:
+        """When its last attempt ended; None for a task that has not ended."""
+        ended = self.state in ENDED and self.began is not None and self.took is not None
+        return (self.began or 0.0) + (self.took or 0.0) if ended else None
+
+    @property
+    def host(self) -> str | None:
+        """The host of the worker of its last attempt."""
+        return self.runs[-1].host if self.runs else None
+
+
+def logged(
+    scope: Scope, given: str, group: str | None = None, policies: Policies = DEFAULTS
+) -> Op[TaskState]:
+    """Return the state of a task as `task` does, with the attempts that only the attempt log has."""
+    state = yield from task(scope, given, group, policies)
+    if state.state not in ENDED or state.runs:
+        return state
+    entry = Address(state.id).entry
+    since = state.published or 0.0
+    runs = yield from attempt_search.of_task(scope, state.id, entry, state.group, since)
+    if not runs:
+        return state
+    return replace(
+        state,
+        runs=tuple(runs[-_RUNS:]),
+        attempts=max(state.attempts, runs[-1].attempt),
+        worker=runs[-1].worker,
+        error=runs[-1].error if state.error is None else state.error,
+    )
 
 
 def task(
@@ -115,17 +163,13 @@ def task(
     created = entry.envelope.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else entry.published
     runs = attempts.decoded(stored, entry.published)
-    if entry.state == "running" and runs and runs[-1].outcome != "running":
-        # After a failed attempt, the next attempt is recorded only when it ends: add it here.
-        now = Attempt(
-            (entry.attempts or 0) + 1, entry.holder, None, None, None, None, "running", None
-        )
-        runs = (*runs, now)
-    progress = None
+    progress = began = None
     if entry.state == "running" and entry.holder is not None and taker(entry.holder) is None:
-        progress = yield from said(scope, entry.holder, address.id)
+        progress, began = yield from said(scope, entry.holder, address.id)
+    if entry.state == "running":
+        runs = _with_running(runs, entry, began, (yield from server_time(scope)))
     # A first attempt is never counted.
-    began = 1 if entry.state in ("done", "running") else 0
+    first = 1 if entry.state in ("done", "running") else 0
     waiting = [
         text(member).rpartition("\n")[2][2:]
         for member in as_list(awaited)
@@ -140,9 +184,11 @@ def task(
         state=entry.state,
         published=published or None,
         due=entry.due,
-        worker=entry.holder,
+        worker=runs[-1].worker
+        if entry.holder is None and entry.state in ENDED and runs
+        else entry.holder,
         idle=entry.idle,
-        attempts=max(began, entry.attempts or 0, *(run.attempt for run in runs), 0),
+        attempts=max(first, entry.attempts or 0, *(run.attempt for run in runs), 0),
         runs=runs,
         error=runs[-1].error if error is None and runs else error,
         letter=letter or None,
@@ -152,7 +198,26 @@ def task(
         payload=entry.payload,
         envelope=entry.envelope,
         progress=progress,
+        stop_asked=entry.stop_asked,
     )
+
+
+def _with_running(
+    runs: tuple[Attempt, ...], entry: Entry, began: float | None, now: float
+) -> tuple[Attempt, ...]:
+    """Add the attempt that runs: it is recorded when it begins only if its worker died before."""
+    last = runs[-1] if runs else None
+    if last is None or last.outcome != "running":
+        if last is None and began is None:
+            return runs
+        # The task was due when the attempt before it had failed, or when it was published.
+        number = (entry.attempts or 0) + 1
+        waited = max(0.0, began - entry.published) if began and last is None else None
+        last = Attempt(number, entry.holder, None, began, waited, None, "running", None)
+        runs = (*runs, last)
+    if last.began is None:
+        return runs
+    return (*runs[:-1], replace(last, took=max(0.0, now - last.began)))
 
 
 def _entry(

@@ -49,7 +49,7 @@ class AnyHandle(Generic[R]):
     @verb
     def state(self, *, group: str | None = None) -> Op[TaskState]:
         """Return the state of the task, like `Bus.task`. Raises `NotFound`."""
-        return task_state.task(self._bus.scope, self.id, group, self._bus.runner.policies)
+        return task_state.logged(self._bus.scope, self.id, group, self._bus.runner.policies)
 
     def _typed(self, wait: float | None, group: str | None) -> Op[R]:
         bus = self._bus

@@ -8,8 +8,8 @@ it runs a task. A pause is therefore in effect as soon as all live workers have 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +24,7 @@ from agentbus.core.version import __version__
 from agentbus.queues.dependents import queue_of
 from agentbus.queues.ids import ASIDE, STREAMS
 from agentbus.queues.limits import limit_of
+from agentbus.queues.progress import began_in
 from agentbus.store.failures import or_empty
 from agentbus.store.scan import hash_fields
 from agentbus.store.scope import INTERVALS
@@ -78,7 +79,9 @@ class Registered:
     """A worker in the list. `age` is the seconds since its last heartbeat, by the server's clock.
 
     `pending` is the number of tasks that it has taken and not settled; `paused` is the reason of a pause.
-    `lag` is the number of due tasks that its group has not finished; only `who` sets it.
+    `lag` is the number of due tasks that its group has not finished; only `who` sets it. `began` maps each
+    task that has run for more than a second to the unix time of its beginning, the oldest first, at most
+    200.
     """
 
     worker: str
@@ -100,6 +103,12 @@ class Registered:
     version: str
     paused: str | None = None
     lag: int | None = None
+    began: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def running_for(self) -> float | None:
+        """The seconds for which its oldest task had run at its last heartbeat; None without such a task."""
+        return max(0.0, self.seen - min(self.began.values())) if self.began else None
 
 
 class WorkerRegistration:
@@ -334,6 +343,7 @@ def workers(scope: Scope, *, counted: bool = True, sure: bool = False) -> Op[lis
                 _int(record, "pid"),
                 record.get("version", ""),
                 order,
+                began=began_in(record.get("began")),
             )
         )
     return sorted(

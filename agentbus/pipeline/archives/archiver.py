@@ -32,7 +32,7 @@ from agentbus.pipeline.archives.versions import (
     State,
 )
 from agentbus.pipeline.rows import streams
-from agentbus.pipeline.rows.schema import ATTEMPT, EVENT, QUEUE
+from agentbus.pipeline.rows.schema import EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
 from agentbus.pipeline.source.discovery import ALL, Discovery, Selection
@@ -40,7 +40,7 @@ from agentbus.pipeline.source.range_reader import PAGE, RangeReader
 from agentbus.pipeline.spark import task_calls
 from agentbus.pipeline.spark.errors import carried
 from agentbus.queues import janitor
-from agentbus.store.steps import Command, Script
+from agentbus.store.steps import Command
 
 if TYPE_CHECKING:
     import threading
@@ -55,8 +55,6 @@ INTERVAL = 5.0
 # The function that a Spark task runs.
 _COPY = "agentbus.pipeline.archives.copying:copy"
 
-# The name used in place of a queue when an archive registers as a reader of the log of attempts.
-_LOG = "~attempts"
 NOTHING = Position(planning.START, 0, 0, 0, 0)
 
 
@@ -270,13 +268,11 @@ class Archiver:
     # -- what must not be trimmed yet --
 
     def _mark(self, state: State, names: Iterable[str]) -> None:
-        """Register the first entries that must not be trimmed yet, and trim archived attempts."""
-        for name in names:
-            needed = following(parts_of(state.positions.get(name, NOTHING).id))
-            if self._hold:
+        """Register the first entries that must not be trimmed yet."""
+        if self._hold:
+            for name in names:
+                needed = following(parts_of(state.positions.get(name, NOTHING).id))
                 self._reader.run(_hold(self._reader.scope, state, name, needed))
-            if streams.kind(name) == ATTEMPT:
-                self._reader.run(_trim_attempt_log(self._reader.scope, needed))
 
 
 def release(settings: Settings, path: str) -> list[str]:
@@ -296,12 +292,12 @@ def release(settings: Settings, path: str) -> list[str]:
 
 def _held(scope: Scope, state: State, name: str) -> Op[bool]:
     """Tell whether entries of a stream are, or may have been, kept for the archive."""
-    if streams.kind(name) not in (QUEUE, EVENT, ATTEMPT):
+    if streams.kind(name) not in (QUEUE, EVENT):
         return False
     if name in state.positions:
         return True
     queue, priority, topic = streams.queue(name), streams.priority(name), streams.topic(name)
-    key = scope.keys.event_readers(topic) if topic else scope.keys.readers(queue or _LOG, priority)
+    key = scope.keys.event_readers(topic) if topic else scope.keys.readers(queue or "", priority)
     return (yield Command("HGET", key, _reader(state))) is not None
 
 
@@ -317,14 +313,6 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
         yield from janitor.keep(scope, reader, queue, priority, needed)
     elif (topic := streams.topic(name)) is not None:
         yield from janitor.keep_events(scope, reader, topic, needed)
-    elif streams.kind(name) == ATTEMPT:
-        yield from janitor.keep(scope, reader, _LOG, "normal", needed)
-
-
-def _trim_attempt_log(scope: Scope, needed: str) -> Op[None]:
-    """Trim the archived attempts that no other archive needs."""
-    keys = scope.keys.attempt_log, scope.keys.readers(_LOG)
-    yield Script("trim_attempt_log", keys, (needed,), writes=True)
 
 
 def _found(files: Sequence[File]) -> dict[str, int]:
