@@ -253,6 +253,8 @@ def _inspect(call: Call) -> None:
 
 def _line(entry: Entry) -> str:
     text, agent = f"{entry.id} {entry.state}", taker(entry.holder)
+    if entry.stop_asked is not None:
+        text += f", stop asked by {word(entry.stop_asked.agent_id)}"
     if agent is not None:
         text += f", held by hand by {word(agent)}"
     if entry.due is not None:

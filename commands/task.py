@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentbus.commands import _by_hand, _envelope, _format, _together, _values
+from agentbus.commands import _by_hand, _envelope, _format, _task_list, _together, _values
 from agentbus.commands._bare import actions
-from agentbus.commands._declare import Call, Param, Verb, seconds
+from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
 from agentbus.queues.ids import taker
+from agentbus.queues.state import STATES
 
 if TYPE_CHECKING:
     from agentbus.queues.attempts import Attempt
@@ -26,6 +27,7 @@ VERB = Verb(
     "task",
     actions(
         {
+            "list": "Print the newest tasks, in any state, finished ones among them.",
             "show ID": "Print its state, attempts, errors and workers, and the tasks around it.",
             "cancel ID": "Remove it, or ask the worker that runs it to stop.",
             "set ID": "Change its priority, or when it is due, if no worker has it yet.",
@@ -36,13 +38,24 @@ VERB = Verb(
             "renew ID": "Hold it for longer.",
         }
     ),
-    Param("ID", "The task's id, as 'publish' printed it; with take, the queue.", required=True),
+    Param("ID", "The task's id, as 'publish' printed it; with take, the queue."),
     Param("TEXT", "The result or the error: text, JSON, - for stdin, or @FILE."),
     Param(
         "--group G",
-        "The group (default; with show, also the only one there is).",
+        "The group (default; with show, also the only one there is; with list, all).",
         values="group",
     ),
+    Param("--state S", "With list: tasks in this state.", choices=STATES),
+    Param("--queue Q", "With list: tasks of this queue.", values="queue"),
+    Param("--name N", "With list: typed tasks of this name."),
+    Param("--since TIME|30m", "With list: those to which something has happened since then."),
+    Param(
+        "--text TEXT",
+        "With list: those with this id, key, name or correlation id, or whose payload or error has these"
+        " words.",
+        dest="text_",
+    ),
+    Param("--limit N", "With list: at most N tasks (50).", convert=whole),
     Param("--priority", "With set: its priority.", choices=("low", "normal", "high", "critical")),
     Param(
         "--at TIME",
@@ -69,7 +82,9 @@ VERB = Verb(
     " settles the task. The same call again changes nothing. A token is stale once another has the"
     " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
     " ready, 3 after --wait. set changes a task that is delayed, blocked or retrying (whose priority"
-    " stays), and exits 4 for another. JSON: for show and set task_id, queue, group, priority, state,"
+    " stays), and exits 4 for another. JSON: for list task_id, queue, group, state,"
+    " name, priority, timestamp, due, began, finished, took_ms, worker, host, attempts, error; for show and"
+    " set task_id, queue, group, priority, state,"
     " timestamp, due, began, finished, took_ms, worker, host, idle, attempts, runs, error, letter,"
     " replayed, waits_for, awaited_by, payload, envelope, progress (fraction, text, timestamp),"
     " stop_asked (agent_id, timestamp); each of runs has attempt, worker,"
@@ -79,6 +94,8 @@ VERB = Verb(
     " retry and bury task_id, queue, group, state (done, retrying, buried or cancelled), attempt, due,"
     " repeated; for renew task_id, queue, group, agent_id, until.",
     examples=(
+        "agentbus task list --state done --since 1h",
+        "agentbus task list --text 'order 399'",
         "agentbus task show 1763622000123-0@mail",
         "agentbus task show 1763622000123-0@mail --group audit --json",
         "agentbus task cancel 1763622000123-0@mail",
@@ -90,7 +107,10 @@ VERB = Verb(
     subject="id",
     excludes={"--at": ("--now",)},
     goes_with={
-        "--group": ("show", "set", *BY_HAND),
+        "--group": ("list", "show", "set", *BY_HAND),
+        **dict.fromkeys(
+            ("--state", "--queue", "--name", "--since", "--text", "--limit"), ("list",)
+        ),
         **dict.fromkeys(("--priority", "--at", "--now"), ("set",)),
         "--wait": ("take",),
         "--visibility": ("take", "renew"),
@@ -105,10 +125,17 @@ def run(call: Call) -> None:
     """Run the action."""
     _together.check(VERB, call.args)
     action = call.args.action
+    if (call.args.id is None) != (action == "list"):
+        raise UsageError(
+            f"{action} {'takes no id' if action == 'list' else 'needs the id of a task'}"
+            if action != "take"
+            else "take needs a queue",
+            hint="'agentbus task list' lists tasks, 'agentbus task show ID' shows one of them",
+        )
     if call.args.text is not None and action not in _SAY:
         raise UsageError(f"{action} takes no text", hint="leave it out")
     if action not in BY_HAND:
-        {"show": _show, "set": _set, "cancel": _cancel}[action](call)
+        {"list": _task_list.show, "show": _show, "set": _set, "cancel": _cancel}[action](call)
         return
     by_name = {"take": _by_hand.take, "renew": _by_hand.renew}
     by_name.get(action, _by_hand.settle)(call)
@@ -184,8 +211,7 @@ def described(task: TaskState) -> list[str]:
 def _stop_asked(task: TaskState) -> str:
     if task.stop_asked is None:
         return ""
-    agent, at = task.stop_asked
-    return f", stop asked by {word(agent)} at {at}"
+    return f", stop asked by {word(task.stop_asked.agent_id)} at {task.stop_asked.timestamp}"
 
 
 def _finished(task: TaskState) -> str | None:
@@ -216,8 +242,6 @@ def _fields(task: TaskState) -> dict[str, Any]:
     fields["timestamp"] = _time(task.published)
     fields["due"] = _time(task.due)
     fields |= ended(task)
-    by, at = task.stop_asked or (None, None)
-    fields["stop_asked"] = None if by is None else {"agent_id": by, "timestamp": at}
     if isinstance(task.envelope.get("created_at"), (int, float)):
         fields["envelope"] = {**task.envelope, "created_at": _time(task.published)}
     fields["runs"] = [

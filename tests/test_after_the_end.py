@@ -126,7 +126,7 @@ def test_a_running_task_says_since_when_and_who_asked_it_to_stop(
 
             asked = bus.task(task).stop_asked
             assert asked is not None
-            assert asked[0] == "ada"
+            assert asked.agent_id == "ada"
             assert bus.queue("mail").inspect()[0].stop_asked == asked
         finally:
             over.set()

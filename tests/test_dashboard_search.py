@@ -96,10 +96,13 @@ def test_a_task_that_will_be_retried_is_found_by_its_last_error(bus):
     assert found.hits[0].error == "TimeoutError: no answer from smtp"
 
 
-def test_a_payload_is_not_searched(bus):
-    bus.queue("mail").publish({"to": "order-7"})
+def test_a_task_is_found_by_all_words_of_its_payload(bus):
+    task = bus.queue("mail").publish({"to": "Order-7 of ada"})
+    delayed = bus.queue("mail").publish({"to": "order-7"}, delay=3600)
 
-    assert search(bus, "order-7") == []
+    assert sorted(search(bus, "order-7")) == sorted([(task, "payload"), (delayed, "payload")])
+    assert search(bus, "ada ORDER-7") == [(task, "payload")]
+    assert search(bus, "order-7 bob") == []
 
 
 def test_a_task_of_another_program_is_found_by_its_work_item(bus):

@@ -34,6 +34,7 @@ from agentbus.dashboard.refusals import Refusals
 from agentbus.dashboard.task_chain import Chain, ChainLink, ChainTask, TaskReport
 from agentbus.dashboard.task_lists import TaskPage
 from agentbus.dashboard.task_search import SearchPage, TaskHit
+from agentbus.dashboard.task_table import TaskRow, TaskTable
 from agentbus.dashboard.worker_pages import WorkerPage
 from agentbus.store.verb import Awaiting
 
@@ -80,6 +81,8 @@ __all__ = [
     "TaskHit",
     "TaskPage",
     "TaskReport",
+    "TaskRow",
+    "TaskTable",
     "Totals",
     "WorkerPage",
     "app",

@@ -1,4 +1,4 @@
-"""Searches the tasks of a project by an id, a key, a correlation id, or the words of an error."""
+"""Searches the tasks of a project by an id, a key, a name, or the words of an error or a payload."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _FIELDS = (
     *("id", "meta", "error", "queue", "task_id", "original_id", MOVED_FROM),
     *(WORK_ITEM, INBOX),
 )
-_VALUES = ("key", "ordering_key", "correlation_id", "causation_id", WORK_ITEM, INBOX)
+_VALUES = ("key", "ordering_key", "correlation_id", "causation_id", "task", WORK_ITEM, INBOX)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskHit:
     """A task that matches a search.
 
-    `by` names the match: `id`, `key`, `ordering key`, `correlation id`, `causation id`, `error`, or
-    the `work item id` or `inbox id` of another program. `letter` is its dead letter, if one was
-    found, and `error` the first line of the error. `at` is the unix time of its publication, or of
-    its last failure.
+    `by` names the match: `id`, `key`, `ordering key`, `correlation id`, `causation id`, `name`, `envelope`,
+    `payload`, `error`, or the `work item id` or `inbox id` of another program. `letter` is its dead letter,
+    if one was found, and `error` the first line of the error. `at` is the unix time of its publication, or
+    of its last failure.
     """
 
     task: str | None
@@ -85,7 +85,7 @@ class TaskSearch:
         if not 0 < len(self._text) <= _LONGEST or not is_text(self._text):
             raise UsageError(
                 "the search is empty" if not self._text else "the search is not valid text",
-                hint=f"give an id, a key, or words of an error, at most {_LONGEST} characters",
+                hint=f"give an id, a key, or words of an error or a payload, at most {_LONGEST} characters",
             )
         self._json = orjson.dumps(self._text).decode()
         self._words = tuple(word.encode().lower().decode() for word in self._text.split())
@@ -209,24 +209,21 @@ class TaskSearch:
         self._read += read
         for (name, group), letter, values in matches:
             named = dict(zip(_FIELDS, values, strict=True))
+            task, queue = named["task_id"] or named["original_id"], named["queue"] or name
             by = self._matched(named)
-            if by is not None:
-                task, queue = named["task_id"] or named["original_id"], named["queue"] or name
-                self._hit(task, queue, by, id_time(letter), group, letter, named["error"])
+            self._hit(task, queue, by, id_time(letter), group, letter, named["error"])
         return reached
 
     def _entries(self, mark: Mark, hits: int, most: int, queues: Sequence[str]) -> Op[Mark | None]:
         places = sorted((queue, priority) for queue in queues for priority in STREAMS)
         keys = [self._scope.keys.queue(*place) for place in places]
-        wanted = WalkQuery("value", (self._text, self._json), _FIELDS)
+        wanted = WalkQuery("value", (self._text, self._json, *self._words), _FIELDS)
         matches, read, reached = yield from walk(places, keys, mark, wanted, hits=hits, most=most)
         self._read += read
         for (queue, priority), entry, values in matches:
             named = dict(zip(_FIELDS, values, strict=True))
-            by = self._matched({**named, "error": ""})
-            if by is not None:
-                task = named["id"] or named[MOVED_FROM] or task_id(entry, queue, priority)
-                self._hit(task, queue, by, id_time(entry))
+            task = named["id"] or named[MOVED_FROM] or task_id(entry, queue, priority)
+            self._hit(task, queue, self._matched({**named, "error": ""}), id_time(entry))
         return reached
 
     def _retrying(
@@ -283,7 +280,9 @@ class TaskSearch:
                 if body is not None:
                     due = None if kind == "after" else 0.0
                     entry = state.unready(one, queue, "default", body, due)
-                    by = self._matched(entry.envelope)
+                    by = self._named_by(entry.envelope)
+                    if by is None and self._said(orjson.dumps(entry.payload).decode()):
+                        by = "payload"
                     if by is not None:
                         self._hit(one, queue, by, entry.published or None)
 
@@ -319,14 +318,19 @@ class TaskSearch:
 
     # -- what matches --
 
-    def _matched(self, named: Mapping[str, Any]) -> str | None:
+    def _matched(self, named: Mapping[str, Any]) -> str:
+        """Return the name of a match by the server, which also reads the payload."""
+        by = self._named_by(named)
+        return by or ("envelope" if self._json in named.get("meta", "") else "payload")
+
+    def _named_by(self, named: Mapping[str, Any]) -> str | None:
         """Return the name of the match: an id, a field of the envelope, or the error."""
         if self._text in (named.get("id"), named.get("task_id"), named.get("original_id")):
             return "id"
         values = {**named, **_meta(named.get("meta", ""))}
         for name in _VALUES:
             if values.get(name) == self._text:
-                return name.replace("_", " ")
+                return "name" if name == "task" else name.replace("_", " ")
         return "error" if self._said(named.get("error", "")) else None
 
     def _said(self, error: str) -> bool:

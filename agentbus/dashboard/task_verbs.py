@@ -11,6 +11,7 @@ from agentbus.dashboard import task_chain
 from agentbus.dashboard.error_groups import READ, LetterGroups
 from agentbus.dashboard.task_lists import TaskList
 from agentbus.dashboard.task_search import TaskSearch
+from agentbus.dashboard.task_table import TaskFilter, TaskLister
 from agentbus.store.failures import or_empty
 from agentbus.store.scope import server_time
 from agentbus.store.steps import Command, one_step
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from agentbus.dashboard.task_chain import Chain, TaskReport
     from agentbus.dashboard.task_lists import TaskPage
     from agentbus.dashboard.task_search import SearchPage
+    from agentbus.dashboard.task_table import TaskTable
     from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -70,12 +72,13 @@ class TaskVerbs(OnBus[BusT_co]):
     def search(
         self, text: str, *, after: str | None = None, limit: int = 50, most: int = _LOOKED_AT
     ) -> Op[SearchPage]:
-        """Search tasks by an id, a key, a correlation or causation id, or the words of an error.
+        """Search tasks by an id, a key, a correlation or causation id, a name, or words.
 
-        Ids and keys must be equal; an error must contain all words, in any case. It searches ids
-        and dedup keys, then dead letters, retries, delayed and dependent tasks, and the entries of
-        queues, newest first. A call stops at `limit` matches, or after about `most` tasks; `after`
-        continues the search. Raises `UsageError`.
+        Ids, keys and names must be equal; an error or a payload (as JSON) must contain all words, in
+        any case. It searches ids and dedup keys, then dead letters, retries, delayed and dependent
+        tasks, and the entries of queues, newest first, also of tasks that are done, until these are
+        trimmed. A call stops at `limit` matches, or after about `most` tasks; `after` continues the
+        search. Raises `UsageError`.
         """
         return self._search(text, after, limit, most)
 
@@ -97,6 +100,29 @@ class TaskVerbs(OnBus[BusT_co]):
         `UsageError`.
         """
         return self._tasks(queue, state, group, after, limit)
+
+    @verb
+    def task_list(
+        self,
+        *,
+        state: str | None = None,
+        queue: str | None = None,
+        group: str | None = None,
+        name: str | None = None,
+        since: float | None = None,
+        text: str | None = None,
+        limit: int = 50,
+    ) -> Op[TaskTable]:
+        """Return the newest tasks of the project in any state, finished ones among them.
+
+        Each argument narrows the list: `name` is that of a typed task, `since` the unix time of the last
+        thing that happened to a task, and `text` is searched as by `search`. Finished tasks are known from
+        the log of attempts, as far as it goes back, from dead letters, and from entries of queues that are
+        not trimmed. A call reads at most 10,000 attempts, the newest `limit` entries of each stream, and
+        300 queues. Not atomic. Raises `UsageError`.
+        """
+        wanted = TaskFilter(state, queue, group, name, since)
+        return self._task_list(wanted, text, limit)
 
     @verb
     def errors(
@@ -196,6 +222,14 @@ class TaskVerbs(OnBus[BusT_co]):
         _at_least_one(limit)
         _, seen = yield from self._names.get()
         return (yield from search.run(after, limit, most, seen))
+
+    def _task_list(self, wanted: TaskFilter, text: str | None, limit: int) -> Op[TaskTable]:
+        _at_least_one(limit)
+        # Known queues are enough here: a scan of the whole server would look for others.
+        lister = TaskLister(self._scope, self._policies, wanted, limit, {})
+        if text is not None:
+            return (yield from lister.found(TaskSearch(self._scope, self._policies, text)))
+        return (yield from lister.table((yield from self._names_of_queues())))
 
     def _tasks(
         self, queue: str, state: str, group: str, after: str | None, limit: int

@@ -48,6 +48,14 @@ class Attempt:
         return host if rest and taker(self.worker) is None else None
 
 
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """The cancellation of a running task: the agent that asked, and the time (RFC 3339)."""
+
+    agent_id: str
+    timestamp: str
+
+
 def who(worker: str, agent: str) -> bytes:
     """Return the part of a record that identifies the worker."""
     return orjson.dumps({"worker": worker, "agent_id": agent})[1:-1]
@@ -112,10 +120,10 @@ def cancelled_by(mark: str) -> str:
     return f"{_CANCELLED} by {agent}" if agent else _CANCELLED
 
 
-def stop_order(mark: str) -> tuple[str, str] | None:
-    """Return the agent that cancelled a task, and when (RFC 3339), from the record; None if malformed."""
+def stop_order(mark: str) -> StopOrder | None:
+    """Return who cancelled a running task, from the record; None if it is malformed."""
     agent, _, at = mark.rpartition(" @ ")
-    return (agent, at) if agent else None
+    return StopOrder(agent, at) if agent else None
 
 
 def is_cancelled(verdict: str) -> bool:

@@ -1,4 +1,4 @@
-"""What heartbeats tell of running tasks: when each began, and the progress that its handler reported."""
+"""The beginning and the progress of running tasks, sent with worker heartbeats."""
 
 from __future__ import annotations
 

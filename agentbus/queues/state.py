@@ -15,10 +15,12 @@ from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id
 from agentbus.store.steps import Batch, Script
 
 if TYPE_CHECKING:
+    from agentbus.queues.attempts import StopOrder
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
 
+STATES = ("waiting", "delayed", "blocked", "running", "retrying", "done", "dead", "cancelled")
 # In `retries`, scores up to this mark deferred tasks that are due at once.
 _AT_ONCE = 1000
 
@@ -31,7 +33,7 @@ class Entry:
     (held by `holder`, without a heartbeat for `idle` seconds, or by hand until `due`), `retrying` (until
     `due`), `done`, `dead` or `cancelled`. `deliveries` is the number of deliveries of a running task,
     `attempts` the number of counted runs. `error` is the reason why a malformed entry cannot be decoded.
-    `stop_asked` is the agent that cancelled a running task, and when.
+    `stop_asked` is the cancellation of a running task.
     """
 
     id: str
@@ -48,7 +50,7 @@ class Entry:
     envelope: Mapping[str, Any]
     error: str | None
     due: float | None = None
-    stop_asked: tuple[str, str] | None = None
+    stop_asked: StopOrder | None = None
 
 
 def entries(

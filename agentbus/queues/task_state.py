@@ -12,7 +12,7 @@ from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import id_time, text
 from agentbus.queues import attempt_search, attempts, retry_stream
-from agentbus.queues.attempts import Attempt
+from agentbus.queues.attempts import Attempt, StopOrder
 from agentbus.queues.dead_letters import DeadLetters
 from agentbus.queues.dependencies import entry_of
 from agentbus.queues.dependents import watched
@@ -49,7 +49,7 @@ class TaskState:
     reason why it is dead or cancelled, or its last failure; `letter` is its dead letter, `replayed` the
     task that a replay published. `priority` is None for a task that was delayed, has ended, and is no
     longer in its stream. `waits_for` are its unfinished dependencies, `awaited_by` its dependents.
-    `stop_asked` is the agent that cancelled a running task, and when (RFC 3339), until the task ends.
+    `stop_asked` is the cancellation of a running task, until it ends.
     """
 
     id: str
@@ -71,7 +71,7 @@ class TaskState:
     payload: Any
     envelope: Mapping[str, Any]
     progress: TaskProgress | None
-    stop_asked: tuple[str, str] | None
+    stop_asked: StopOrder | None
 
     @property
     def began(self) -> float | None:

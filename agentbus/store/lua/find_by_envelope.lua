@@ -1,12 +1,13 @@
 #!lua flags=no-writes
--- Finds entries by an error or by a value in their envelope, without returning payloads.
+-- Finds entries by an error, by a value in their envelope or by the text of their payload, without returning payloads.
 -- KEYS: streams; for dead letters then for each stream the set of its purged ones, which do not match
 -- ARGV: XRANGE or XREVRANGE; how many streams; how many entries, how many bytes and how many matches to read at most;
 --       what to match:
 --       'all': every entry
 --       'fingerprint': the error has the fingerprint of the text
---       'value': the envelope contains the second text, the first one as JSON, or another field is the first one
---       'any': as 'value', or the error contains all further texts, which are in lower case
+--       'value': the envelope contains the second text, the first one as JSON, another field is the first one, or the
+--                payload contains all further texts, which are in lower case
+--       'any': as 'value', or the error contains all of these
 --       then how many texts, the texts; how many fields to return, their names; how many values the field `queue` may
 --       have (0: any; '' where there is none), the values; and for each stream its first and its last id in the order of
 --       reading
@@ -41,6 +42,13 @@ local function of_queues(flat)
   end
   return not queues[1]
 end
+local function contains(said)
+  said = string.lower(said)
+  for i = 3, #texts do
+    if not string.find(said, texts[i], 1, true) then return false end
+  end
+  return said ~= '' and #texts > 2
+end
 local function matches(flat)
   if how == 'all' then return true end
   if how == 'fingerprint' then return fingerprint(value(flat, 'error')) == mask end
@@ -48,12 +56,7 @@ local function matches(flat)
   for i = 2, #flat, 2 do
     if flat[i] == texts[1] and flat[i - 1] ~= 'agent_id' and flat[i - 1] ~= 'payload' then return true end
   end
-  if how == 'value' then return false end
-  local said = string.lower(value(flat, 'error'))
-  for i = 3, #texts do
-    if not string.find(said, texts[i], 1, true) then return false end
-  end
-  return said ~= ''
+  return contains(value(flat, 'payload')) or (how == 'any' and contains(value(flat, 'error')))
 end
 
 local read, bytes, found = 0, 0, {}
