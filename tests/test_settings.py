@@ -233,6 +233,7 @@ POLICIES: dict[str, object] = {
     "retention": 0,
     "dead_letters": "elsewhere",
     "record_attempts": 1,
+    "expect": 60,
     "durable": "replica",
     "min_replicas": 3,
 }

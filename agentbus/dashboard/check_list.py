@@ -68,6 +68,7 @@ ABOUT = {
     "replication": ("replicas behind the server", "seconds"),
     "overdue": ("a schedule that no scheduler publishes", "seconds"),
     "full": ("queues that have reached their bound", ""),
+    "stuck": ("tasks that run for much longer than is usual", "seconds"),
     "holder_gone": ("flags without a TTL whose holder is gone", ""),
     "quarantined": ("consumers of events in quarantine", ""),
     "eviction": ("the server's eviction policy", ""),

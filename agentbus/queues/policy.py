@@ -41,8 +41,8 @@ class Policy:
     `tier` is the priority of tasks that are published without one; `visibility`, `window`, `results` and
     `retention` are in seconds; `dead_letters` is the name under which dead letters are stored. The attempt
     log keeps about `record_attempts` entries, fewer if they have many attempts; with 0, attempts are not
-    logged and not timed. `durable` and `min_replicas`
-    are the confirmation that a publish requires by default.
+    logged and not timed. `durable` and `min_replicas` are the confirmation that a publish requires by
+    default. A task that runs for longer than `expect` seconds is reported as stuck.
     """
 
     queue: str
@@ -60,6 +60,7 @@ class Policy:
     record_attempts: int = ATTEMPTS_KEPT
     durable: str | None = None
     min_replicas: int = 1
+    expect: float | None = None
 
     def key_of(self, payload: object) -> str | None:
         """Return the dedup key in a payload's field `key_field`: text, or a whole number."""
@@ -148,6 +149,11 @@ class Policies:
         """Return the approximate size of the attempt log for a queue, even if its name is invalid."""
         recorded: int = self._merged(queue).get("record_attempts", ATTEMPTS_KEPT)
         return recorded
+
+    def expected_of(self, queue: str) -> float | None:
+        """Return the seconds that a task of a queue is expected to run; None if not set."""
+        expected: float | None = self._merged(queue).get("expect")
+        return expected
 
     def _merged(self, queue: str) -> dict[str, Any]:
         merged: dict[str, Any] = {}
@@ -272,5 +278,6 @@ CHECKS: dict[str, Callable[[Located], Any]] = {
     "dead_letters": _template,
     "record_attempts": lambda given: given.whole(0, LOGGED),
     "durable": lambda given: given.choice(("replica", "disk")),
+    "expect": lambda given: given.seconds(0.01),
     "min_replicas": lambda given: given.whole(1, 100),
 }

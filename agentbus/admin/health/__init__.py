@@ -11,6 +11,7 @@ from agentbus.admin.health import (
     holds,
     queues,
     schedules,
+    stuck,
     thresholds,
     worker_list,
 )
@@ -42,6 +43,7 @@ def examine(scope: Scope, settings: Settings) -> Op[Health]:
     )
     of_events, streams = yield from or_empty(events.examine(scope, levels), ([], 0))
     findings += of_queues + of_events
+    findings += yield from or_empty(stuck.examine(scope, levels, policies, workers), [])
     findings += yield from or_empty(holds.examine(scope, levels), [])
     findings += yield from or_empty(schedules.examine(scope, levels), [])
     # The sort is stable: findings about the server, which may cause the others, stay first.

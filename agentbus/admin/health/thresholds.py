@@ -83,8 +83,8 @@ _SERVER = {
 }
 # Unit: seconds after the due time.
 _SCHEDULES = {"overdue": Levels(60, 600)}
-_STATES = ("full", "holder_gone", "quarantined", "eviction", "persistence", "role")
-_OF_QUEUES = (*_QUEUES, "full")
+_STATES = ("full", "stuck", "holder_gone", "quarantined", "eviction", "persistence", "role")
+_OF_QUEUES = (*_QUEUES, "full", "stuck")
 _SECONDS = frozenset(("idle", "starving", "silent", "clock", "replication", "overdue"))
 _LEVELS = {**_QUEUES, **_EVENTS, **_SERVER, **_SCHEDULES}
 # Checks that compare a figure with two thresholds, and all checks that the config may name.
