@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from agentbus.client.bus import Bus
     from agentbus.coordination.waiters import Waiter
     from agentbus.dashboard import Dashboard
+    from agentbus.dashboard.task_table import TaskRow
     from agentbus.queues.dead_letters import Letter
     from agentbus.queues.state import Entry
 
-STATES = ("all", "waiting", "running", "retrying", "delayed", "blocked", "dead")
+STATES = ("all", "waiting", "running", "retrying", "delayed", "blocked", "done", "dead")
 # Maximum number of tasks or letters in a list, and of pages that are read for them.
 _LISTED, _PAGES = 200, 20
 _TIMES = ("at", "timestamp", "seen", "since", "until")
@@ -55,6 +56,8 @@ class QueueTasks(Detail):
         self.queue = queue
         self.group = group
         self.state = 0
+        # Seconds for which each running task has run, as far as workers' heartbeats say.
+        self._ran: dict[str, float] = {}
 
     @property
     def title(self) -> str:  # type: ignore[override]
@@ -86,8 +89,15 @@ class QueueTasks(Detail):
             if worker.group == self.group:
                 state = worker.state if worker.alive else "dead"
                 said = f"  worker {word(worker.worker)} {state}, {worker.running} running"
+                if worker.running_for is not None:
+                    said += f" for {_format.age(worker.running_for)}"
                 said += f", {worker.done} done, {worker.failed} failed"
                 lines.append(DetailLine(said, style="" if worker.alive else "bold red"))
+        self._ran = {
+            task: worker.seen + worker.age - at
+            for worker in page.workers
+            for task, at in worker.began.items()
+        }
         state = STATES[self.state]
         listed, complete = self._tasks(bus, dashboard, state)
         if not complete:
@@ -103,7 +113,12 @@ class QueueTasks(Detail):
         """Return the tasks in a state, and whether the list is complete."""
         if state == "all":
             newest = bus.queue(self.queue).inspect(self.group, last=_LISTED)
-            return [self._task(entry) for entry in newest], True
+            return [self._task(entry) for entry in reversed(newest)], True
+        if state == "done":
+            table = dashboard.task_list(
+                queue=self.queue, group=self.group, state=state, limit=_LISTED
+            )
+            return [self._done(row) for row in table.rows], table.complete
         listed: list[DetailLine] = []
         after: str | None = None
         complete = False
@@ -126,10 +141,25 @@ class QueueTasks(Detail):
         # Letters are listed newest first.
         return listed[::-1] if state == "dead" else listed, complete
 
-    def _task(self, entry: Entry) -> DetailLine:
+    def _done(self, row: TaskRow) -> DetailLine:
         return DetailLine(
-            f"{entry.id} {entry.state}"
-            + (f" {_format.age(entry.idle)}" if entry.idle is not None else "")
+            f"{row.id} {row.state}"
+            + (f" at {rfc3339(row.finished)[11:19]}" if row.finished is not None else "")
+            + (f" ran {_format.age(row.took)}" if row.took is not None else "")
+            + (f" by {word(row.worker)}" if row.worker is not None else "")
+            + (f": {row.name}" if row.name is not None else ""),
+            OneTask(row.id, self.group),
+        )
+
+    def _task(self, entry: Entry) -> DetailLine:
+        since = ""
+        if entry.id in self._ran:
+            since = f" for {_format.age(self._ran[entry.id])}"
+        elif entry.idle is not None:
+            since = f" heartbeat {_format.age(entry.idle)} ago"
+        return DetailLine(
+            f"{entry.id} {entry.state}{since}"
+            + (", stop asked" if entry.stop_asked is not None else "")
             + (f" until {rfc3339(entry.due)[11:19]}" if entry.due is not None else "")
             + (f" attempts {entry.attempts}" if entry.attempts else "")
             + f": {_format.cut(entry.error or to_json(entry.payload), 200)}",

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -211,6 +212,48 @@ def test_tasks_in_a_state_are_listed_behind_hundreds_of_others(bus, state):
     lines = [one.text for one in detail.read(bus, Dashboard(bus))]
 
     assert sum('"mine"' in line for line in lines) == 3
+
+
+def test_done_tasks_are_listed_with_their_times(bus):
+    task = bus.queue("job").publish(1)
+    with bus.subscribe("job", lambda _: None, drain=True) as worker:
+        worker.run()
+    detail = QueueTasks("job", "default")
+    detail.turn(STATES.index("done"))
+
+    (line,) = [one for one in detail.read(bus, Dashboard(bus)) if task in one.text]
+
+    assert f"{task} done at " in line.text
+    assert " ran " in line.text
+    assert f" by {worker.name}" in line.text
+    assert "state     done" in [one.text for one in line.opens.read(bus, Dashboard(bus))]
+
+
+def test_a_running_task_is_listed_with_how_long_it_runs(bus, connect):
+    over, begun = threading.Event(), threading.Event()
+
+    def handler(_):
+        begun.set()
+        over.wait(60)
+
+    task = bus.queue("job").publish(1)
+    detail = QueueTasks("job", "default")
+    detail.turn(STATES.index("running"))
+    with connect().subscribe("job", handler) as worker:
+        running = threading.Thread(target=worker.run)
+        running.start()
+        try:
+            assert begun.wait(30)
+            while not bus.workers()[0].began:
+                begun.wait(0.05)
+            lines = [one.text for one in detail.read(bus, Dashboard(bus))]
+        finally:
+            over.set()
+            worker.stop()
+            running.join()
+
+    assert any(line.startswith(f"{task} running for ") for line in lines)
+    assert any(" 1 running for " in line for line in lines)
 
 
 def test_the_newest_dead_letters_are_listed(bus):
