@@ -48,8 +48,17 @@ def of_note(record: Note, *, value: bool) -> tuple[dict[str, Any], str]:
     return shown, f"{head} {record.value}" if value else f"{head} {word(record.author)} {at}"
 
 
-def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
-    """Print a flag's state, and the agents that wait for it."""
+def flag(
+    out: Out,
+    state: FlagState,
+    waiting: Sequence[Waiter] = (),
+    silent: float | None = None,
+    mark: str = "",
+) -> None:
+    """Print a flag's state, and the agents that wait for it.
+
+    Its holder has been `silent` for so many seconds; `mark` says so in the text.
+    """
     at = None if state.timestamp is None else rfc3339(state.timestamp)
     text = f"{word(state.flag)} {state.state}"
     if state.agent_id is not None:
@@ -58,9 +67,12 @@ def flag(out: Out, state: FlagState, waiting: Sequence[Waiter] = ()) -> None:
         text += f" {'since' if state.state == 'held' else 'at'} {at}"
     if state.ttl is not None:
         text += f" for {state.ttl:g} s more"
+    text += mark
     if state.note:
         text += f": {state.note}"
     shown = fields(state) | {"timestamp": at}
+    if silent is not None:
+        shown["silent"] = round(silent, 3)
     if waiting:
         shown["waiting"] = [
             {"until": waiter.until, "agent_id": waiter.agent_id, "since": rfc3339(waiter.since)}

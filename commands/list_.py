@@ -8,10 +8,11 @@ from agentbus.admin import project
 from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
 from agentbus.commands._format import count
-from agentbus.coordination.flags import FlagState
+from agentbus.coordination.flags import SILENT, FlagState, holders_seen
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
 from agentbus.core.names import word
+from agentbus.core.readable import age
 
 if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiter
@@ -26,7 +27,8 @@ VERB = Verb(
     Param("--topics", "Topics of messages."),
     Param("--queues", "Queues."),
     text="Notes come without their values, newest first. JSON: for notes key, agent_id, timestamp, tags;"
-    " for flags flag, state, agent_id, timestamp, ttl, token, note, and, where agents wait, waiting"
+    " for flags flag, state, agent_id, timestamp, ttl, token, note, for held ones silent (seconds since the"
+    " holder was last seen), and, where agents wait, waiting"
     " (until, agent_id, since); for agents agent_id, last_seen, heard, unheard; for topics topic,"
     " last_spoken; for queues queue.",
     examples=(
@@ -89,6 +91,11 @@ def _flags(call: Call) -> None:
     waiting: dict[str, list[Waiter]] = {}
     for waiter in call.bus.waiters():
         waiting.setdefault(waiter.flag, []).append(waiter)
+    seen = call.bus.runner.run(holders_seen(call.bus.scope, flags))
     for flag in sorted({*states, *waiting}):
         state = states.get(flag) or FlagState(flag, "free", None, None, None, None)
-        _values.flag(call.out, state, waiting.get(flag, ()))
+        silent = seen.get(state.agent_id or "") if state.state == "held" else None
+        mark = ""
+        if silent is not None and silent >= SILENT:
+            mark = f", holder not seen for {age(silent)}"
+        _values.flag(call.out, state, waiting.get(flag, ()), silent, mark)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -528,3 +529,14 @@ def test_a_wait_fails_when_the_hold_expires(shell):
 
     assert done.returncode == 8
     assert "its hold expired" in done.stderr
+
+
+def test_list_names_the_holder_that_was_not_seen_for_minutes(real_shell, real_url, project):
+    with agentbus.connect(real_url, project=project, agent="bob") as bus:
+        bus.announce("building")
+        ask(bus, "ZADD", bus.scope.keys.agents, str(time.time() - 900), "bob")
+
+    (record,) = real_shell.records("list", "--flags")
+
+    assert 890 < record["silent"] < 1000
+    assert ", holder not seen for 15m" in real_shell.ok("list", "--flags")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from agentbus.errors import FlagFailed, LeaseHeld
 from tests.browsing import Browser
 from tests.pausing import awaiting
+from tests.servers import ask
 from tests.tiers import on_one_store
 
 pytestmark = on_one_store
@@ -27,6 +29,19 @@ async def test_flags_are_shown_with_holder_and_state(bus, served):
     assert "no <room>" in page.text
     assert ("building" in held.text, "deployed" in held.text) == (True, False)
     assert "1 to 2 of 2 flags" in page.text
+
+
+async def test_a_holder_that_was_not_seen_for_minutes_is_marked(bus, connect, served):
+    bus.announce("building")
+    connect("bob").announce("deploying")
+    ask(bus, "ZADD", bus.scope.keys.agents, str(time.time() - 900), "ada")
+    browser = Browser(served)
+
+    page = (await browser.get("/flags?q=building")).page
+    other = (await browser.get("/flags?q=deploying")).page
+
+    assert "not seen for 15m" in page.text
+    assert "not seen for" not in other.text
 
 
 async def test_who_waits_for_a_flag_that_nobody_holds_is_shown(bus, connect, served):

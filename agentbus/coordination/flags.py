@@ -14,14 +14,18 @@ from agentbus.core import validate
 from agentbus.core.errors import UsageError
 from agentbus.core.stream import is_number, text
 from agentbus.store.scan import key_bytes, scan
-from agentbus.store.steps import Script
+from agentbus.store.steps import Batch, Script
 from agentbus.store.verb import BusT_co, OnBus, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Once, Op
     from agentbus.store.verb import Awaiting, PerBus
 
+# Seconds after which the holder of a flag is marked as silent.
+SILENT = 300.0
 # The flags that one script reads: others wait for it.
 _PAGE = 100
 
@@ -165,6 +169,21 @@ def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
     """Return the channel's last id and the flags' states, read in one atomic step."""
     reply: list[bytes | None] = yield Script("read_flags", holds.flag_keys(scope, flags))
     return text(reply[0] or b""), [_state(flag, reply, 1 + 5 * i) for i, flag in enumerate(flags)]
+
+
+def holders_seen(scope: Scope, states: Iterable[FlagState]) -> Op[dict[str, float]]:
+    """Return the seconds since the holder of each held flag was last seen, by agent, if it ever was."""
+    agents = sorted({str(one.agent_id) for one in states if one.state == "held"})
+    seen: dict[str, float] = {}
+    for at in range(0, len(agents), _PAGE):
+        page = agents[at : at + _PAGE]
+        now, *scores = yield Batch(
+            [("TIME",), *(("ZSCORE", scope.keys.agents, agent) for agent in page)]
+        )
+        for agent, score in zip(page, scores, strict=True):
+            if isinstance(score, bytes):
+                seen[agent] = max(0.0, int(now[0]) + int(now[1]) / 1e6 - float(score))
+    return seen
 
 
 def _state(flag: str, reply: list[bytes | None], at: int) -> FlagState:

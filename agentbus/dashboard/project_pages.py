@@ -23,7 +23,7 @@ from agentbus.dashboard.worker_pages import STATES, WorkersRead
 from agentbus.store.verb import BusT_co, OnBus, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.leases import Lease
@@ -53,7 +53,8 @@ class FlagPage:
     """Flags, awaited and held ones first, and leases: the requested rows, and numbers of matches.
 
     `waiters` are all agents that wait for a flag; a free flag is listed if it is awaited. `states`
-    counts the matching flags that are not free, by state.
+    counts the matching flags that are not free, by state. `silent` has the seconds since the holders of
+    these flags were last seen, by agent.
     """
 
     flags: tuple[FlagState, ...]
@@ -62,6 +63,7 @@ class FlagPage:
     waiters: tuple[Waiter, ...]
     leases: tuple[Lease, ...]
     matching_leases: int
+    silent: Mapping[str, float]
 
 
 class Pages(OnBus[BusT_co]):
@@ -287,6 +289,7 @@ class Pages(OnBus[BusT_co]):
             tuple(waiting),
             tuple(_rows(leased, known)),
             len(known),
+            (yield from flags.holders_seen(self._scope, fresh)),
         )
 
     def _end_lease(self, agent: str, pattern: str, token: int) -> Op[Lease]:

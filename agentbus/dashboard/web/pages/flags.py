@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentbus.coordination.flags import SILENT
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.web.page import PageView, WebPage
 
@@ -22,7 +23,7 @@ async def load(view: PageView) -> dict[str, Any]:
     for one in found.waiters:
         waiters.setdefault(one.flag, []).append(one)
     refused = await view.reader.refusals()
-    return {"found": found, "waiters": waiters, "refused": refused}
+    return {"found": found, "waiters": waiters, "refused": refused, "silent": SILENT}
 
 
 PAGE = WebPage("flags", "Flags and leases", load, live=("flags", "leases", "refused"))
