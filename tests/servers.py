@@ -141,8 +141,7 @@ class Shell:
         return subprocess.Popen(
             [program(), *args],
             env={**self.environment, **(env or {})},
-            cwd=self.home,
-            **{**pipes, **options},
+            **{"cwd": self.home, **pipes, **options},
         )
 
 
