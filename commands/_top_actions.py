@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentbus.client.bus import Bus
-from agentbus.commands._format import count
+from agentbus.commands._format import count, cut
 from agentbus.core import names
 from agentbus.core.names import word
-from agentbus.dashboard import person
+from agentbus.dashboard import Dashboard, person
 from agentbus.queues.ids import writable
 
 if TYPE_CHECKING:
+    from agentbus.commands._top_details import ErrorLetters
     from agentbus.core.settings import Settings
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter
@@ -97,6 +98,38 @@ def of_letters(queue: str, group: str, to: str | None = None) -> Action:
         return f"{said}{_to(to)}"
 
     return Action(f"replay all dead letters of {word(queue)} {word(group)}{_to(to)}", replay)
+
+
+def of_error(at: ErrorLetters) -> Action:
+    """Replay the dead letters whose errors have one cause."""
+
+    def replay(bus: Bus) -> str:
+        dashboard, after, number = Dashboard(bus), None, 0
+        while True:
+            page = dashboard.replay_error(at.error, queue=at.queue, group=at.group, after=after)
+            number, after = number + len(page.tasks), page.after
+            if after is None:
+                return f"{count(number, 'dead letter')} of {_cause(at)} replayed"
+
+    return Action(f"replay all dead letters of {_cause(at)}", replay)
+
+
+def purge_error(at: ErrorLetters) -> Action:
+    """Delete the dead letters whose errors have one cause."""
+
+    def gone(bus: Bus) -> str:
+        dashboard, after, number = Dashboard(bus), None, 0
+        while True:
+            page = dashboard.purge_error(at.error, queue=at.queue, group=at.group, after=after)
+            number, after = number + page.purged, page.after
+            if after is None:
+                return f"{count(number, 'dead letter')} of {_cause(at)} purged"
+
+    return Action(f"purge all dead letters of {_cause(at)}", gone, at.queue)
+
+
+def _cause(at: ErrorLetters) -> str:
+    return f"{word(at.queue)} {word(at.group)} with {cut(at.error, 60)!r}"
 
 
 def into(letter: Letter) -> Naming:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 STATES = ("all", "waiting", "running", "retrying", "delayed", "blocked", "done", "dead")
 # Maximum number of tasks or letters in a list, and of pages that are read for them.
 _LISTED, _PAGES = 200, 20
+# Maximum number of errors above a list of dead letters.
+_GROUPS = 10
 _TIMES = ("at", "timestamp", "seen", "since", "until")
 
 
@@ -100,6 +102,8 @@ class QueueTasks(Detail):
         }
         state = STATES[self.state]
         listed, complete = self._tasks(bus, dashboard, state)
+        if state == "dead":
+            listed = [*self._errors(dashboard), *listed]
         if not complete:
             said = f"not all tasks were looked at: others may be {state}"
             listed.append(DetailLine(said, style="dim"))
@@ -141,6 +145,20 @@ class QueueTasks(Detail):
         # Letters are listed newest first.
         return listed[::-1] if state == "dead" else listed, complete
 
+    def _errors(self, dashboard: Dashboard) -> list[DetailLine]:
+        """Return the causes that have several dead letters, each with their number."""
+        report = dashboard.errors(queue=self.queue, group=self.group, limit=_GROUPS)
+        return [
+            DetailLine(
+                f"{group.letters} letters: {_format.cut(group.error, 160)}"
+                + (f" ({len(group.variants)} texts)" if len(group.variants) > 1 else ""),
+                ErrorLetters(self.queue, self.group, group.error),
+                "bold red",
+            )
+            for group in report.groups
+            if group.letters > 1
+        ]
+
     def _done(self, row: TaskRow) -> DetailLine:
         return DetailLine(
             f"{row.id} {row.state}"
@@ -171,6 +189,21 @@ def _letter(letter: Letter) -> DetailLine:
     text = f"{letter.id} attempts {letter.attempts}: {_format.cut(letter.error, 200)}"
     text += f" (replayed as {letter.replayed})" if letter.replayed else ""
     return DetailLine(text, OneLetter(letter), "red")
+
+
+class ErrorLetters(Detail):
+    """The dead letters of a queue and group whose errors have one cause, newest first."""
+
+    def __init__(self, queue: str, group: str, error: str) -> None:
+        self.queue = queue
+        self.group = group
+        self.error = error
+        self.title = f"{word(queue)} {word(group)}   {error}"
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Read the letters."""
+        page = dashboard.letters(self.error, queue=self.queue, group=self.group, limit=_LISTED)
+        return [*map(_letter, page.letters)] or [DetailLine("no such letters", style="dim")]
 
 
 class OneTask(Detail):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.commands import _top_actions as actions
 from agentbus.commands._top_actions import Action, Naming
-from agentbus.commands._top_details import OneLetter, QueueTasks
+from agentbus.commands._top_details import ErrorLetters, OneLetter, QueueTasks
 from agentbus.core.errors import AgentBusError
 from agentbus.core.names import word
 
@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from agentbus.dashboard import QueueRow
     from agentbus.queues.dead_letters import Letter
 
-# Actions of keys on one dead letter, and on all letters of a queue.
+# Actions of keys on one dead letter, on all of one error, and on all letters of a queue.
 _OF_ONE: dict[str, Callable[[Letter], Action | Naming]] = {
     "r": actions.of_letter,
     "c": actions.into,
     "x": actions.purge,
+}
+_OF_ERROR: dict[str, Callable[[ErrorLetters], Action]] = {
+    "R": actions.of_error,
+    "X": actions.purge_error,
 }
 _OF_ALL: dict[str, Callable[[str, str], Action | Naming]] = {
     "R": actions.of_letters,
@@ -80,7 +84,7 @@ class Question:
 
 def keys(at: Detail | None) -> str:
     """Return the keys that act, for the last line."""
-    if isinstance(at, (QueueTasks, OneLetter)):
+    if isinstance(at, (QueueTasks, ErrorLetters, OneLetter)):
         return "r R replay  c C to another queue  x X purge  H halt"
     return "p pause  H halt"
 
@@ -101,6 +105,8 @@ def question(
         about = actions.of_queue(row)
     elif key in _OF_ONE and letter is not None:
         about = _OF_ONE[key](letter)
+    elif key in _OF_ERROR and isinstance(at, ErrorLetters):
+        about = _OF_ERROR[key](at)
     elif key in _OF_ALL and isinstance(at, QueueTasks):
         about = _OF_ALL[key](at.queue, at.group)
     return None if about is None else Question(about)

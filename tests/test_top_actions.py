@@ -157,3 +157,23 @@ def test_what_a_person_did_is_in_the_log(screen):
     assert (entry["verb"], entry["agent"]) == ("top", "human:ada")
     assert entry["action"] == "purge all dead letters of mail default"
     assert entry["outcome"] == "3 dead letters of mail default purged"
+
+
+def test_all_letters_of_one_cause_are_replayed(bus):
+    queue = bus.queue("mail")
+    queue.publish_many(["a", "b", "c"])
+    for number, delivery in enumerate(queue.fetch(count=3)):
+        delivery.bury("no disk" if number == 2 else f"'user{number}@example.org' is not an address")
+    screen = Screen(bus)
+    screen.press("home")
+    while "2 letters: " not in screen.view.lines[screen.view._line].text:
+        screen.press("down")
+    screen.press("enter")
+    screen.read()
+
+    said = screen.press("R", "y")
+
+    assert said.startswith("2 dead letters of mail default with ")
+    assert sorted(letter.payload for letter in queue.dead_letters() if not letter.replayed) == ["c"]
+    assert screen.press("X", *"mail", "enter").endswith(" purged")
+    assert [letter.payload for letter in queue.dead_letters()] == ["c"]
