@@ -57,7 +57,7 @@ def flag(
 ) -> None:
     """Print a flag's state, and the agents that wait for it.
 
-    Its holder has been `silent` for so many seconds; `mark` says so in the text.
+    `silent` is the seconds since its holder was last seen; `mark` says so in the text.
     """
     at = None if state.timestamp is None else rfc3339(state.timestamp)
     text = f"{word(state.flag)} {state.state}"

@@ -15,6 +15,9 @@ from agentbus.commands._parser import parse
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "docs/examples"
 UNITS = sorted((EXAMPLES / "systemd").iterdir())
+# Services of a host, each with a user of its own.
+SERVICES = sorted((EXAMPLES / "deploy").glob("*.service"))
+DEPLOY = (EXAMPLES.parent / "how-to/deploy.md").read_text()
 MANIFESTS = sorted((EXAMPLES / "kubernetes").iterdir())
 
 
@@ -45,6 +48,23 @@ def test_a_unit_calls_what_there_is_and_is_not_restarted_where_it_would_fail_aga
         assert service["Restart"] == "on-failure"
 
 
+@pytest.mark.parametrize("path", SERVICES, ids=lambda p: p.name)
+def test_a_service_of_a_host_calls_what_there_is_and_knows_its_project(path):
+    service = unit(path)["Service"]
+
+    program, *words = shlex.split(service["ExecStart"])
+
+    assert program == "/opt/shop/venv/bin/agentbus"
+    assert parse(words) is not None
+    # A wrong setting is not tried again and again, and names the project.
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", "2")
+    assert service["EnvironmentFile"] == "/etc/agentbus/shop.env"
+    assert f"`{path.name}`" in DEPLOY
+    if "--grace" in words:
+        grace = int(words[words.index("--grace") + 1])
+        assert int(service["TimeoutStopSec"]) > grace
+
+
 def test_each_timer_has_its_service():
     timers = [path for path in UNITS if path.suffix == ".timer"]
 
@@ -56,10 +76,12 @@ def test_each_timer_has_its_service():
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
-    for path in UNITS:
-        # The program of a user is not on this machine.
+    for path in [*UNITS, *SERVICES]:
+        # The programs and the user are not on this machine.
         text = path.read_text().replace("%h/.local/bin/agentbus", "/bin/true")
-        (tmp_path / path.name).write_text(text)
+        text = text.replace("/opt/shop/venv/bin/agentbus", "/bin/true").replace("=shop", "=root")
+        name = path.name.replace("@.", "@1.")
+        (tmp_path / name).write_text(text)
 
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *sorted(map(str, tmp_path.iterdir()))],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentbus.workers.registry import Registered
 
 # Without `expect` in the policy, a task is stuck that runs for longer than a minute and ten times the
-# 99th percentile, of at least so many runs.
+# 99th percentile, if there were at least 100 runs.
 _LEAST, _TIMES, _RUNS = 60.0, 10, 100
 # Maximum samples of the metrics stream to read, and how far back, in ms.
 _SAMPLES, _BACK = 2000, 3_600_000
