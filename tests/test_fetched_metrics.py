@@ -10,6 +10,7 @@ import pytest
 
 import agentbus
 from agentbus.errors import BackendUnavailable
+from agentbus.queues.ids import taker
 from agentbus.store.steps import LinkDown, Step
 from tests.conftest import Connect
 from tests.servers import Server, Shell, ask
@@ -71,6 +72,18 @@ def test_what_a_program_settles_is_counted_as_a_workers_is(bus: agentbus.Bus) ->
     assert (found.running.count, found.waiting.count) == (3, 4)
     (stats,) = bus.stats()
     assert stats.counters["processed"] == 1
+
+
+def test_the_name_says_that_a_program_counts_by_hand_and_sends_no_heartbeats(
+    bus: agentbus.Bus,
+) -> None:
+    bus.queue("mail").publish(1)
+
+    bus.take("mail")
+    bus.close()
+
+    (sample,) = bus.samples(since="1m")
+    assert taker(sample.worker)
 
 
 def test_a_task_that_was_lost_to_another_is_counted_as_stale(connect: Connect) -> None:

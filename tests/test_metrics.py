@@ -17,11 +17,13 @@ from agentbus.store.operation import attempt
 from agentbus.store.scope import server_time
 from agentbus.store.steps import LinkDown, Script, ServerReply
 from agentbus.store.verb import Patient
-from agentbus.workers.metrics import BOUNDS, Histogram, Tally, bucket
+from agentbus.workers.metrics import BOUNDS, HEARTBEAT, Histogram, Tally, bucket
 from tests.conftest import Connect
 from tests.servers import ask
 from tests.source_tree import PACKAGE
 
+# Fields of an entry that has counts.
+COUNTED = {"received", "processed", "waited"}
 durations = st.floats(0, 10_000, allow_nan=False)
 
 
@@ -175,6 +177,38 @@ def test_with_nothing_to_say_nothing_is_written(bus: agentbus.Bus, project: str)
     assert not flush(bus, counted)
 
     assert len(entries(bus)) == 1
+
+
+def test_a_worker_that_holds_a_task_for_long_writes_a_heartbeat(bus: agentbus.Bus) -> None:
+    clock, held = [0.0], ["a task"]
+    bus.scope.monotonic = lambda: clock[0]
+    counted = Tally(bus.scope, "mail", "default", "w1", lambda: held)
+
+    written = []
+    for second in range(0, 4 * round(HEARTBEAT), 10):
+        clock[0] = float(second)
+        if second == 3 * HEARTBEAT:
+            held.clear()
+        if flush(bus, counted):
+            written.append(second)
+
+    assert written == [HEARTBEAT, 2 * HEARTBEAT]
+    assert {one["worker"] for one in entries(bus)} == {"w1"}
+    (found,) = bus.metrics()
+    assert (found.workers, found.counts, found.running) == (1, {}, None)
+
+
+def test_a_worker_writes_heartbeats_while_its_handler_runs(
+    bus: agentbus.Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentbus.workers.metrics.HEARTBEAT", 0.0)
+    bus.queue("mail").publish(1)
+
+    def handler(_task: agentbus.Delivery) -> None:
+        while not [one for one in entries(bus) if not COUNTED & one.keys()]:
+            threading.Event().wait(0.02)
+
+    assert bus.subscribe("mail", handler, count=1).run() == 1
 
 
 def test_threads_may_count_at_the_same_time(bus: agentbus.Bus, project: str) -> None:

@@ -75,7 +75,7 @@ class Here:
         """Return the counts of a group."""
         known = self.tallies.get((queue, group))
         return known or self.tallies.setdefault(
-            (queue, group), FetchTally(scope, queue, group, self.name)
+            (queue, group), FetchTally(scope, queue, group, BY_HAND + self.name)
         )
 
     def flush(self) -> Op[None]:
@@ -233,6 +233,7 @@ class FetchTally(Tally):
     """The counts of one program's fetches for a group, written at most once a second.
 
     They are sent in the same exchange as a fetch or a settlement, and finally when the bus is closed.
+    The worker's name says that they are counted by hand: no heartbeats follow.
     """
 
     def __init__(self, scope: Scope, queue: str, group: str, consumer: str) -> None:

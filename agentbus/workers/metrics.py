@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +30,9 @@ BOUND = 100_000
 VERSION = 1
 # Seconds after which a flush is not resent; the server remembers its token for 300 seconds.
 _KNOWN_FOR = 240.0
+# Seconds without an entry after which a worker that holds tasks writes one without counts: archives
+# have no other trace of its heartbeats.
+HEARTBEAT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +146,23 @@ class _Counts:
 class Tally:
     """The counts of one worker since its last flush; thread-safe.
 
-    A worker flushes it every second, and once more at its end.
+    A worker flushes it every second, and once more at its end. `held` returns the tasks that it holds.
     """
 
-    def __init__(self, scope: Scope, queue: str, group: str, worker: str) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        queue: str,
+        group: str,
+        worker: str,
+        held: Callable[[], Collection[object]] = tuple,
+    ) -> None:
         self._scope = scope
         self._queue = queue
         self._group = group
         self._worker = worker
+        self._held = held
+        self._written_at = scope.monotonic()
         self._lock = Lock()
         self._now = _Counts(scope.now())
         self._flushing = False
@@ -217,7 +229,8 @@ class Tally:
         """Append an entry to the metrics stream and increment the counters; return whether it did.
 
         Atomic. Counts that could not be sent remain for the next flush; the server recognizes a retry and
-        counts it once. During another flush, this does nothing.
+        counts it once. Without counts, it writes an entry only if a heartbeat is due. During another flush,
+        this does nothing.
         """
         with self._lock:
             if self._flushing:
@@ -239,15 +252,15 @@ class Tally:
             self._unsure = None
             return False
         yield self._step(once, argv)
-        self._unsure = None
+        self._unsure, self._written_at = None, self._scope.monotonic()
         return True
 
     def _send(self) -> Op[bool]:
         now = self._scope.now()
         with self._lock:
             counts, self._now = self._now, _Counts(now)
-            if counts.is_empty():
-                return False
+        if counts.is_empty() and not self._is_heartbeat_due():
+            return False
         once = self._scope.once()
         argv = self._words(once, counts, now)
         self._unsure = once, argv, self._scope.monotonic()
@@ -263,9 +276,13 @@ class Tally:
                 counts.add(self._now)
                 self._now = counts
             raise
-        self._unsure = None
+        self._unsure, self._written_at = None, self._scope.monotonic()
         self._scope.free_slot(once, step)
         return True
+
+    def _is_heartbeat_due(self) -> bool:
+        silent = self._scope.monotonic() - self._written_at
+        return silent >= HEARTBEAT and bool(self._held())
 
     def _step(self, once: Once, argv: list[Arg]) -> Script:
         keys = self._scope.keys

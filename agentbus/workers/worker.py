@@ -118,7 +118,7 @@ class AnyWorker:
             recorded=policy.record_attempts,
             visibility=visibility,
         )
-        self.tally = Tally(scope, queue, group, self.name)
+        self.tally = Tally(scope, queue, group, self.name, self._held)
         self._acker = Acker(
             self._consumer,
             self._do,

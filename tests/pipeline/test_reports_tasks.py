@@ -409,6 +409,19 @@ def test_a_worker_that_held_a_task_and_fell_silent_has_vanished(framed):
     ]
 
 
+def test_a_worker_with_a_long_task_and_a_program_without_heartbeats_have_not_vanished(framed):
+    def at(seconds):
+        return START + datetime.timedelta(seconds=seconds)
+
+    rows = [work(worker=name, received=1) for name in ("alive", "gone", "hand:vm:1:ab")]
+    rows += [work(at(second), worker="alive") for second in range(60, 1200, 60)]
+
+    found = said(framed(rows), "lag")
+
+    assert [r["worker"] for r in found["lag.workers"]] == ["gone"]
+    assert [r["vanished"] for r in found["lag.crashes"]] == [1]
+
+
 @pytest.mark.slow
 def test_what_was_done_before_it_came_had_waited_before(framed):
     rows = [

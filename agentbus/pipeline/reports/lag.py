@@ -2,7 +2,7 @@
 
 The archive counts published tasks, and workers count finished tasks, both exactly. The backlog at
 the first row is unknown, and inferred from the lowest point. A worker counts as vanished if it held
-tasks and stopped reporting while others continued.
+tasks and its heartbeats ended while others continued.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from agentbus.pipeline.reports.entries import ENTRIES, arrived, slot_seconds
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import LENGTHS
 from agentbus.pipeline.reports.work import GROUP, MOMENTS, WORK, WORKER, by_slot, by_worker
+from agentbus.queues.ids import taker
+from agentbus.workers.metrics import HEARTBEAT
 
 # A worker that held tasks and wrote no metrics for this long, while other workers did, counts as
-# gone. A live worker is silent for as long as one task runs: it has news only when the task is
-# done.
-SILENT_SECONDS = 300
+# gone: a live one writes some at least every `HEARTBEAT` seconds.
+SILENT_SECONDS = round(5 * HEARTBEAT)
 _SETTLED = ("processed", "dead", "lost_tasks")
 # Events after which a worker no longer holds a task that it had received.
 _ENDED = ("processed", "retried", "dead", "stale", "duplicates", "cancelled", "released")
@@ -227,7 +228,9 @@ def _lives(figures: Figures) -> list[Row]:
         one["lost"] = one["lost_tasks"]
         silent = timedelta(seconds=SILENT_SECONDS)
         there = one["last"] is not None and end is not None
-        one["vanished"] = bool(there and one["held"] and end - one["last"] > silent)
+        # Programs that take tasks by hand have no heartbeats.
+        beats = taker(one["worker"]) is None
+        one["vanished"] = bool(there and beats and one["held"] and end - one["last"] > silent)
     return list(lives.values())
 
 
@@ -299,8 +302,9 @@ def build(figures: Figures) -> Sequence[Table]:
             "Workers with losses",
             _WORKER,
             workers(figures),
-            note="A worker seems to have vanished if it held tasks and told nothing more for"
-            f" {SILENT_SECONDS} seconds, while metrics went on.",
+            note=f"A worker that runs tasks writes metrics at least every {HEARTBEAT:.0f} seconds. It has"
+            f" vanished if it held tasks and wrote none for {SILENT_SECONDS} seconds while others did."
+            " Programs that take tasks by hand have no heartbeats, and never count as vanished.",
         ),
         Table(
             "crashes",
