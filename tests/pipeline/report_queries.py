@@ -114,7 +114,9 @@ _VIEWS = (
     """,
     """
     CREATE VIEW hold AS
-    SELECT *, CASE WHEN ended NOT IN ('open', 'expired') THEN epoch_ms(next_time) - epoch_ms(time) END AS held,
+    SELECT *, CASE ended WHEN 'expired' THEN NULL
+        WHEN 'open' THEN epoch_ms((SELECT max(time) FROM entry WHERE kind <> 'gap'))
+        ELSE epoch_ms(next_time) END - epoch_ms(time) AS held,
       CASE WHEN former_event IN ('satisfied', 'failed', 'released') AND former <> agent
         THEN epoch_ms(time) - epoch_ms(former_time) END AS free,
       CASE WHEN ended NOT IN ('open', 'expired') THEN next_agent END AS ender,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections import Counter, defaultdict
 from datetime import datetime
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.errors import AgentBusError, UsageError
 from agentbus.pipeline import reports
-from agentbus.pipeline.reports import activity, conversations, flags, running
+from agentbus.pipeline.reports import activity, conversations, flags, running, svg
 from agentbus.pipeline.reports.report import Table
 from agentbus.pipeline.reports.span import Span
 from tests.pipeline.reckoning import written
@@ -114,6 +115,7 @@ def expected_holds(rows: Rows) -> tuple[dict[str, list[tuple[Any, str, int | Non
     for one in in_order(rows):
         if one["event"] in ("announced", "satisfied", "released"):
             events[one["fields"]["flag"]].append(one)
+    end = max(one["time"] for one in rows if one["kind"] != "gap")
     holds: dict[str, list[tuple[Any, str, int | None]]] = defaultdict(list)
     alone: Counter[str] = Counter()
     for flag, told in events.items():
@@ -122,8 +124,8 @@ def expected_holds(rows: Rows) -> tuple[dict[str, list[tuple[Any, str, int | Non
             after = told[at + 1] if at + 1 < len(told) else None
             if one["event"] == "announced":
                 how = ending(one, after)
-                known = how in ("satisfied", "released", "taken")
-                long = ms(after["time"], one["time"]) if known and after else None
+                until = after["time"] if after else end
+                long = None if how == "expired" else ms(until, one["time"])
                 holds[flag].append((one["agent"], how, long))
             elif one["event"] == "satisfied" and not (
                 before and before["event"] == "announced" and same(before, one)
@@ -311,6 +313,30 @@ def test_each_way_in_which_a_hold_ends_is_told_apart(spark):
         (None, None, "cat", None),
         ("ada", "open", None, None),
     ]
+
+
+def test_an_open_hold_counts_until_the_end_of_the_report(spark):
+    rows = [
+        *(said("ada", at, event="announced", flag="short", token=at) for at in (0, 20)),
+        *(said("ada", at + 10, event="released", flag="short", token=at) for at in (0, 20)),
+        said("bob", 100, event="announced", flag="deploy", token=1),
+        task("mail", 420_100),
+    ]
+
+    got = found(running.run(["flags"], frame(spark, rows)))
+
+    flags_, agents = got["flags.flags"], got["flags.agents"]
+    assert [(one["flag"], one["held_ms"], one["max_ms"], one["open"]) for one in flags_.rows] == [
+        ("deploy", 420_000, 420_000, 1),
+        ("short", 20, 10, 0),
+    ]
+    assert [(one["agent"], one["held_ms"]) for one in agents.rows] == [
+        *(("bob", 420_000), ("ada", 20)),
+    ]
+    assert "until the last entry of this report, 2025-11-20 07:07" in flags_.note
+    # The bars are as long as the holds.
+    boxes = re.findall(r'class="s0" d="M[^h]+h([\d.]+)', svg.draw(flags_))
+    assert [float(one) > 100 for one in boxes] == [True, False]
 
 
 def test_contention_counts_changes_handovers_and_force(spark):

@@ -2,18 +2,21 @@
 
 The stream records when a flag was announced, satisfied, failed or released, by which agent, with
 which token, and from which agent it was taken by force. It does not record waiting or refused
-agents, or expired holds: waiting leaves no entry, and the end of an expired hold is unknown.
+agents, or expired holds: waiting leaves no entry, and the end of an expired hold is unknown. An open
+hold lasts until the last entry of the report.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row, asked, quantile
 from agentbus.pipeline.reports.arithmetic import ordered
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import Span
+from agentbus.pipeline.reports.wording import moment
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import expression
 
@@ -30,6 +33,7 @@ _ALL_ENDS = (*_ENDS, TAKEN, EXPIRED, OPEN)
 _FIGURES = ("holds", "held_ms", "p50_ms", "p90_ms", "max_ms", *_ALL_ENDS)
 _CONTENDED = ("agents", "holds", "changes", "handed_over", "taken", "ended_by_force", "free_p50_ms")
 _TAKEOVER = ("by", "held_by", "flag", "ended")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _IN_ENDS = "('satisfied', 'failed', 'released')"
 # The two events of a hold have the same fencing token; other programs' events may have none.
 _SAME_HOLD = "(token IS NULL OR {0}.token IS NULL OR token = {0}.token)"
@@ -39,7 +43,8 @@ _HOLDS = f"""
     SELECT flag, hold, if(hold, agent, NULL) AS agent, time, seq,
       if(hold, ended, NULL) AS ended,
       CASE WHEN NOT hold THEN agent WHEN known THEN after.agent END AS by,
-      if(hold AND known, unix_millis(after.time) - unix_millis(time), NULL) AS held_ms,
+      CASE WHEN hold AND known THEN unix_millis(after.time)
+        WHEN hold AND ended = 'open' THEN {{end}} END - unix_millis(time) AS held_ms,
       if(hold AND let_go, unix_millis(time) - unix_millis(before.time), NULL) AS after_ms,
       if(hold AND let_go, before.agent, NULL) AS former,
       if(hold, before_holder.agent, NULL) AS before_holder
@@ -112,12 +117,13 @@ _COUNTED = f"""
 """
 
 
-def _given(columns: Collection[str], _span: Span = Span()) -> dict[str, str]:  # noqa: B008 (a value)
+def _given(columns: Collection[str], span: Span = Span()) -> dict[str, str]:  # noqa: B008 (a value)
     names = ("flag", "token", "forced_from")
-    return {name: expression(schema.CHANNEL, name, columns) for name in names}
+    end = "NULL" if span.last is None else f"{(span.last - _EPOCH) // timedelta(milliseconds=1)}L"
+    return {name: expression(schema.CHANNEL, name, columns) for name in names} | {"end": end}
 
 
-HOLDS = Aggregate("holds", _COUNTED, _given)
+HOLDS = Aggregate("holds", _COUNTED, _given, spanned=True, kinds=(schema.CHANNEL,))
 
 
 def holds(rows: DataFrame) -> DataFrame:
@@ -131,7 +137,7 @@ def holds(rows: DataFrame) -> DataFrame:
     - `taken`: `by` announced it by force
     - `expired`: it was announced again without force, or ended under another fencing token: this
       hold was over before, when is unknown, so `held_ms` is null
-    - `open`: nothing came after it; it may still be held or have run out, so `held_ms` is null
+    - `open`: nothing came after it; it may still be held or have run out, so `held_ms` is null here
 
     `after_ms` is how long before the flag was let go, by `former`, if the event before was the end
     of a hold; else both are null. `before_holder` is the agent of the flag's hold before.
@@ -168,15 +174,21 @@ def takeovers(figures: Figures) -> list[Row]:
 
 def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of flags."""
+    last = figures.span.last
+    end = "" if last is None else f", {moment(last.replace(microsecond=0))}"
+    note = (
+        f"An 'open' hold has not ended: it counts until the last entry of this report{end}. A hold"
+        " that ran out leaves no entry: 'expired' was announced again, or ended under another token,"
+        " and does not count in the times."
+    )
     return (
         Table(
             "flags",
             "How long flags were held",
             ("flag", *_FIGURES, "without_hold"),
-            ordered(_of(figures, "flag"), "-holds", "-held_ms", "flag"),
-            Chart("stacked", "flag", _ALL_ENDS),
-            note="A hold that ran out leaves no entry: 'expired' was announced again, or ended under"
-            " another token; 'open' has no end so far. Neither counts in the times.",
+            ordered(_of(figures, "flag"), "-held_ms", "-holds", "flag"),
+            Chart("bar", "flag", "held_ms", unit="ms"),
+            note=note,
         ),
         Table(
             "agents",
@@ -187,6 +199,7 @@ def build(figures: Figures) -> Sequence[Table]:
                 *("-held_ms", "-holds", "agent"),
             ),
             Chart("bar", "agent", "held_ms", unit="ms"),
+            note=note,
         ),
         Table(
             "contention",
@@ -194,10 +207,9 @@ def build(figures: Figures) -> Sequence[Table]:
             ("flag", *_CONTENDED),
             contention(figures),
             Chart("stacked", "flag", ("handed_over", "taken", "ended_by_force")),
-            note="Waiting leaves no entry, and neither does a refusal. What can be counted:"
-            " 'handed_over' counts holds that began within a second after another agent let go, so that"
-            " the next holder very likely waited; 'free_p50_ms' is how long the flag lay free between"
-            " two agents.",
+            note="Waiting leaves no entry, and neither does a refusal. 'handed over' counts holds that"
+            " began within a second after another agent's hold ended: their agents very likely waited."
+            " 'free p50' is the median time that the flag was free between two agents.",
         ),
         Table(
             "takeovers",
@@ -211,8 +223,8 @@ def build(figures: Figures) -> Sequence[Table]:
 REPORT = Report(
     "flags",
     "Flags",
-    "How long flags were held, by whom, how the holds ended, and who contended for them, as far as"
-    " the channel tells.",
+    "How long flags were held, by which agents, how the holds ended, and which agents contended for"
+    " them, as far as the channel records it.",
     (HOLDS,),
     ("flags", "agents", "contention", "takeovers"),
     build,
