@@ -29,6 +29,8 @@ T = TypeVar("T")
 # On a terminal that is too narrow: the width to which names are folded, and cells that count as
 # empty.
 _FOLDED = 16
+# The bound of the first bucket of durations, in seconds: percentiles in it are not known more exactly.
+_SHORTEST = 0.001
 _NOTHING = ("0", "-", "")
 # Rows that are drawn at a time, and a width beyond that of any table.
 _PAGE, _UNLIMITED = 200, 100_000
@@ -206,10 +208,11 @@ def durations(timing: Durations | None) -> str:
     """Format the mean and the percentiles of durations on one line."""
     if timing is None:
         return "-"
-    parts = (("mean", timing.mean), ("p50", timing.p50), ("p95", timing.p95), ("p99", timing.p99))
-    return ", ".join(f"{name} {age(value)}" for name, value in parts)
+    parts = ", ".join(f"{name} {share(timing, name)}" for name in ("p50", "p95", "p99"))
+    return f"mean {age(timing.mean)}, {parts}"
 
 
 def share(timing: Durations | None, name: str) -> str:
-    """Format one of the percentiles."""
-    return age(None if timing is None else getattr(timing, name))
+    """Format one of the percentiles; of a short one only its bucket's bound is known."""
+    value = None if timing is None else getattr(timing, name)
+    return "<1ms" if value is not None and value <= _SHORTEST else age(value)

@@ -202,7 +202,9 @@ def _text(out: Out, outcome: Outcome, project: str, top: int) -> None:
     span = outcome.summary.span
     if span.first is not None and span.last is not None:
         first, last = (wording.moment(at.replace(microsecond=0)) for at in (span.first, span.last))
-        out.record({}, f"{outcome.summary.total:,} entries, {first} to {last} UTC")
+        total = outcome.summary.total
+        entries = "1 entry" if total == 1 else f"{total:,} entries"
+        out.record({}, f"{entries}, {first} to {last} UTC")
     for result in outcome.results:
         out.record({}, "")
         out.record({}, result.title.upper())
@@ -210,7 +212,7 @@ def _text(out: Out, outcome: Outcome, project: str, top: int) -> None:
             out.record({}, result.empty)
             continue
         for table in result.tables:
-            if table.rows:
+            if table.rows and not (table.repeats and len(result.tables) > 1):
                 out.record({}, "")
                 _table(out, table, top)
 
@@ -221,10 +223,16 @@ def _table(out: Out, table: Filled, top: int) -> None:
 
     rows = table.rows[:top]
     cells = [
-        [wording.cut(wording.cell(name, row[name]), _WIDEST) for name in table.columns]
+        [
+            wording.cut(wording.cell(name, row[name], table.unmeasured), _WIDEST)
+            for name in table.columns
+        ]
         for row in rows
     ]
-    right = [any(isinstance(row[name], (int, float)) for row in rows) for name in table.columns]
+    right = [
+        wording.unit(name) is not None or any(isinstance(row[name], (int, float)) for row in rows)
+        for name in table.columns
+    ]
     out.record({}, table.title)
     headings = [wording.heading(name) for name in table.columns]
     _format.table(out, headings, cells, right, indent=2)

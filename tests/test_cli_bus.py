@@ -21,7 +21,7 @@ from rich.cells import cell_len
 import agentbus
 from agentbus.commands import _format, _progress
 from agentbus.commands._output import Out, plain
-from agentbus.workers.metrics import Tally
+from agentbus.workers.metrics import Durations, Tally
 from tests import inprocess
 from tests.servers import Shell, ask, program
 from tests.small_worker import Registry
@@ -411,6 +411,13 @@ def test_list_leaves_out_priorities_in_which_nothing_is(shell, bus):
 )
 def test_ages_are_written_as_people_read_them(seconds, said):
     assert _format.age(seconds) == said
+
+
+def test_a_percentile_in_the_first_bucket_is_shown_as_its_bound():
+    timing = Durations(3, 0.0002, 0.0005, 0.001, 0.004)
+
+    assert _format.durations(timing) == "mean 0.2ms, p50 <1ms, p95 <1ms, p99 4.0ms"
+    assert [_format.share(one, "p95") for one in (timing, None)] == ["<1ms", "-"]
 
 
 def test_a_name_that_a_terminal_would_obey_is_shown_harmlessly(shell, bus):

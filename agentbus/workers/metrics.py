@@ -39,7 +39,8 @@ HEARTBEAT = 60.0
 class Durations:
     """Durations in seconds: their count, mean and percentiles.
 
-    The percentiles come from buckets whose bounds double, so they are exact within a factor of 2.
+    The percentiles come from buckets whose bounds double, so they are exact within a factor of 2 from
+    1 ms on. A lower one only says that it is at most 1 ms.
     """
 
     count: int

@@ -55,6 +55,12 @@ def counts(text: str | None) -> list[int]:
     return found if sound else []
 
 
+def percentile(histogram: Histogram, share: float) -> float | None:
+    """A percentile in ms; the first bucket says only that it is at most 1 ms."""
+    found = histogram.percentile(share) * 1000
+    return found if found > 1 else None
+
+
 def written(payload: str | None) -> int:
     """The bytes of a payload, as it is written."""
     return len((payload or "").encode())
@@ -178,9 +184,9 @@ class Reckoning:
                         "tasks": waited.get(key, 0),
                         "runs": ran.get(key, 0),
                         "mean_ms": sums[key][spent] / tasks,
-                        "p50_ms": histogram.percentile(0.5) * 1000,
-                        "p90_ms": histogram.percentile(0.9) * 1000,
-                        "p99_ms": histogram.percentile(0.99) * 1000,
+                        "p50_ms": percentile(histogram, 0.5),
+                        "p90_ms": percentile(histogram, 0.9),
+                        "p99_ms": percentile(histogram, 0.99),
                     }
                 )
         return found
@@ -356,8 +362,8 @@ class Reckoning:
                 **dict(zip(keys, key, strict=True)),
                 "runs": runs,
                 "mean_ms": sums[key]["busy_ms"] / runs,
-                "p50_ms": histogram.percentile(0.5) * 1000,
-                "p99_ms": histogram.percentile(0.99) * 1000,
+                "p50_ms": percentile(histogram, 0.5),
+                "p99_ms": percentile(histogram, 0.99),
                 "busy_ms": sums[key]["busy_ms"],
             }
             if "worker" in keys:

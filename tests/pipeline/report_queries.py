@@ -172,10 +172,11 @@ _HELD = """
 
 def _buckets(keys: str, *shares: float) -> str:
     """The number of tasks by keys, and percentiles, interpolated in the bucket that each lies in."""
+    # One in the first bucket is only known to be at most 1 ms.
     found = ", ".join(
-        f"arg_min(if(n = 0, 0, 2.0 ** (n - 1))"
-        f" + if(n = 0, 1, 2.0 ** (n - 1)) * ({share} * total - below) / number, n)"
-        f" FILTER (below + number >= {share} * total) AS p{share * 100:.0f}_ms"
+        f"if(min(n) FILTER (below + number >= {share} * total) = 0, NULL,"
+        f" arg_min(2.0 ** (n - 1) + 2.0 ** (n - 1) * ({share} * total - below) / number, n)"
+        f" FILTER (below + number >= {share} * total)) AS p{share * 100:.0f}_ms"
         for share in shares
     )
     return f"""

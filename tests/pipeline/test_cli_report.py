@@ -14,7 +14,7 @@ from agentbus.commands._main import run
 from agentbus.commands._parser import parse
 from agentbus.pipeline import reports
 from agentbus.pipeline.reports import NAMES
-from tests.pipeline.archives import write_archive
+from tests.pipeline.archives import row, write_archive
 from tests.pipeline.talk import HOSTILE, gap, said, task
 
 ROWS = [
@@ -72,6 +72,23 @@ def test_json_is_a_row_a_line_with_stable_keys(ask, archive):
             "p90_ms": 2000.0,
         }
     ]
+
+
+def test_a_percentile_below_a_millisecond_is_a_bound_in_text_and_null_elsewhere(ask, tmp_path):
+    counts = {"group": "default", "worker": "w", "ran": "[9,0,0,1]", "busy_ms": "5.3"}
+    columns = {"queue": "mail", "event": "work", "fields": counts}
+    write_archive(tmp_path, [row("metrics", "1763622000000-0", **columns)])
+    words = ("tasks", tmp_path, "--table", "timings")
+
+    (_, text, _), (_, json_, _), (_, csv_, _) = (
+        ask(*words, *form) for form in ((), ("--json",), ("--csv",))
+    )
+
+    assert "0.530 ms  < 1 ms  < 1 ms  7.6 ms" in text
+    assert "\n1 entry, " in text
+    assert json.loads(json_)["p50_ms"] is None
+    (got,) = csv.DictReader(io.StringIO(csv_))
+    assert (got["p50_ms"], got["p90_ms"], float(got["p99_ms"])) == ("", "", pytest.approx(7.6))
 
 
 def test_csv_is_one_table_that_a_reader_reads(ask, archive):

@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from agentbus.pipeline.reports import axes, page, svg, wording
 from agentbus.pipeline.reports.report import Chart
 from agentbus.pipeline.reports.running import Filled, LostEntries, Outcome, Result, Summary
 from agentbus.pipeline.reports.span import Span
+from agentbus.pipeline.rows import schema
 from tests.pipeline.talk import HOSTILE, START
 
 VOID = {"meta", "br", "link", "img", "input"}
@@ -252,13 +254,98 @@ def test_what_is_less_than_usual_is_drawn_below_nought():
 
 
 @pytest.mark.parametrize("kind", ["bar", "stacked"])
-def test_each_bar_has_its_figure(kind):
-    rows = [{"agent": name, "a_ms": 500.0, "b_ms": 2500.0, "c_ms": 0.2} for name in ("x", "y")]
-    chart = Chart(kind, "agent", ("a_ms", "b_ms", "c_ms"), unit="ms")
+def test_each_bar_has_its_figure_as_the_table_writes_it(kind):
+    row = {"a_ms": 930.0, "b_ms": 150_000.0, "c_ms": 0.0554}
+    rows = [{"agent": name, **row} for name in ("x", "y")]
+    chart = Chart(kind, "agent", (*row,), unit="ms")
 
     written = [text for *_, text in texts(svg.draw(filled(rows, chart)), "v")]
 
-    assert written == 2 * (["0.5 s", "2.5 s", "0.0002 s"] if kind == "bar" else ["3 s"])
+    cells = [wording.cell(name, value) for name, value in row.items()]
+    assert written == 2 * (cells if kind == "bar" else ["2 min 31 s"])
+
+
+def test_the_figure_over_a_bar_is_written_as_in_the_table():
+    rows = [{"time": at(0), "took_ms": 930.0}, {"time": at(60), "took_ms": 150_000.0}]
+    span = Span(at(0), at(600))
+
+    drawn = svg.draw(filled(rows, Chart("bar", "time", "took_ms", unit="ms"), span=span))
+
+    assert [text for *_, text in texts(drawn, "v m")] == ["930 ms", "2 min 30 s"]
+
+
+def test_what_is_drawn_apart_has_axes_of_its_own():
+    times = {"running": (10.0, 20.0), "waiting": (100_000.0, 200_000.0)}
+    rows = [
+        {"queue": queue, "what": what, "p50_ms": p50, "p99_ms": p99}
+        for what, (p50, p99) in times.items()
+        for queue in ("mail", "images")
+    ]
+    chart = Chart("bar", "queue", ("p50_ms", "p99_ms"), unit="ms", apart="what")
+
+    drawn = svg.draw(filled(rows, chart))
+
+    assert re.findall(r"<h4>(\w+)</h4>|<li class=\"k\d\">(\w+)</li>", drawn) == [
+        *(("running", ""), ("", "p50"), ("", "p99"), ("waiting", ""), ("", "p50"), ("", "p99")),
+    ]
+    widths = [float(wide) for wide in re.findall(r'class="s1" d="M[^h]+h([\d.]+)', drawn)]
+    assert min(widths) > 200
+
+
+def test_what_is_too_short_to_be_measured_is_no_figure_in_table_and_chart():
+    rows = [{"queue": "fast", "p50_ms": None}, {"queue": "slow", "p50_ms": 8.0}]
+    chart = Chart("bar", "queue", "p50_ms", unit="ms")
+    table = replace(filled(rows, chart, "timings"), unmeasured="< 1 ms")
+
+    text = page.render(outcome(table), source="bus")
+
+    assert [text for *_, text in texts(svg.draw(table), "v")] == ["< 1 ms", "8 ms"]
+    # It is sorted as the smallest.
+    assert '<td class=n data-v="0">&lt; 1 ms</td>' in text
+
+
+def test_a_name_that_is_missing_is_told_in_words():
+    rows = [{"queue": "mail", "group": group, "lag": 3} for group in (None, "audit")]
+    charts = [
+        Chart("bar", "queue", "lag", series="group"),
+        Chart("bar", "group", "lag"),
+        Chart("bar", "queue", ("lag",), detail="group"),
+        Chart("heat", "queue", "lag", series="group"),
+    ]
+
+    drawn = [svg.draw(filled(rows, chart)) for chart in charts]
+
+    assert not [text for text in drawn if "none" in text.lower()]
+    assert all("no group" in text for text in (drawn[0], drawn[1], drawn[3]))
+    assert [text for *_, text in texts(drawn[2], "e")] == ["mail", "mail audit"]
+
+
+def test_all_series_that_a_chart_omits_are_counted():
+    rows = [{"queue": "q", "group": f"g{n}", "a": 1, "b": 2} for n in range(4)]
+
+    got = svg.limits(filled(rows, Chart("bar", "queue", ("a", "b"), series="group")))
+
+    assert got == "The chart shows the 6 greatest of 8."
+
+
+def test_a_note_on_a_chart_is_left_out_with_the_chart():
+    chart = Chart("bar", "agent", "n", note="The chart shows tasks.")
+
+    for number, there in ((0, False), (1, True)):
+        text = page.render(outcome(filled([{"agent": "a", "n": number}], chart)), source="bus")
+        assert ("The chart shows tasks." in text) is there
+
+
+@pytest.mark.parametrize(("tiles", "columns"), [(6, 6), (7, 4), (10, 5), (11, 6)])
+def test_no_tile_of_the_head_stands_alone_in_its_row(tiles, columns):
+    kinds = [kind for kind in schema.KINDS if kind != schema.GAP][: tiles - 4]
+    one = outcome(filled([]))
+    summary = replace(one.summary, rows=dict.fromkeys(kinds, 1))
+
+    text = page.render(replace(one, summary=summary), source="bus")
+
+    assert text.count('<div class="tile">') == tiles
+    assert f'<div class="tiles c{columns}">' in text
 
 
 def test_labels_of_neighbours_do_not_overlap():

@@ -95,7 +95,7 @@ def build(figures: Figures) -> Sequence[Table]:
             ("topic", *COUNTS),
             by(figures, "topic"),
             Chart("stacked", "topic", ("messages", "events", "tasks")),
-            note="Most tasks, and messages said to all, have no topic.",
+            note="Most tasks, and messages to all agents, have no topic.",
         ),
     )
 
@@ -103,11 +103,11 @@ def build(figures: Figures) -> Sequence[Table]:
 REPORT = Report(
     "activity",
     "Activity",
-    "Who said and published how much, on what, and when. A message is what an agent said, an event"
-    " what the bus said for it (a flag, a note), a task what was put into a queue. Bytes are those"
-    " of messages and payloads.",
+    "How much agents said and published, on which topics, and when. A message was said by an agent, an"
+    " event was written by the bus about a flag or a note, a task was published to a queue. Bytes are"
+    " those of messages and payloads.",
     (ENTRIES,),
     _TABLES,
     build,
-    "Nobody said or published anything in this time.",
+    "Nothing was said or published in this time.",
 )

@@ -120,10 +120,10 @@ def build(figures: Figures) -> Sequence[Table]:
 REPORT = Report(
     "attempts",
     "Attempts",
-    "Which attempts at tasks took the longest, and what workers and errors cost. Of queues whose policy"
-    " has attempts logged.",
+    "Which attempts at tasks took the longest, and how much time workers and errors cost, in queues whose"
+    " policy sets 'record_attempts'.",
     (SLOWEST, ATTEMPTS),
     ("slowest", "workers", "errors"),
     build,
-    "No attempt was logged in this time; the policy 'record_attempts' of a queue has its attempts logged.",
+    "No attempts were logged in this time. Set 'record_attempts' in a queue's policy to log its attempts.",
 )

@@ -165,8 +165,10 @@ def build(figures: Figures) -> Sequence[Table]:
             "Who answers whom",
             ("speaker", "answered", "answers", *_TIMES),
             pairs,
-            Chart("heat", "answered", "answers", series="speaker"),
-            note="In the chart, who speaks stands on the left, and who is answered below.",
+            Chart(
+                *("heat", "answered", "answers", "speaker"),
+                note="Speakers are on the left, those whom they answer below.",
+            ),
             top=_PAIRS,
         ),
         Table(
@@ -185,12 +187,12 @@ def build(figures: Figures) -> Sequence[Table]:
         ),
         Table(
             "requests",
-            "Requests and replies over queues",
+            "Requests and replies",
             ("queue", "asker", "requests", "answers", *_TIMES),
             ordered(figures.rows(REPLIES), "-requests", "queue", "asker?"),
             Chart("bar", "queue", ("requests", "answers")),
-            note="Tasks that name a queue for the reply. What 'ask' is answered goes to the asking"
-            " process alone, and is in no archive.",
+            note="Requests are tasks that name a queue for the reply. Replies to 'agentbus ask' go to the"
+            " asking process alone, and are in no archive.",
         ),
     )
 
@@ -204,5 +206,5 @@ REPORT = Report(
     (ANSWERS, REPLIES),
     ("pairs", "agents", "topics", "requests"),
     build,
-    "Nobody answered anybody in this time.",
+    "No message or request was answered in this time.",
 )

@@ -20,7 +20,7 @@ from agentbus.pipeline.reports.arithmetic import ordered, summed
 from agentbus.pipeline.reports.entries import ENTRIES, arrived, slot_seconds
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import LENGTHS
-from agentbus.pipeline.reports.work import GROUP, MOMENTS, WORK, WORKER, by_slot, by_worker
+from agentbus.pipeline.reports.work import GROUP, MOMENTS, WORK, WORKER, by_slot, by_worker, detail
 from agentbus.queues.ids import taker
 from agentbus.workers.metrics import HEARTBEAT
 
@@ -276,24 +276,29 @@ def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of lag and crashes."""
     bucket = figures.span.bucket
     times, more = over_time(figures)
+    behind = groups(figures)
+    several = detail(behind)
     return (
         Table(
             "groups",
             "How far behind at the end",
             (*GROUP, *_BEHIND),
-            groups(figures),
-            Chart("bar", "queue", ("lag", "highest"), series="group"),
-            note="What waited before the first row is inferred: at least so many, since more were done"
-            " than had come. A queue without a group has no worker that told anything. Workers do not count"
-            " as settled what was cancelled, skipped as a duplicate, or deleted: it stays in the lag.",
+            behind,
+            Chart("bar", "queue", ("lag", "highest"), detail=several),
+            note="'backlog before' is inferred, as a lower bound: that many more tasks were settled than"
+            " published. A queue without a group has no worker that wrote metrics. Tasks that were"
+            " cancelled, skipped as duplicates or deleted do not count as settled, and stay in the lag.",
         ),
         Table(
             "times",
             f"Lag by {bucket}",
             (*GROUP, *_AT),
             times,
-            Chart("line", "time", "highest", series=GROUP),
-            note="A lag that stands is shown at each time until it changes.",
+            Chart(
+                *("line", "time", "highest", GROUP if several else "queue"),
+                note="The chart shows 'highest'.",
+            ),
+            note="A lag that does not change is shown at each time until it does.",
             top=MOMENTS,
             more=more,
         ),
@@ -311,8 +316,10 @@ def build(figures: Figures) -> Sequence[Table]:
             f"Crashes by {bucket}",
             (*GROUP, "time", *_CRASHES),
             history(figures),
-            Chart("stacked", "time", ("reclaimed", "lost", "stale")),
-            note="The chart shows tasks; 'vanished' counts workers.",
+            Chart(
+                *("stacked", "time", ("reclaimed", "lost", "stale")), note="The chart shows tasks."
+            ),
+            note="'vanished' counts workers, the others count tasks.",
             top=MOMENTS,
         ),
     )
@@ -321,8 +328,8 @@ def build(figures: Figures) -> Sequence[Table]:
 REPORT = Report(
     "lag",
     "Lag and crashes",
-    "How many tasks waited at each time, which workers vanished with tasks in their hands, and what"
-    " was taken over, lost, or done too late because of it.",
+    "How many tasks were not done at each time, which workers vanished while they held tasks, and which"
+    " tasks were reclaimed, lost, or settled too late.",
     (ENTRIES, WORK),
     ("groups", "times", "workers", "crashes"),
     build,

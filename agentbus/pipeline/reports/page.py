@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from agentbus.core.errors import AgentBusError
 from agentbus.pipeline.archives.directory import written_beside
-from agentbus.pipeline.reports import svg
+from agentbus.pipeline.reports import svg, wording
 from agentbus.pipeline.reports.running import Filled, Outcome
 from agentbus.pipeline.reports.templates import template
 from agentbus.pipeline.rows import schema
@@ -105,5 +105,7 @@ def _kinds(table: Filled) -> dict[str, str]:
     for name in table.columns:
         first = next((row[name] for row in table.rows if row[name] is not None), None)
         figures = isinstance(first, (int, float)) and not isinstance(first, bool)
+        # Of durations that are too short to be measured, all may be null.
+        figures = figures or (first is None and wording.unit(name) is not None)
         kinds[name] = "n" if figures else "t" if isinstance(first, datetime) else ""
     return kinds

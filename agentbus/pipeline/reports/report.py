@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures
 from agentbus.pipeline.reports.span import Bucket
+from agentbus.pipeline.reports.wording import NOTHING
 
 # Maximum number of rows of a table that are shown and kept, unless the table sets another; the rest
 # is counted.
@@ -26,7 +27,9 @@ class Chart:
     `x` names the column of the categories or moments. `y` names the column of figures, or several:
     each is a separate series; all have one unit. `series` names a column, or several, that split
     the rows into series (of a heat map: into its lines). Bars of categories are drawn in the order
-    of the rows. `bucket` is the length of each moment, by default that of the span's buckets.
+    of the rows; the value of the column `detail` follows their names. `bucket` is the length of each
+    moment, by default that of the span's buckets. Each value of the column `apart` has a separate
+    drawing with separate axes. `note` explains the drawing.
     """
 
     kind: Kind
@@ -35,6 +38,9 @@ class Chart:
     series: str | Sequence[str] | None = None
     unit: str | None = None
     bucket: Bucket | None = None
+    detail: str | None = None
+    apart: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,8 @@ class Table:
 
     `name` is stable and unique in its report; each row has the `columns` in this order. `top` rows
     are kept, and the others only counted, plus `more` that were not computed. `note` explains the
-    figures if the column names do not.
+    figures if the column names do not. A duration that is null is written as `unmeasured`. A table
+    that `repeats` another one's figures is shown only on request.
     """
 
     name: str
@@ -54,6 +61,8 @@ class Table:
     note: str | None = None
     top: int = TOP
     more: int = 0
+    unmeasured: str = NOTHING
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)

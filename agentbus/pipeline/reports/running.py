@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from agentbus.core.errors import UsageError
-from agentbus.pipeline.reports import load
+from agentbus.pipeline.reports import load, wording
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import Span
@@ -37,7 +37,7 @@ class Filled:
     """A table whose rows were fetched from Spark: dicts of plain values, times in UTC.
 
     `left_out` is the number of omitted rows, `span` the time range of the rows from which it was
-    computed.
+    computed; the rest is as of `Table`.
     """
 
     report: str
@@ -49,6 +49,8 @@ class Filled:
     chart: Chart | None = None
     note: str | None = None
     span: Span = field(default_factory=Span)
+    unmeasured: str = wording.NOTHING
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ def fill(report: str, table: Table, span: Span = _UNKNOWN) -> Filled:
         table.chart,
         table.note,
         span,
+        table.unmeasured,
+        table.repeats,
     )
 
 

@@ -10,8 +10,10 @@ from agentbus.pipeline.reports.arithmetic import firsts, ordered, share, summed
 from agentbus.pipeline.reports.entries import COUNTS, ENTRIES, counted
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.work import (
+    ACCURACY,
     DURATIONS,
     GROUP,
+    SHORTEST,
     WORK,
     WORKER,
     by_worker,
@@ -82,7 +84,8 @@ def noisy(figures: Figures) -> list[Row]:
 
 def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of the slowest and the noisiest."""
-    note = "Places are by the mean, the 99th percentile, and the time spent in all."
+    note = f"'by mean', 'by p99' and 'by busy' are places by these figures. {ACCURACY}"
+    queues, groups = (durations(figures, keys, "ran") for keys in (("queue",), GROUP))
     return (
         Table(
             "queues",
@@ -91,9 +94,16 @@ def build(figures: Figures) -> Sequence[Table]:
             slow(figures, "queue"),
             Chart("bar", "queue", ("mean_ms", "p99_ms"), unit="ms"),
             note=note,
+            unmeasured=SHORTEST,
         ),
         Table(
-            "groups", "Slowest groups", (*GROUP, *_TIMES, *_SLOW), slow(figures, *GROUP), note=note
+            "groups",
+            "Slowest groups",
+            (*GROUP, *_TIMES, *_SLOW),
+            slow(figures, *GROUP),
+            note=note,
+            unmeasured=SHORTEST,
+            repeats=len(groups) == len(queues),
         ),
         Table(
             "workers",
@@ -102,14 +112,15 @@ def build(figures: Figures) -> Sequence[Table]:
             slow(figures, *WORKER),
             Chart("bar", "worker", ("mean_ms", "p99_ms"), unit="ms"),
             note=note,
+            unmeasured=SHORTEST,
         ),
         Table(
             "noisiest",
             "Noisiest agents, topics and queues",
             ("what", "name", "entries", "bytes", "entries_share", "bytes_share", *_NOISY),
             noisy(figures),
-            Chart("bar", "name", "entries", series="what"),
-            note="Entries are messages and tasks, bytes those of their payloads.",
+            Chart("bar", "name", "entries", apart="what"),
+            note="'entries' are messages, events and tasks, 'bytes' those of their payloads.",
         ),
     )
 

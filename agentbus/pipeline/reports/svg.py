@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +25,7 @@ from agentbus.pipeline.reports.templates import template
 BROAD, NARROW = 1080, 500
 # Limits of a readable chart: names with bars, bars in all, series; rows and columns of heat maps.
 NAMES, BARS, SERIES, LINES, CELLS = 15, 45, 6, 20, 60
-_LABEL, _THICK, _LETTER = 150, 15, 7.2
+_LABEL, _THICK, _LETTER = 170, 15, 8.2
 # Up to this many bars or cells show their figures when the pointer is over them.
 _TITLED = 200
 _LEVELS = 5
@@ -39,13 +40,16 @@ def draw(table: Filled) -> str:
     chart = table.chart
     if chart is None or not table.rows:
         return ""
+    if chart.apart is not None:
+        parts = ((name, draw(part)) for name, part in _parts(table, chart.apart))
+        return Markup("").join(_part("caption", name) + part for name, part in parts if part)
     if chart.kind == "heat":
         return _heat(table, chart)
-    series = _series(table, chart)
+    series = _largest(_series(table, chart))
     if not any(value for points in series.values() for value in points.values()):
         return ""
     drawn = (_over_time if _is_over_time(table, chart) else _across)(table, chart, series)
-    return drawn + (_part("legend", map(_shown, series)) if len(series) > 1 else "")
+    return drawn + (_part("legend", series) if len(series) > 1 else "")
 
 
 def limits(table: Filled) -> str:
@@ -53,24 +57,45 @@ def limits(table: Filled) -> str:
     chart = table.chart
     if chart is None or not table.rows:
         return ""
-    names = {_series_of(row, chart) for row in table.rows}
+    if chart.apart is not None:
+        cut = any(limits(part) for _, part in _parts(table, chart.apart))
+        return f"Each chart shows at most {NAMES} names." if cut else ""
     if chart.kind == "heat":
-        found = f"The chart shows the first {LINES} of {len(names)}." if len(names) > LINES else ""
+        lines = {_series_of(row, chart) for row in table.rows}
+        found = f"The chart shows the first {LINES} of {len(lines)}." if len(lines) > LINES else ""
     else:
-        found = (
-            f"The chart shows the {SERIES} greatest of {len(names)}." if len(names) > SERIES else ""
-        )
+        series = len(_series(table, chart))
+        found = f"The chart shows the {SERIES} greatest of {series}." if series > SERIES else ""
     if _is_over_time(table, chart):
         rest = f"The chart lacks {table.left_out:,} further rows." if table.left_out else ""
         return " ".join(filter(None, (found, rest)))
-    x, most = {row[chart.x] for row in table.rows}, _most_names(len(_series(table, chart)))
-    if chart.kind != "heat" and not found and len(x) > most:
-        return f"The chart shows the first {most} of {len(x) + table.left_out:,}."
-    return found
+    if chart.kind == "heat" or found:
+        return found
+    names, most = {_category(row, chart) for row in table.rows}, _most_names(series)
+    if len(names) > most:
+        return f"The chart shows the first {most} of {len(names) + table.left_out:,}."
+    return ""
+
+
+def _parts(table: Filled, column: str) -> list[tuple[str, Filled]]:
+    """Split a table by the values of a column, each with a separate chart."""
+    parts: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in table.rows:
+        parts[_named(column, row[column])].append(row)
+    one = replace(table, chart=table.chart and replace(table.chart, apart=None), left_out=0)
+    return [
+        (name, replace(one, title=f"{table.title}: {name}", rows=rows))
+        for name, rows in parts.items()
+    ]
 
 
 def _is_over_time(table: Filled, chart: Chart) -> bool:
     return isinstance(table.rows[0][chart.x], datetime)
+
+
+def _category(row: Mapping[str, Any], chart: Chart) -> Any:
+    name, detail = row[chart.x], chart.detail and row[chart.detail]
+    return name if detail is None else f"{name} {detail}"
 
 
 def _series_of(row: Mapping[str, Any], chart: Chart) -> str | None:
@@ -78,8 +103,8 @@ def _series_of(row: Mapping[str, Any], chart: Chart) -> str | None:
     if not chart.series:
         return None
     if isinstance(chart.series, str):
-        return _shown(row[chart.series])
-    return " ".join(_shown(row[one]) for one in chart.series if row[one] is not None)
+        return _named(chart.series, row[chart.series])
+    return " ".join(_named(one, row[one]) for one in chart.series if row[one] is not None)
 
 
 def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
@@ -93,14 +118,26 @@ def _series(table: Filled, chart: Chart) -> dict[str, _Points]:
             if len(columns) > 1 or not names:
                 names.append(wording.heading(column))
             points = found.setdefault(" ".join(names), {})
-            at, value = row[chart.x], row[column]
+            at, value = _category(row, chart), row[column]
+            if value is None and table.unmeasured != wording.NOTHING:
+                value = 0.0
             if value is not None and math.isfinite(value):
                 before = points.get(at, -math.inf if highest else 0.0)
                 points[at] = max(before, float(value)) if highest else before + max(0.0, value)
-    # If there are too many series, keep the largest.
-    size = {name: sum(map(abs, points.values())) for name, points in found.items()}
+    return found
+
+
+def _largest(series: Mapping[str, _Points]) -> dict[str, _Points]:
+    """Return as many series as a chart has room for."""
+    size = {name: sum(map(abs, points.values())) for name, points in series.items()}
     most = set(sorted(size, key=lambda name: -size[name])[:SERIES])
-    return {name: points for name, points in found.items() if name in most}
+    return {name: points for name, points in series.items() if name in most}
+
+
+def _figure(table: Filled, chart: Chart, value: float) -> str:
+    """Format a figure of a chart as the table does."""
+    unmeasured = not value and table.unmeasured != wording.NOTHING
+    return table.unmeasured if unmeasured else wording.figure(chart.unit, value)
 
 
 # -- bars of categories: names are long, so they lie -------------------------------------------------
@@ -112,7 +149,8 @@ def _most_names(series: int) -> int:
 
 
 def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
-    names = list(dict.fromkeys(row[chart.x] for row in table.rows))[: _most_names(len(series))]
+    names = list(dict.fromkeys(_category(row, chart) for row in table.rows))
+    names = names[: _most_names(len(series))]
     values = [
         {at: points[name] for at, points in enumerate(series.values()) if name in points}
         for name in names
@@ -121,24 +159,23 @@ def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
     # figures.
     stacked = chart.kind == "stacked" or max(map(len, values)) <= 1
     most = max(sum(v.values()) if stacked else max(v.values(), default=0) for v in values)
-    written = axes.scale(most, chart.unit)
     # Reserve space for the figure after the longest bar.
-    figures = [written.figure(n) for v in values for n in (*v.values(), sum(v.values()))]
+    figures = [_figure(table, chart, n) for v in values for n in (*v.values(), sum(v.values()))]
     room = max(map(axes.pixels, figures), default=0) + 12
     scale = (NARROW - _LABEL - room) / (most or 1)
-    titles = list(map(_shown, series))
+    titles = list(series)
     out, y = [], 4.0
     for name, bars in zip(names, values, strict=True):
         tall = _THICK * (1 if stacked else max(1, len(bars)))
-        out.append(_label(name, y + tall / 2 + 4))
+        out.append(_label(_named(chart.x, name), y + tall / 2 + 4))
         x = float(_LABEL)
         for place, (at, value) in enumerate(bars.items()):
             width = value * scale
             top = y if stacked else y + place * _THICK
-            figure = written.figure(value)
+            figure = _figure(table, chart, value)
             if value:
                 box = _box(x, top, max(width, 0.5), _THICK - (0 if stacked else 1))
-                title = f"{titles[at]}: {wording.figure(chart.unit, value)}"
+                title = f"{titles[at]}: {figure}"
                 out.append(_part("path", f"s{at}", box, title))
             if not stacked:
                 out.append(_part("text", "v", x + width + 6, top + 11, figure))
@@ -146,7 +183,7 @@ def _across(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> str:
                 out.append(_part("text", f"i{at} m", x + width / 2, y + 11, figure))
             x += width if stacked else 0
         if stacked:
-            total = written.figure(sum(bars.values()))
+            total = _figure(table, chart, sum(bars.values()))
             out.append(_part("text", "v", x + 6, y + 11, total))
         y += tall + 9
     return _part("frame", "narrow", table.title, NARROW, y, out)
@@ -200,7 +237,7 @@ def _over_time(table: Filled, chart: Chart, series: Mapping[str, _Points]) -> st
                 boxes.append((f"s{number}", box, title))
         out += _boxes(boxes, titled=len(boxes) <= _TITLED)
         marks = [(x(at + half), y(up), up) for at, (_, up) in sums.items() if up > 0]
-        out += _figures(sorted(marks), axes.scale(max(most, -least), chart.unit))
+        out += _figures(sorted(marks), chart.unit)
     else:
         for number, points in enumerate(series.values()):
             line = [(x(at + half), y(value)) for at, value in sorted(points.items())]
@@ -220,11 +257,11 @@ def _sums(series: Any, *, stacked: bool) -> dict[datetime, tuple[float, float]]:
     return found
 
 
-def _figures(marks: Sequence[tuple[float, float, float]], written: axes.Scale) -> list[Markup]:
+def _figures(marks: Sequence[tuple[float, float, float]], unit: str | None) -> list[Markup]:
     """Write each bar's figure above it, if there is space for all."""
     out, end = [], -math.inf
     for x, y, value in marks:
-        text = written.figure(value)
+        text = wording.figure(unit, value)
         half = axes.pixels(text) / 2
         if x - half < end + 3:
             return []
@@ -275,14 +312,14 @@ def _heat(table: Filled, chart: Chart) -> str:
         # Scale by the square root, so that rare values remain visible beside frequent ones.
         level = min(_LEVELS, 1 + int(_LEVELS * math.sqrt(value / most)))
         x, y = _LABEL + column * wide, 4 + line * high
-        name, figure = _shown(lines[line]), wording.figure(chart.unit, value)
+        name, figure = _named(chart.series, lines[line]), wording.figure(chart.unit, value)
         boxes.append(
             (f"h{level}", _box(x, y, wide - 1, high - 1), f"{wording.cut(name, 40)}: {figure}")
         )
         if axes.pixels(figure) <= wide - 4:
             figures.append(_part("text", f"f{level} m", x + (wide - 1) / 2, y + 14, figure))
     out = _boxes(boxes, titled=len(sums) <= 2 * _TITLED) + figures
-    out += [_label(line, 4 + at * high + 14) for at, line in enumerate(lines)]
+    out += [_label(_named(chart.series, line), 4 + at * high + 14) for at, line in enumerate(lines)]
     bottom = 4 + len(lines) * high
     found = labels(wide * number)
     tilted = not over_time and any(axes.pixels(label) > wide - 6 for _, label in found)
@@ -321,15 +358,16 @@ def _moments(table: Filled, chart: Chart, rows: Sequence[Mapping[str, Any]]) -> 
 def _names(_table: Filled, chart: Chart, rows: Sequence[Mapping[str, Any]]) -> Any:
     names = list(dict.fromkeys(row[chart.x] for row in rows))[:LINES]
     where = {name: at for at, name in enumerate(names)}
-    labels = [(at + 0.5, _shown(name)) for at, name in enumerate(names)]
+    labels = [(at + 0.5, _named(chart.x, name)) for at, name in enumerate(names)]
     return where.get, (lambda _wide: labels), len(names)
 
 
 # -- pieces ---------------------------------------------------------------------------------------
 
 
-def _shown(name: Any) -> str:
-    return "(none)" if name is None else wording.printable(str(name))
+def _named(column: str, name: Any) -> str:
+    """Return the name of a category or a series: `no group` if it has none."""
+    return f"no {wording.heading(column)}" if name is None else wording.printable(str(name))
 
 
 def _part(name: str, *given: Any) -> Markup:
@@ -353,8 +391,7 @@ def _boxes(found: Sequence[tuple[str, str, str]], *, titled: bool) -> list[Marku
     return [_part("path", kind, path) for kind, path in paths.items()]
 
 
-def _label(name: Any, y: float) -> Markup:
+def _label(text: str, y: float) -> Markup:
     """Write a name before its bar or line; a long name is cut, with the full name as a tooltip."""
-    text = _shown(name)
     cut = axes.cut(text, _LABEL - 10, _LETTER)
     return _part("text", "e", _LABEL - 8, y, cut, text if cut != text else "")

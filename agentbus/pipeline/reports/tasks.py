@@ -14,12 +14,15 @@ from agentbus.pipeline.reports.entries import ENTRIES, arrived, slot_seconds
 from agentbus.pipeline.reports.report import Chart, Report, Table
 from agentbus.pipeline.reports.span import LENGTHS, Span
 from agentbus.pipeline.reports.work import (
+    ACCURACY,
     DURATIONS,
     EVENTS,
     GROUP,
     MOMENTS,
+    SHORTEST,
     WORK,
     by_slot,
+    detail,
     done,
     durations,
     percentiles,
@@ -156,32 +159,39 @@ CAUSES = Aggregate(
 
 def build(figures: Figures) -> Sequence[Table]:
     """Return the tables of tasks."""
+    spans = timings(figures)
     return (
         Table(
             "outcomes",
             "What became of tasks",
             _OUTCOME,
             outcomes(figures),
-            Chart("stacked", "queue", ("processed", "dead")),
-            note="The chart shows tasks. Runs are counted apart: a task that is tried again runs several"
-            " times, and 'attempts' says how often. Retries are a share of runs, dead letters of tasks.",
+            Chart("stacked", "queue", ("processed", "dead"), note="The chart shows tasks."),
+            note="A task that is retried has several runs; 'attempts' is their mean number. 'retried share'"
+            " is a share of runs, 'dead share' of tasks.",
         ),
         Table(
             "throughput",
             f"By {figures.span.bucket}",
             ("queue", "time", *_COUNTS, "busy_ms", "processed_rate"),
             throughput(figures),
-            Chart("line", "time", "processed", series="queue"),
-            note="The chart shows tasks that were processed; received and failed are runs.",
+            Chart("line", "time", "processed", series="queue", note="The chart shows 'processed'."),
+            note="'received' and 'failed' count runs.",
             top=MOMENTS,
         ),
         Table(
             "timings",
             "How long tasks ran and waited",
             _TIMING,
-            timings(figures),
-            Chart("bar", "queue", ("p50_ms", "p90_ms", "p99_ms"), series="what", unit="ms"),
-            note="Percentiles are right within a factor of 2: the bounds of workers' buckets double.",
+            spans,
+            Chart(
+                *("bar", "queue", ("p50_ms", "p90_ms", "p99_ms")),
+                unit="ms",
+                detail=detail(spans),
+                apart="what",
+            ),
+            note=ACCURACY,
+            unmeasured=SHORTEST,
         ),
         Table(
             "causes",
@@ -196,10 +206,10 @@ def build(figures: Figures) -> Sequence[Table]:
 REPORT = Report(
     "tasks",
     "Tasks",
-    "How many tasks were done, how long they waited and ran, how many attempts they took, and why the"
-    " others died. Workers count this themselves, and so do programs that fetch tasks by hand.",
+    "How many tasks were done, how long they waited and ran, how many attempts they took, and why tasks"
+    " became dead. Workers and programs that take tasks by hand count this themselves.",
     (ENTRIES, WORK, DURATIONS, CAUSES),
     ("outcomes", "throughput", "timings", "causes"),
     build,
-    "No task was published, run or buried in this time.",
+    "No task was published or run in this time.",
 )

@@ -27,7 +27,7 @@ def template(name: str) -> Template:
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "cell": lambda value, column: wording.cell(column, value),
+        "cell": lambda value, column, unmeasured: wording.cell(column, value, unmeasured),
         "cut": wording.cut,
         "digest": _digest,
         "duration": wording.duration,

@@ -12,10 +12,13 @@ _SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 NOTHING = "–"  # noqa: RUF001 (a dash)
 
 
-def cell(column: str, value: Any) -> str:
-    """Format a value of a column; the suffix of the column's name determines its unit."""
+def cell(column: str, value: Any, unmeasured: str = NOTHING) -> str:
+    """Format a value of a column; the suffix of the column's name determines its unit.
+
+    A duration that is null is `unmeasured`.
+    """
     if value is None:
-        return NOTHING
+        return unmeasured if unit(column) == "ms" else NOTHING
     if isinstance(value, datetime):
         return moment(value)
     if isinstance(value, bool):

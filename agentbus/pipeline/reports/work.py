@@ -11,7 +11,7 @@ from agentbus.pipeline.reports.entries import slot, slot_seconds
 from agentbus.pipeline.reports.span import Span
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import COUNTERS, TYPED, expression
-from agentbus.workers.metrics import Histogram
+from agentbus.workers.metrics import BOUNDS, Histogram
 
 # The key of a queue's group, or of a worker of the group.
 Key: TypeAlias = "tuple[Any, ...]"
@@ -23,6 +23,9 @@ WORKER = (*GROUP, "worker")
 # Maximum number of rows of a table by time.
 MOMENTS = 20_000
 _TIMES = ("busy_ms", "waited_ms")
+# A percentile in the first bucket of workers, and the accuracy of all.
+SHORTEST = "< 1 ms"
+ACCURACY = "Percentiles from 1 ms on are right within a factor of 2: the bounds of workers' buckets double."
 
 
 def _given(columns: Collection[str], span: Span) -> dict[str, str]:
@@ -96,6 +99,12 @@ def _by_worker(figures: Figures) -> list[Row]:
     return [row for row in figures.rows(WORK) if row["of_worker"]]
 
 
+def detail(rows: Sequence[Row]) -> str | None:
+    """Return the column that tells groups of a queue apart, None if each queue has only one."""
+    groups = {(row["queue"], row["group"]) for row in rows}
+    return "group" if len(groups) > len({queue for queue, _ in groups}) else None
+
+
 def by_slot(figures: Figures) -> Iterator[Row]:
     """Yield each group's totals in a time slot."""
     return (row for row in figures.rows(WORK) if not row["of_worker"])
@@ -118,6 +127,13 @@ def durations(figures: Figures, keys: Sequence[str], what: str) -> dict[Key, His
     return found
 
 
-def percentiles(found: Histogram, *shares: float) -> dict[str, float]:
-    """Return percentiles named p50_ms, p99_ms and so on, interpolated within buckets."""
-    return {f"p{share * 100:.0f}_ms": found.percentile(share) * 1000 for share in shares}
+def percentiles(found: Histogram, *shares: float) -> dict[str, float | None]:
+    """Return percentiles named p50_ms, p99_ms and so on, interpolated within buckets.
+
+    One in the first bucket, of which no lower bound is known, is null: see `SHORTEST`.
+    """
+    values = {share: found.percentile(share) for share in shares}
+    return {
+        f"p{share * 100:.0f}_ms": None if value <= BOUNDS[0] else value * 1000
+        for share, value in values.items()
+    }
