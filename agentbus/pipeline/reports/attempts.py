@@ -104,7 +104,7 @@ def build(figures: Figures) -> Sequence[Table]:
             ordered(
                 _of(figures, workers=True), "-busy_ms", "-attempts", "queue", "group", "worker"
             ),
-            Chart("bar", "worker", "busy_ms", unit="ms"),
+            Chart("bar", "worker", "busy_ms", unit="ms", note="The chart shows 'busy'."),
             note="An attempt that was cut off with its worker has no time.",
         ),
         Table(

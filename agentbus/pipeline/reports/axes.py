@@ -68,8 +68,6 @@ class Scale:
     def figure(self, value: float) -> str:
         """Write a figure with at most four significant digits, or all digits of an integer."""
         value /= self.factor
-        if value and abs(value) < 0.0001:
-            return f"<0.0001 {self.name}".rstrip()
         text = f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.3g}"
         return f"{text} {self.name}" if self.name and value else text
 

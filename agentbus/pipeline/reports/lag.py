@@ -287,7 +287,8 @@ def build(figures: Figures) -> Sequence[Table]:
             Chart("bar", "queue", ("lag", "highest"), detail=several),
             note="'backlog before' is inferred, as a lower bound: that many more tasks were settled than"
             " published. A queue without a group has no worker that wrote metrics. Tasks that were"
-            " cancelled, skipped as duplicates or deleted do not count as settled, and stay in the lag.",
+            " cancelled, skipped as duplicates or deleted do not count as settled, and stay in the lag."
+            " 'behind' is the age of the oldest waiting task, if tasks are done in order.",
         ),
         Table(
             "times",
