@@ -40,7 +40,8 @@ class Durations:
     """Durations in seconds: their count, mean and percentiles.
 
     The percentiles come from buckets whose bounds double, so they are exact within a factor of 2 from
-    1 ms on. A lower one only says that it is at most 1 ms.
+    1 ms to 70 minutes. A lower one only says that it is at most 1 ms, and the highest, 4,194.304 s, that it
+    is at least that.
     """
 
     count: int

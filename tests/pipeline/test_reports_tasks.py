@@ -343,7 +343,16 @@ def test_percentiles_below_a_millisecond_say_no_more_than_that(framed):
         table = running.fill("tasks", tables[name])
         assert table.rows[0]["p50_ms"] is None
         assert wording.cell("p50_ms", None, table.unmeasured) == "< 1 ms"
-        assert "factor of 2" in table.note
+        assert "from 1 ms to 70 min are right within a factor of 2" in table.note
+
+
+def test_a_percentile_beyond_the_last_bound_is_said_to_stand_for_all_that_is_longer(framed):
+    rows = [work(ran=f"[{'0,' * 23}1]", busy_ms="86400000")]
+
+    table, *_ = load("slowest").build(running.figures(framed(rows), ("slowest",)))
+
+    shown = wording.cell("p99_ms", table.rows[0]["p99_ms"])
+    assert f"{shown} also stands for all that is longer" in table.note
 
 
 def test_the_table_of_groups_is_on_the_page_only_where_it_differs_from_that_of_queues(framed):

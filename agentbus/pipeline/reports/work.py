@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from agentbus.pipeline.reports import wording
 from agentbus.pipeline.reports.aggregate import Aggregate, Figures, Row
 from agentbus.pipeline.reports.arithmetic import summed
 from agentbus.pipeline.reports.entries import slot, slot_seconds
@@ -25,7 +26,10 @@ MOMENTS = 20_000
 _TIMES = ("busy_ms", "waited_ms")
 # A percentile in the first bucket of workers, and the accuracy of all.
 SHORTEST = "< 1 ms"
-ACCURACY = "Percentiles from 1 ms on are right within a factor of 2: the bounds of workers' buckets double."
+ACCURACY = (
+    "Percentiles from 1 ms to 70 min are right within a factor of 2: the bounds of workers' buckets"
+    f" double. {wording.duration(BOUNDS[-1] * 1000)} also stands for all that is longer."
+)
 
 
 def _given(columns: Collection[str], span: Span) -> dict[str, str]:
