@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import signal
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -145,6 +146,51 @@ def test_the_first_time_something_happens_is_an_increase(bus: agentbus.Bus, even
     clock.now += 15
 
     assert value(scraped(bus, collector), **told) == 1
+
+
+def test_coordination_is_told(bus: agentbus.Bus, connect: Any) -> None:
+    bob = connect("bob")
+    bus.announce("building")
+    bus.jot("docker", "image")
+    bob.speak("hi")
+    bus.tell("bob", "look")
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    waiting = threading.Thread(target=bob.await_, args=("tested",), daemon=True)
+    waiting.start()
+    while not bus.waiters():
+        assert waiting.is_alive()
+    found = scraped(bus, collector)
+    bus.satisfy("tested")
+    waiting.join(60)
+
+    assert value(found, "agentbus_agents") == 2
+    assert value(found, "agentbus_agent_unread_messages", agent="bob") == 1
+    assert value(found, "agentbus_flags_held") == 1
+    held = value(found, "agentbus_flag_held_seconds", flag="building", agent="ada")
+    assert held is not None
+    assert 0 <= held < 60
+    assert value(found, "agentbus_flags_awaited") == 1
+    assert value(found, "agentbus_flag_waiters", flag="tested") == 1
+    waited = value(found, "agentbus_flag_waiting_seconds", flag="tested")
+    assert waited is not None
+    assert 0 <= waited < 60
+    assert value(found, "agentbus_notes") == 1
+    assert (value(found, "agentbus_channel_entries") or 0) >= 2
+
+
+def test_flags_are_searched_once_a_minute(bus: agentbus.Bus) -> None:
+    clock = Clock()
+    collector = Collector(bus, monotonic=clock)
+    assert value(scraped(bus, collector), "agentbus_flags_held") == 0
+    bus.announce("building")
+    clock.now += 30
+    assert value(scraped(bus, collector), "agentbus_flags_held") == 0
+    clock.now += 31
+    assert value(scraped(bus, collector), "agentbus_flags_held") == 1
+    bus.release("building")
+    clock.now += 2
+    assert value(scraped(bus, collector), "agentbus_flags_held") == 0
 
 
 def test_every_event_of_the_reference_is_counted_from_0_for_queues_and_groups(

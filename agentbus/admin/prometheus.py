@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import pause, stats
 from agentbus.admin.health import events
+from agentbus.admin.prometheus_coordination import Coordination
 from agentbus.admin.prometheus_metrics import FAMILIES
 from agentbus.admin.scrape import PATH, ScrapeServer
 from agentbus.admin.stream_totals import StreamTotals
@@ -90,6 +91,7 @@ class Collector:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._totals = StreamTotals()
+        self._coordination = Coordination(monotonic)
         self._last: str | None = None
         # Queues and groups of the scrapes so far.
         self._known: set[tuple[str, ...]] | None = None
@@ -148,6 +150,8 @@ class Collector:
         self._known = _queues(page, figures, orders, self._known)
         _workers(page, workers)
         self._totals.write(page, now, ends)
+        for name, value, labels in (yield from self._coordination.read(scope)):
+            page.add(f"agentbus_{name}", value, *labels)
         page.add("agentbus_consumers_quarantined", len(given_up))
         for name, record in given_up.items():
             labels = record.get("stream", ""), name, record.get("reason", "")

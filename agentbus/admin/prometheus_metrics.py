@@ -27,6 +27,21 @@ _TEXTS = {
         "queues": "Number of queues; at most 1,000 of them have metrics.",
         "halted": "1 while all workers are halted, else 0.",
         "consumers_quarantined": "Number of consumers in quarantine.",
+        "agents": "Number of present agents; at most 1,000 are counted.",
+        "flags_held": "Number of held flags; a new flag counts within a minute.",
+        "flags_awaited": "Number of flags for which agents wait.",
+        "channel_entries": "Number of entries in the channel.",
+        "notes": "Number of notes.",
+    },
+    ("gauge", "agent"): {
+        "agent_unread_messages": "Unread messages of a present agent, of the 100 with the most.",
+    },
+    ("gauge", "flag agent"): {
+        "flag_held_seconds": "Time since the flag was taken, of the 100 held the longest.",
+    },
+    ("gauge", "flag"): {
+        "flag_waiters": "Agents that wait for the flag.",
+        "flag_waiting_seconds": "Time since the first of them began to wait, of the 100 longest.",
     },
     ("gauge", "version"): {"build_info": "Always 1; the label is the exporter's version."},
     ("gauge", "queue"): {
