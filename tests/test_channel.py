@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import agentbus
+from agentbus.store.steps import Batch, Command, one_step
+from tests.servers import Shell
 
 
 def heard(bus: agentbus.Bus, *topics: str, **options: object) -> list[str]:
@@ -35,3 +37,32 @@ def test_several_topics_are_heard_in_order_each_with_its_cursor(bus):
 
     assert heard(bus, "a", "b") == ["two", "three"]
     assert heard(bus, "b") == []
+
+
+def test_the_channel_keeps_as_many_entries_as_the_settings_say(
+    real_shell: Shell, real_url: str, project: str
+) -> None:
+    config = real_shell.home / "config.yaml"
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        key = bus.scope.keys.channel
+        bus.runner.run(one_step(Batch([("XADD", key, "*", "of", "another")] * 700)))
+        config.write_text("channel: {bound: 1000}\n")
+        real_shell.ok("speak", "hi", "--config", str(config))
+        kept = bus.runner.run(one_step(Command("XLEN", key)))
+        config.write_text("channel: {bound: 100}\n")
+        real_shell.ok("speak", "hi", "--config", str(config))
+        left = bus.runner.run(one_step(Command("XLEN", key)))
+
+    # Whole nodes of the stream are trimmed, of 100 entries.
+    assert kept == 701
+    assert 100 <= left <= 300
+
+
+def test_a_bound_of_the_channel_that_loses_everything_is_refused(real_shell: Shell) -> None:
+    config = real_shell.home / "config.yaml"
+    config.write_text("channel: {bound: 1}\n")
+
+    done = real_shell.run("speak", "hi", "--config", str(config))
+
+    assert done.returncode == 2
+    assert "a whole number from 100" in done.stderr

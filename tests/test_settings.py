@@ -217,6 +217,7 @@ VALUES: dict[str, object] = {
     "webhook_allow": ["h"],
     "queues": {"mail": {"tier": "low"}},
     "health": {"lag": "off"},
+    "channel": {"bound": 100},
     "lease.scope": "worktree",
     "hook.text": "quote",
 }
@@ -240,7 +241,7 @@ POLICIES: dict[str, object] = {
 # A new setting needs trust until somebody has judged that it loses, refuses, redirects, reveals and runs
 # nothing, and adds it here, in `settings` and in the table of the page on security.
 HARMLESS = {"project", "json", "lease.scope"}
-IF_TRUSTED = {"url", "queues", "health"}
+IF_TRUSTED = {"url", "queues", "health", "channel"}
 
 
 def counts(setting: str) -> bool:

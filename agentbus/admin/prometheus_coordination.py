@@ -1,4 +1,4 @@
-"""What the Prometheus exporter reads about coordination: agents, flags, waiters, notes, the channel."""
+"""Reads the figures of coordination for Prometheus: agents, flags, waiters, notes, the channel."""
 
 from __future__ import annotations
 

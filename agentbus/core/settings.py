@@ -36,13 +36,15 @@ VARIABLES = {
     "webhooks": ("AGENTBUS_WEBHOOKS",),
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
-    **dict.fromkeys(("agent.reserved", "queues", "health", "lease.scope", "hook.text"), ()),
+    **dict.fromkeys(
+        ("agent.reserved", "queues", "health", "channel", "lease.scope", "hook.text"), ()
+    ),
 }
 # Any file of a repository may set the first: none of them loses, reveals or runs anything, or chooses
 # where something goes. The others count only in a clone that its user trusts. No file chooses the log's
 # path or the server's program.
 HARMLESS = ("project", "json", "lease.scope")
-IN_FILES = (*HARMLESS, "url", "queues", "health")
+IN_FILES = (*HARMLESS, "url", "queues", "health", "channel")
 # Only the user's own file, or a file given with --config, may also set these: a repository must not
 # choose agent names, deadlines, logs, output files or what is sent over the network.
 IN_OWN_FILE = (
@@ -58,7 +60,7 @@ _OTHERS = frozenset(
         *("AGENTBUS_WEBHOOKS", "AGENTBUS_WEBHOOK_SECRET", "AGENTBUS_WEBHOOK_ALLOW"),
     )
 )
-DEFAULT_DEADLINE, EXCHANGE_LIMIT = 5.0, 20
+DEFAULT_DEADLINE, EXCHANGE_LIMIT, CHANNEL_BOUND = 5.0, 20, 10_000
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 LONGEST_SOCKET_PATH = 100
 _SMALL = 65_536
@@ -91,6 +93,7 @@ class Settings:
         hook_text: str = "counts",
         withheld: Mapping[str, ConfigError] | None = None,
         exchange_limit: int = EXCHANGE_LIMIT,
+        channel: int = CHANNEL_BOUND,
     ) -> None:
         self.agent = agent
         self.project = project
@@ -100,6 +103,8 @@ class Settings:
         self.deadline = deadline
         self.max_body = max_body
         self.exchange_limit = exchange_limit
+        # The channel keeps about the newest entries of this number.
+        self.channel_bound = channel
         self.sources = sources
         # Only the events commands use the database URL, which may hold a password.
         self.database = database
@@ -149,7 +154,8 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
                     from agentbus.core.repository import distrust
 
                     error = distrust(path, setting, root, common, _git_config_files())
-                    if error is not None and setting == "url":
+                    # A program that trims the channel at another bound would lose messages of all.
+                    if error is not None and setting in ("url", "channel"):
                         raise error
                     if error is not None:
                         # Most verbs do without it.

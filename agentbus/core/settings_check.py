@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, InvalidName, UsageError
+from agentbus.core.settings import CHANNEL_BOUND
 from agentbus.core.validate import Located, Problems
 
 _LARGEST_BODY = 64 * 1024 * 1024
@@ -183,6 +184,11 @@ def _hook_text(given: Located) -> str | None:
     return str(given.value) if given.value in said else given.wrong(" or ".join(said))
 
 
+def _channel(given: Located) -> int | None:
+    bound = given.fields(("bound",)).get("bound")
+    return CHANNEL_BOUND if bound is None else bound.whole(100, 1_000_000_000)
+
+
 def _mapping(given: Located) -> object:
     # The commands that use the mapping check its contents.
     if given.value is not None and not isinstance(given.value, dict):
@@ -206,6 +212,7 @@ CHECKS: Mapping[str, Callable[[Located], object]] = {
     "webhook_allow": _hosts,
     "queues": _mapping,
     "health": _mapping,
+    "channel": _channel,
     "lease.scope": _lease_scope,
     "hook.text": _hook_text,
 }

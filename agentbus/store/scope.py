@@ -8,6 +8,7 @@ import time
 from agentbus.core.keys import Keys
 from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES, is_plain
 from agentbus.core.settings import (
+    CHANNEL_BOUND,
     EXCHANGE_LIMIT,
     socket_path,
     state_directory,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from agentbus.core.settings import Settings
     from agentbus.store.steps import Arg, Op, Step
 
-CHANNEL_BOUND = 10_000
 EMBEDDED = "the embedded server"
 EMBEDDED_ADVICE = (
     "see 'agentbus server status' and its log; 'agentbus server repair' repairs a damaged file"
@@ -234,6 +234,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         settings.agent,
         max_body=settings.max_body,
         exchange_limit=settings.exchange_limit,
+        channel_bound=settings.channel_bound,
         webhook_secret=settings.webhook_secret if settings.webhooks else None,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
