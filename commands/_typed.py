@@ -32,15 +32,15 @@ def run(call: Call) -> int:
             )
     if args.reload:
         return _reload.run(args.queue)
-    registry = _tasks(args.queue)
+    tasks = registry(args.queue)
     with _worker_log.logged(call, "work") as log:
-        return _run(call, registry, log)
+        return _run(call, tasks, log)
 
 
-def _run(call: Call, registry: Tasks, log: WorkerLog) -> int:
+def _run(call: Call, tasks: Tasks, log: WorkerLog) -> int:
     args = call.args
     share: Share | None = vars(args).get("share")
-    worker = registry.worker(
+    worker = tasks.worker(
         call.bus,
         queues=None if args.queues is None else [one for one in args.queues.split(",") if one],
         group=args.group,
@@ -94,11 +94,12 @@ def _run(call: Call, registry: Tasks, log: WorkerLog) -> int:
     return 0
 
 
-def _tasks(path: str) -> Tasks:
-    registry = _working.loaded(path, "tasks")
-    if not isinstance(registry, Tasks):
+def registry(path: str) -> Tasks:
+    """Return the registry of typed tasks that a path names. Raises `UsageError`."""
+    loaded = _working.loaded(path, "tasks")
+    if not isinstance(loaded, Tasks):
         raise UsageError(
-            f"{path!r} is a {type(registry).__name__}, not an agentbus.Tasks",
+            f"{path!r} is a {type(loaded).__name__}, not an agentbus.Tasks",
             hint="name the registry of the tasks; a queue needs a program after --, or --handler",
         )
-    return registry
+    return loaded

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _format, _together
+from agentbus.commands import _format, _together, _typed
 from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.tasks.limits import Limits
+from agentbus.tasks.worker import declared_limits
 
 if TYPE_CHECKING:
     from agentbus.queues.limits import QueueLimit
@@ -33,9 +34,12 @@ VERB = Verb(
             "list": "Print a line for each queue that has limits.",
             "show QUEUE": "Print the limits of a queue.",
             "remove QUEUE": "Remove them.",
+            "apply [TASKS]": "Set those that the config file declares, and MODULE:TASKS, if given.",
         }
     ),
-    Param("QUEUE", "The queue.", values="queue"),
+    Param(
+        "QUEUE", "The queue; with apply, MODULE:TASKS, a registry of typed tasks.", values="queue"
+    ),
     Param("--at-once N", "At most N tasks run at once.", convert=whole),
     Param("--per-second N", "At most N tasks start in a second, such as 5 or 0.5.", convert=_rate),
     Param("--burst N", "With --per-second: N may start together after a rest (N).", convert=whole),
@@ -47,14 +51,17 @@ VERB = Verb(
     text="Limits hold over all workers of a queue and over fetch, for each group by itself. They are kept"
     " on the server; workers apply them within three seconds. A task that may not start is put aside, and"
     " the worker takes the next one: a key at its limit does not hold up the others. The slots of a"
-    " killed worker come back when its tasks are reclaimed. Exit 5 if the queue has no limits. JSON:"
-    " queue, at_once, per_second, burst, by; for remove queue.",
+    " killed worker come back when its tasks are reclaimed. A limit may be declared: 'limit' of a queue in"
+    " the config file, limit= of a typed task. Workers set declared limits at their start, apply sets them"
+    " now; it leaves others, and names them on stderr. Exit 5 if the queue has no limits. JSON: queue,"
+    " at_once, per_second, burst, by, and for apply changed; for remove queue.",
     examples=(
         "agentbus limit set mail --at-once 10",
         "agentbus limit set mail --at-once 2 --by tenant",
         "agentbus limit set crawl --per-second 5 --burst 10 --by headers.host",
         "agentbus limit list",
         "agentbus limit remove mail",
+        "agentbus limit apply app:tasks",
     ),
     subject="queue",
     goes_with={
@@ -75,6 +82,9 @@ def run(call: Call) -> None:
     """Run the action."""
     args = call.args
     _together.check(VERB, args)
+    if args.action == "apply":
+        _apply(call)
+        return
     if (args.queue is None) is not (args.action == "list"):
         what = "nothing" if args.action == "list" else "the name of a queue"
         raise UsageError(f"limit {args.action} takes {what}", hint="see 'agentbus help limit'")
@@ -100,6 +110,23 @@ def run(call: Call) -> None:
     if limit is None:
         raise NotFound(f"the queue {args.queue!r} has no limits", hint="see 'agentbus limit list'")
     call.out.record(_fields((args.queue, limit)), f"{word(args.queue)} {_said(limit)}")
+
+
+def _apply(call: Call) -> None:
+    path = call.args.queue
+    tasks = [] if path is None else _typed.registry(path).all()
+    declared = declared_limits(tasks, call.bus.runner.policies)
+    limits: Any = Limits(call.bus)
+    changed = limits.apply(declared)
+    for queue, limit in declared.items():
+        how = "" if changed[queue] else " (as before)"
+        fields = {**_fields((queue, limit)), "changed": changed[queue]}
+        call.out.record(fields, f"{word(queue)} {_said(limit)}{how}")
+    others = [word(queue) for queue in limits.list() if queue not in declared]
+    if others:
+        call.out.warn(f"these queues have limits that are not declared: {', '.join(others)}")
+    if not declared:
+        call.out.warn("no limit is declared: see 'limit' of a queue in the config file")
 
 
 def _said(limit: QueueLimit) -> str:

@@ -171,7 +171,7 @@ def _show(call: Call) -> None:
 
 def described(task: TaskState) -> list[str]:
     """Return a task's state, one value or attempt per line."""
-    agent = taker(task.worker)
+    agent = taker(task.worker) if task.state == "running" else None
     held = "" if task.idle is None else f", heartbeat {_format.age(task.idle)} ago"
     worker = None if task.worker is None else f"{word(task.worker)}{held}"
     if agent is not None:

@@ -19,6 +19,7 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.core.names import word
 from agentbus.core.settings import environment
+from agentbus.tasks.limits import Limits
 from agentbus.workers.loop import buried_error
 from agentbus.workers.match import matches
 
@@ -312,6 +313,10 @@ def _worker(
         "prefetch": args.concurrency if args.handler is None else None,
         "middleware": middleware,
     }
+    declared = call.bus.runner.policies.limits().items()
+    Limits(call.bus).apply(
+        {queue: limit for queue, limit in declared if args.match or queue == args.queue}
+    )
     if args.match:
         return call.bus.subscribe_many(args.queue, handler, **options)
     if args.batch is not None:

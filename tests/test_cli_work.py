@@ -101,7 +101,8 @@ def test_what_a_program_prints_is_the_result(shell, script, result):
         "done",
         None,
     )
-    assert shell.records("result", task_id) == [{"task_id": task_id, "result": result}]
+    (record,) = shell.records("result", task_id)
+    assert (record["task_id"], record["result"]) == (task_id, result)
 
 
 def test_a_program_that_prints_nothing_leaves_no_result(shell):
@@ -109,7 +110,8 @@ def test_a_program_that_prints_nothing_leaves_no_result(shell):
 
     work(shell, "true")
 
-    assert shell.records("result", task_id) == [{"task_id": task_id, "result": None}]
+    (record,) = shell.records("result", task_id)
+    assert (record["task_id"], record["result"]) == (task_id, None)
 
 
 def test_a_result_that_is_too_large_is_told_and_the_task_is_done(shell):

@@ -831,9 +831,9 @@ def test_the_example_of_the_documentation_sets_everything_there_is() -> None:
 
     policies = Policies(given, "bus.yaml")
 
-    assert {key for settings in given.values() for key in settings} == set(
-        Policy.__match_args__[1:]
-    )
+    named = {key for settings in given.values() for key in settings}
+    # A limit is kept on the server.
+    assert named == {*Policy.__match_args__[1:], "limit"}
     for prefix in given:
         assert policies.policy_of(prefix) != Policy(prefix, dead_letters=prefix)
 

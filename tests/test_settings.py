@@ -235,6 +235,7 @@ POLICIES: dict[str, object] = {
     "dead_letters": "elsewhere",
     "record_attempts": 1,
     "expect": 60,
+    "limit": {"at_once": 1},
     "durable": "replica",
     "min_replicas": 3,
 }

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 256
 MAX_PROJECT_BYTES = 128
 MAX_BODY_BYTES = 256 * 1024
+# Number of entries that the channel keeps by default, approximately.
+CHANNEL_BOUND = 10_000
 # Maximum number of tags, or of awaited flags, in one call.
 MOST_AT_ONCE = 1_000
 # The states of an agent's presence.

@@ -60,7 +60,7 @@ _OTHERS = frozenset(
         *("AGENTBUS_WEBHOOKS", "AGENTBUS_WEBHOOK_SECRET", "AGENTBUS_WEBHOOK_ALLOW"),
     )
 )
-DEFAULT_DEADLINE, EXCHANGE_LIMIT, CHANNEL_BOUND = 5.0, 20, 10_000
+DEFAULT_DEADLINE, EXCHANGE_LIMIT = 5.0, 20
 # A unix socket's path must fit into 108 bytes on Linux and 104 on macOS.
 LONGEST_SOCKET_PATH = 100
 _SMALL = 65_536
@@ -93,7 +93,7 @@ class Settings:
         hook_text: str = "counts",
         withheld: Mapping[str, ConfigError] | None = None,
         exchange_limit: int = EXCHANGE_LIMIT,
-        channel: int = CHANNEL_BOUND,
+        channel: int = names.CHANNEL_BOUND,
     ) -> None:
         self.agent = agent
         self.project = project

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, InvalidName, UsageError
-from agentbus.core.settings import CHANNEL_BOUND
 from agentbus.core.validate import Located, Problems
 
 _LARGEST_BODY = 64 * 1024 * 1024
@@ -186,7 +185,7 @@ def _hook_text(given: Located) -> str | None:
 
 def _channel(given: Located) -> int | None:
     bound = given.fields(("bound",)).get("bound")
-    return CHANNEL_BOUND if bound is None else bound.whole(100, 1_000_000_000)
+    return names.CHANNEL_BOUND if bound is None else bound.whole(100, 1_000_000_000)
 
 
 def _mapping(given: Located) -> object:

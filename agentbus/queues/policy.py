@@ -16,6 +16,7 @@ from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.validate import Located, Problems
 from agentbus.queues.ids import BOUND, DEDUP_WINDOW, PRIORITIES, RESULT_KEPT, bound_of
+from agentbus.queues.limits import QueueLimit, checked
 from agentbus.queues.retry import ATTEMPTS, Backoff
 from agentbus.queues.task import Task
 
@@ -107,6 +108,12 @@ class Policies:
                 lines[prefix] = key.line
         for prefix, line in lines.items():
             self._check_backoff(prefix, line, problems)
+            if prefix == EVERY and "limit" in self._given[prefix]:
+                problems.add(
+                    line,
+                    f"{EVERY!a} has a limit, and a limit is that of one queue",
+                    "name the queue",
+                )
         if problems:
             raise problems.error()
 
@@ -145,6 +152,11 @@ class Policies:
         kept: float = self._merged(queue).get("results", RESULT_KEPT)
         return kept
 
+    def limits(self) -> dict[str, QueueLimit]:
+        """Return the limits that the settings declare, by queue."""
+        given = self._given.items()
+        return {queue: settings["limit"] for queue, settings in given if "limit" in settings}
+
     def recorded_of(self, queue: str) -> int:
         """Return the approximate size of the attempt log for a queue, even if its name is invalid."""
         recorded: int = self._merged(queue).get("record_attempts", ATTEMPTS_KEPT)
@@ -166,6 +178,8 @@ class Policies:
         backoff = _backoff(merged)
         letters = _letters_of(queue, merged)
         merged.pop("dead_letters", None)
+        # A limit is stored on the server, for the named queue alone.
+        merged.pop("limit", None)
         try:
             names.name("name of the dead letters", letters)
         except UsageError as error:
@@ -249,6 +263,19 @@ def _settings(given: Located) -> dict[str, Any]:
     return {setting: value for setting, value in settings.items() if value is not None}
 
 
+def _limit(given: Located) -> QueueLimit | None:
+    if not isinstance(given.value, dict):
+        return given.wrong("a mapping of at_once, per_second, burst and by")
+    parts = given.fields(("at_once", "per_second", "burst", "by"))
+    values: dict[str, Any] = {name: part.value for name, part in parts.items()}
+    try:
+        return checked(
+            **{name: values.get(name) for name in ("at_once", "per_second", "burst", "by")}
+        )
+    except UsageError as error:
+        return given.add(error.message, error.hint or "correct it")
+
+
 def _path(given: Located) -> str | None:
     path = given.name(given.what)
     if path is not None and not all(path.split(".")):
@@ -279,5 +306,6 @@ CHECKS: dict[str, Callable[[Located], Any]] = {
     "record_attempts": lambda given: given.whole(0, LOGGED),
     "durable": lambda given: given.choice(("replica", "disk")),
     "expect": lambda given: given.seconds(0.01),
+    "limit": _limit,
     "min_replicas": lambda given: given.whole(1, 100),
 }

@@ -6,9 +6,8 @@ import os
 import time
 
 from agentbus.core.keys import Keys
-from agentbus.core.names import MAX_BODY_BYTES, SESSION_VARIABLES, is_plain
+from agentbus.core.names import CHANNEL_BOUND, MAX_BODY_BYTES, SESSION_VARIABLES, is_plain
 from agentbus.core.settings import (
-    CHANNEL_BOUND,
     EXCHANGE_LIMIT,
     socket_path,
     state_directory,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentbus.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from agentbus.queues.limits import QueueLimit as QueueLimit
     from agentbus.tasks.flow_record import (
         Flow as Flow,
         FlowState as FlowState,
@@ -37,6 +38,7 @@ _HOMES = {
     ),
     "Flows": "flows",
     "Limits": "limits",
+    "QueueLimit": "agentbus.queues.limits",
     "TaskOptions": "options",
     "Tasks": "registry",
     **dict.fromkeys(("Definition", "ScheduleState"), "schedule_record"),

@@ -18,6 +18,8 @@ from agentbus.store.verb import BusT_co, OnBus, verb
 from agentbus.workers.registry import MOST, ring, workers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -65,6 +67,15 @@ class Limits(OnBus[BusT_co]):
         return _listed(self._scope)
 
     @verb
+    def apply(self, declared: Mapping[str, QueueLimit]) -> Op[dict[str, bool]]:
+        """Set the limits of these queues where they differ; return for each whether it was changed.
+
+        Limits of other queues stay. Workers of typed tasks, and `agentbus work`, do this at their start
+        with the limits that their tasks and the settings declare.
+        """
+        return _apply(self._scope, declared)
+
+    @verb
     def remove(self, queue: str) -> Op[bool]:
         """Remove the limits of a queue, and return whether it had any.
 
@@ -77,6 +88,16 @@ def _set(scope: Scope, queue: str, limit: QueueLimit) -> Op[QueueLimit]:
     yield Command("HSET", scope.keys.paused, pause_field("limit", queue), limit.encoded())
     yield from _ring(scope, queue)
     return limit
+
+
+def _apply(scope: Scope, declared: Mapping[str, QueueLimit]) -> Op[dict[str, bool]]:
+    changed = {}
+    for queue, limit in declared.items():
+        before = yield from _get(scope, names.name("queue", queue))
+        changed[queue] = before != limit
+        if changed[queue]:
+            yield from _set(scope, queue, limit)
+    return changed
 
 
 def _get(scope: Scope, queue: str) -> Op[QueueLimit | None]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import UsageError
+from agentbus.queues.limits import QueueLimit
 from agentbus.queues.publish import check_priority
 from agentbus.queues.task import Task, envelope_of
 from agentbus.tasks.schedule_record import check_times
@@ -23,8 +24,9 @@ class TaskOptions:
     """The queue, and the other options given to `Tasks.task`.
 
     `attempts`, `priority`, `expires`, `unique` and `timeout` become fields of each task's envelope, the
-    last one as `time_limit`. `backoff` takes precedence over the queue's policy. Schedulers publish a task
-    with `every` (in seconds) or `cron`; see `Schedules.add` for these, `timezone` and `missed`.
+    last one as `time_limit`. `limit` is that of the queue, on all of its tasks. `backoff` takes precedence
+    over the queue's policy. Schedulers publish a task with `every` (in seconds) or `cron`; see
+    `Schedules.add` for these, `timezone` and `missed`.
     """
 
     queue: str
@@ -38,11 +40,14 @@ class TaskOptions:
     timezone: str | None = None
     missed: str | None = None
     unique: str | None = None
+    limit: QueueLimit | None = None
 
     def __post_init__(self) -> None:
         names.name("queue", self.queue)
         if self.priority is not None:
             check_priority(self.priority)
+        if self.limit is not None and not isinstance(self.limit, QueueLimit):
+            raise UsageError(f"the limit is {self.limit!r}", hint="give a QueueLimit")
         if self.backoff is not None and not callable(getattr(self.backoff, "after", None)):
             raise UsageError(f"the backoff is {self.backoff!r}", hint="give a Backoff")
         envelope_of(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from agentbus.client.aio import AsyncBus
     from agentbus.client.bus import Bus
+    from agentbus.queues.limits import QueueLimit
     from agentbus.queues.retry import Backoff
     from agentbus.tasks.worker import WorkOptions
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         timezone: str | None
         missed: str | None
         unique: str | None
+        limit: QueueLimit | None
 
 
 P = ParamSpec("P")
@@ -146,7 +148,8 @@ class Tasks:
         `attempts`, `priority`, `expires` and `backoff` take precedence over the queue's policy. An attempt
         that takes longer than `timeout` seconds fails: a coroutine is cancelled, and a function in a thread
         finds its delivery `cancelled`. With `unique="until_done"`, a call is not published again until an
-        earlier one with the same arguments has ended; `options(key=...)` sets a different key.
+        earlier one with the same arguments has ended; `options(key=...)` sets a different key. `limit` is
+        set for the queue when a worker starts, as by `Limits.set`.
 
         With `every` (in seconds) or `cron`, a worker of the task also publishes it on schedule, without
         arguments; `timezone` and `missed` are like those of `Schedules.add`. Raises `UsageError`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,12 +14,15 @@ from agentbus.core.signals import stopped_by_signals
 from agentbus.queues.delivery import Delivery
 from agentbus.tasks.declared_schedules import ascheduled, definitions, scheduled
 from agentbus.tasks.dependencies import Surroundings, check
+from agentbus.tasks.limits import Limits
 from agentbus.tasks.payloads import PayloadMismatch
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from agentbus.client.bus import Bus
+    from agentbus.queues.limits import QueueLimit
+    from agentbus.queues.policy import Policies
     from agentbus.tasks.dependencies import Provided
     from agentbus.tasks.typed_task import AnyTask
     from agentbus.workers.async_worker import AsyncWorker
@@ -180,6 +183,7 @@ class _AnyTaskWorker:
                 check(task, self._provided)
                 _check_mixed(task, by_queue[queue])
         self.queues = chosen
+        self._limits = declared_limits(tasks, bus.runner.policies, chosen)
         self._of = [_OfQueue(queue, by_queue[queue]) for queue in chosen]
         self._workers: list[Worker | AsyncWorker] = []
         self._lock = threading.Lock()
@@ -252,6 +256,7 @@ class TaskWorker(_AnyTaskWorker):
         the errors of `Worker.run`; an error of one queue's worker stops all of them.
         """
         with stopped_by_signals(self.stop), self._scheduled():
+            Limits(self._bus).apply(self._limits)
             self._run_all()
         return self.done
 
@@ -315,12 +320,32 @@ class AsyncTaskWorker(_AnyTaskWorker):
         If cancelled, it stops as by `stop`, and ends after the running tasks.
         """
         with stopped_by_signals(self.stop):
+            await Limits(self._bus).apply(self._limits)
             if not self._schedules and self._owner is None:
                 await self._run_in_loop(self._bus, self._of, None)
             else:
                 async with ascheduled(self._bus, self._schedules, self._owner):
                     await self._run_in_loop(self._bus, self._of, None)
         return self.done
+
+
+def declared_limits(
+    tasks: Iterable[AnyTask], policies: Policies, queues: Collection[str] | None = None
+) -> dict[str, QueueLimit]:
+    """Return the limits of queues that tasks and the settings declare; those of the settings come first.
+
+    Raises `UsageError` if tasks of one queue declare different limits.
+    """
+    declared: dict[str, QueueLimit] = {}
+    for task in tasks:
+        limit = task.declared.limit
+        if limit is not None and declared.setdefault(task.queue, limit) != limit:
+            raise UsageError(
+                f"tasks of the queue {task.queue!r} declare different limits",
+                hint="a limit is that of the queue: declare it once, or give a task another queue",
+            )
+    declared |= policies.limits()
+    return {queue: declared[queue] for queue in declared if queues is None or queue in queues}
 
 
 def _check_mixed(task: AnyTask, others: list[AnyTask]) -> None:

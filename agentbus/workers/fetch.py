@@ -600,11 +600,12 @@ def _stale(runner: Runner | AsyncRunner, task_id: str, token: str, group: str) -
         state = None
     if state is not None:
         until = "" if state.due is None else f" until {rfc3339(state.due)}"
-        agent = taker(state.worker)
+        holder = state.worker if state.state == "running" else None
+        agent = taker(holder)
         if agent is not None:
             why = f"{agent!r} has it, by hand{until}, with another token"
-        elif state.worker is not None:
-            why = f"{state.worker!r} has it"
+        elif holder is not None:
+            why = f"{holder!r} has it"
         elif state.state == "retrying":
             why = f"it waits for its next attempt{until}"
         else:

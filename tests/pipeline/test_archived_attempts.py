@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import agentbus
 from agentbus.core.settings import Settings
-from agentbus.pipeline.archives.archiver import Round, archive, release
+from agentbus.pipeline.archives.archiver import Round, archive
 from agentbus.pipeline.archives.compaction import compact
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.archives.verify import Verified, status, verify
@@ -56,7 +56,7 @@ def of_attempts(found: list[Verified]) -> Verified:
 
 
 @pytest.mark.slow
-def test_the_archive_has_a_row_for_each_attempt_and_the_log_none(
+def test_the_archive_has_a_row_for_each_attempt(
     spark: SparkSession, settings: Settings, bus: agentbus.Bus, tmp_path: pathlib.Path
 ) -> None:
     path = str(tmp_path / "archive")
@@ -68,7 +68,7 @@ def test_the_archive_has_a_row_for_each_attempt_and_the_log_none(
     work(bus)
     archive(spark, settings.url, path, **options)
 
-    assert (archived.rows, archived.lost, left(bus)) == (entries, 0, 0)
+    assert (archived.rows, archived.lost) == (entries, 0)
     rows = typed(read(spark, path).where("kind = 'attempt'"), "attempt")
     assert rows.count() == 2 * attempts
     found = {
@@ -125,29 +125,25 @@ def test_an_entry_is_as_many_rows_as_it_has_attempts(settings: Settings, bus: ag
     assert set(rows.column("queue").to_pylist()) == {"mail"}
 
 
-def test_an_archive_that_holds_attempts_gets_what_another_one_has(
+def test_attempts_stay_in_the_log_for_those_who_look_and_for_another_archive(
     spark: SparkSession, settings: Settings, bus: agentbus.Bus, tmp_path: pathlib.Path
 ) -> None:
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
     options: Any = {"project": settings.project, "streams": "attempts"}
     work(bus)
-    archive(spark, settings.url, second, hold=True, **options)
+    archive(spark, settings.url, second, **options)
     work(bus)
     entries = left(bus)
 
     archive(spark, settings.url, first, **options)
-    assert left(bus) == entries > 0
-    assert archive(spark, settings.url, second, hold=True, **options).lost == 0
-    assert left(bus) == 0
 
-    assert release(settings, second) == ["attempts"]
-    work(bus)
-    archive(spark, settings.url, first, **options)
-    assert left(bus) == 0
+    assert left(bus) == entries > 0
+    assert archive(spark, settings.url, second, **options).lost == 0
+    assert of_attempts(verify(spark, settings, second)).ok
 
 
 @pytest.mark.slow
-def test_attempts_of_a_server_that_went_back_in_time_are_archived_before_they_are_trimmed(
+def test_attempts_of_a_server_that_went_back_in_time_are_archived(
     run: Callable[..., list[Round]],
     spark: SparkSession,
     settings: Settings,
@@ -166,7 +162,7 @@ def test_attempts_of_a_server_that_went_back_in_time_are_archived_before_they_ar
 
     (second,) = run(wanted="attempts", new_epoch=True)
 
-    assert (second.rows, second.lost, left(bus)) == (len(entries), 0, 0)
+    assert (second.rows, second.lost) == (len(entries), 0)
     assert of_attempts(verify(spark, settings, path)).rows == first.rows + second.rows
 
 

@@ -64,7 +64,7 @@ async def load(view: PageView) -> dict[str, Any]:
         "result": as_json(found.result),
         "envelope": envelope,
         "trail": " → ".join(map(_passed, found.trail)),
-        "by_hand": taker(state.worker),
+        "by_hand": taker(state.worker) if state.state == "running" else None,
         "is_open": state.state in _OPEN,
         "chain": graphs.chain(chain, state.id, link),
         "complete": chain.complete,
