@@ -523,7 +523,7 @@ def test_a_timeout_without_an_end_of_the_hold_is_told(shell):
 
 
 def test_a_wait_fails_when_the_hold_expires(shell):
-    shell.ok("announce", "building", "--ttl", "0.1")
+    shell.ok("announce", "building", "--ttl", "3")
 
     done = shell.run("await", "building", "--timeout", "30", "--fail-on-expiry")
 
