@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -90,6 +91,17 @@ def table(
         out.record({}, f"{' ' * indent}{'  '.join(cells)}".rstrip())
 
 
+def sentence(out: Out, fields: Mapping[str, object], text: str, indent: int, red: str = "") -> None:
+    """Print a record whose text is a sentence; a terminal shows it in lines that end between words."""
+    if out.json or not out.is_terminal():
+        out.record(fields, text, red)
+        return
+    wide = max(2 * indent, shutil.get_terminal_size().columns)
+    lines = textwrap.wrap(plain(text), wide, subsequent_indent=" " * indent, break_on_hyphens=False)
+    for line in lines:
+        out.record({}, line, red if red in line else "")
+
+
 def screen() -> Live:
     """Return a full-screen display, in UTF-8 regardless of Python's own encoding."""
     # Import rich late: it takes longer than all other imports, and only a terminal needs it.
@@ -146,10 +158,9 @@ def _draw(
             out.drawn(f"{' ' * indent}{line}".rstrip())
         text.seek(0)
         text.truncate()
-    hidden = [at for at in range(len(headings)) if at not in shown]
-    said = [headings[at] for at in hidden if not _says_nothing(columns[at])]
-    if said:
-        out.warn(f"no room for {', '.join(said)}; a wider terminal, a pipe or --json shows all")
+    hidden = [headings[at] for at in range(len(headings)) if at not in shown]
+    if hidden:
+        out.warn(f"no room for {', '.join(hidden)}; a wider terminal, a pipe or --json shows all")
 
 
 def _fit(

@@ -25,6 +25,24 @@ STATES = ("all", "waiting", "running", "retrying", "delayed", "blocked", "done",
 _LISTED, _PAGES = 200, 20
 # Maximum number of errors above a list of dead letters.
 _GROUPS = 10
+_KEYS = {
+    "1 to 5, Tab": "the pane: agents, talk, queues, flags and leases, health",
+    "arrows, j, k": "move by a row",
+    "Page Up, Page Down": "move by a page",
+    "Home, g, End, G": "move to the first or the last row",
+    "Enter": "open the row",
+    "left, right": "in a queue: tasks in another state, or the dead letters",
+    "Esc": "go back",
+    "/": "filter the pane by a text",
+    "q": "quit",
+}
+_KEYS_THAT_ACT = {
+    "p": "pause the queue, or resume it",
+    "H": "halt the project, or resume it",
+    "r, R": "replay the dead letter; all of the group",
+    "c, C": "the same, into another queue",
+    "x, X": "purge the dead letter; all of the group",
+}
 _TIMES = ("at", "timestamp", "seen", "since", "until")
 
 
@@ -204,6 +222,20 @@ class ErrorLetters(Detail):
         """Read the letters."""
         page = dashboard.letters(self.error, queue=self.queue, group=self.group, limit=_LISTED)
         return [*map(_letter, page.letters)] or [DetailLine("no such letters", style="dim")]
+
+
+class KeyList(Detail):
+    """The keys of `top`."""
+
+    title = "keys"
+
+    def __init__(self, writes: bool) -> None:
+        self._writes = writes
+
+    def read(self, bus: Bus, dashboard: Dashboard) -> list[DetailLine]:
+        """Return a line for each key."""
+        keys = _KEYS | (_KEYS_THAT_ACT if self._writes else {})
+        return [DetailLine(f"{key:<24} {what}") for key, what in keys.items()]
 
 
 class OneTask(Detail):

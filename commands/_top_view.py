@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from agentbus.commands import _format, _top_panes as panes, _top_question as questions
+from agentbus.commands._top_details import KeyList
 from agentbus.commands._top_panes import PANES, Left
 from agentbus.commands._top_table import line, table, wrapped
 from agentbus.core.clock import rfc3339
@@ -30,7 +31,7 @@ _AROUND = 6
 _PAGED = ("queues", "agents", "flags and leases")
 # The terminal height from which talk is shown beside another pane.
 _TALL = 40
-_KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  q quit"
+_KEYS = "1-5 pane  arrows Enter open  Esc back  / filter  ? keys  q quit"
 _STYLES = {"critical": "bold white on red", "warning": "black on yellow", "healthy": "green"}
 
 
@@ -170,6 +171,9 @@ class View:
             return False
         elif key == "/":
             self.typing = not self.stack
+        elif key == "?" and not (self.stack and isinstance(self.stack[-1], KeyList)):
+            self.stack.append(KeyList(self.writes))
+            self.lines, self._line = [], 0
         elif key in "12345" and len(key) == 1:
             self._go(PANES[int(key) - 1])
         elif key == "tab":
@@ -368,6 +372,11 @@ class View:
         if start or hidden > 0:
             where = line(f"{start + 1}-{start + len(rows)} of {known}", width, "dim")
             lines.append(where)
+        if self.pane == "health":
+            # The table cuts long texts: show the selected finding in full below it.
+            finding = rows[min(self._at["health"], len(rows) - 1)]
+            for text in ("", finding.text, finding.remedy):
+                lines += [line(part, width) for part in wrapped(text, width)]
         return lines
 
     def _talk(self, width: int, height: int) -> list[Text]:

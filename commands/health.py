@@ -159,9 +159,11 @@ class _Screen:
 
 
 def _tell(call: Call, finding: HealthFinding) -> None:
-    call.out.record(
+    _format.sentence(
+        call.out,
         _stamped(_views.named(call) | _values.fields(finding)),
         _line(finding) + (f"; {finding.remedy}" if finding.remedy else ""),
+        indent=10,
         red="critical" if finding.severity == "critical" else "",
     )
 
@@ -174,7 +176,7 @@ def _sum_up(call: Call, health: Health) -> None:
     counts = ("critical", "warnings", "queues", "consumers", "workers", "streams")
     fields = _stamped(_views.named(call) | _values.fields(health, "status", *counts))
     red = "unhealthy:" if health.critical else ""
-    call.out.record(fields, _summary(call.bus.project, health), red=red)
+    _format.sentence(call.out, fields, _summary(call.bus.project, health), indent=2, red=red)
 
 
 def _stamped(fields: dict[str, Any]) -> dict[str, Any]:

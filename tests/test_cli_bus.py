@@ -322,6 +322,10 @@ def test_figures_that_say_nothing_go_before_names_are_folded():
     columns = {name: lambda row, at=at: row[at] for name, at in columns.items()}
 
     assert shown(rows, columns, left=1, width=80).lines[0].split() == [*columns]
+    assert shown(rows, columns, left=1, width=80).warned == []
+    assert shown(rows, columns, left=1, width=42).warned == [
+        "no room for DELAYED; a wider terminal, a pipe or --json shows all"
+    ]
     assert shown(rows, columns, left=1, width=42).lines == [
         "QUEUE                        BACKLOG DEAD",
         "thumbnails-of-large-pictures 1234567   99",
@@ -340,6 +344,23 @@ def test_figures_without_room_are_named():
 
     assert out.lines == ["QUEUE            BACKLOG", "thumbnails-of-pi      12", "ctures"]
     assert out.warned == ["no room for DEAD; a wider terminal, a pipe or --json shows all"]
+
+
+def test_a_sentence_on_a_terminal_breaks_between_words():
+    out, text = Kept(terminal=True), "warning   lag: the oldest task was sent an hour ago"
+
+    with inprocess.environment({"COLUMNS": "40", "NO_COLOR": "1"}):
+        _format.sentence(out, {}, text, indent=10)
+
+    assert out.lines == ["warning   lag: the oldest task was sent", "          an hour ago"]
+
+
+def test_a_sentence_in_a_pipe_is_one_line():
+    out, text = Kept(), "warning   lag: " + "word " * 40
+
+    _format.sentence(out, {}, text.strip(), indent=10)
+
+    assert out.lines == [text.strip()]
 
 
 def test_stats_fit_a_terminal_of_80_columns_and_are_whole_in_a_pipe(shell, bus):

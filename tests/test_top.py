@@ -92,6 +92,36 @@ def test_a_tall_terminal_shows_the_talk_beside_another_pane(view):
     assert any("[build] hello" in line for line in drawn(view, 200, 60))
 
 
+def test_the_selected_finding_is_shown_in_full_below_the_findings(bus):
+    bus.queue("mail").publish_many(range(101))
+    view = View(1.0)
+    view.wanted(24)
+    view.frame(Dashboard(bus).snapshot(), None, [])
+    view.press("5")
+    finding = view.found.health.findings[0]
+
+    lines = [line.strip() for line in drawn(view)]
+
+    assert f" {finding.text} {finding.remedy} " in f" {' '.join(filter(None, lines))} "
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_question_mark_shows_the_keys(bus, writes):
+    view = View(1.0, writes=writes)
+    view.frame(Dashboard(bus).snapshot(), None, [])
+
+    view.press("?")
+    view.press("?")
+    (detail,) = view.stack
+    shown = detail.read(bus, Dashboard(bus))
+    view.frame(Dashboard(bus).snapshot(), detail, shown)
+
+    assert "Esc" in " ".join(drawn(view))
+    assert any(row.text.startswith("p  ") for row in shown) is writes
+    view.press("esc")
+    assert view.stack == []
+
+
 def test_a_blind_view_says_since_when(view):
     view.lost(1_763_622_000.0, "the server is away")
 
