@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import agentbus
 from agentbus import FlagHeld, InvalidName, NotHolder, TimedOut, UsageError
 from tests.pausing import Blocked, awaiting, hurry
 from tests.servers import ask
@@ -480,3 +482,27 @@ def test_the_blocks_own_error_is_the_one_raised_when_its_hold_is_lost_too(bus, b
         block()
 
     assert "did not end" in raised.value.__notes__[0]
+
+
+def test_flags_are_listed_in_one_pass_over_the_keys_of_a_shared_server(own_server):
+    ask_server = own_server.ask
+    for number in range(3_000):
+        ask_server("SET", f"other:{number}", "1")
+    with agentbus.connect(own_server.url, agent="ada", project="shop") as bus:
+        bus.announce("held")
+        bus.announce("done")
+        bus.satisfy("done")
+        bus.announce("failed")
+        bus.fail("failed")
+        # A kind that begins with the same letter as a flag's, and a project with a longer name.
+        bus.queue("mail").publish(1, delay=60)
+        ask_server("SET", "shop:flags:x", "ada @ 2024-01-01T00:00:00Z")
+        ask_server("SET", "shop:flag:a:b", "ada @ 2024-01-01T00:00:00Z")
+        ask_server("SET", "shop2:flag:y", "ada @ 2024-01-01T00:00:00Z")
+        ask_server("CONFIG", "RESETSTAT")
+
+        names = [one.flag for one in bus.flags()]
+
+        scans = re.search(r"cmdstat_scan:calls=(\d+)", ask_server("INFO", "commandstats").decode())
+        assert names == ["a:b", "done", "failed", "held"]
+        assert int(scans[1]) <= 5

@@ -156,13 +156,9 @@ def states(scope: Scope, limit: int | None = None) -> Op[list[FlagState]]:
 
 def named(scope: Scope, *kinds: str) -> Op[list[str]]:
     """Return the names of all flags that have a hold, a completion or a failure, in order."""
-    flag_names: set[str] = set()
-    for kind in kinds:
-        keys = yield from scan(scope, kind)
-        flag_names.update(
-            text(key_bytes(key))[len(f"{scope.keys.project}:{kind}:") :] for key in keys
-        )
-    return sorted(flag_names)
+    keys = yield from scan(scope, *kinds)
+    prefix = len(f"{scope.keys.project}:")
+    return sorted({text(key_bytes(key)[prefix:]).partition(":")[2] for key in keys})
 
 
 def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:

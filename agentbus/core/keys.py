@@ -383,8 +383,13 @@ class Keys:
         kind = rest.split(":", 1)[0]
         return kind if prefix and not before and kind in KEY_KINDS else None
 
-    def pattern(self, kind: str | None = None) -> str:
-        """Return a SCAN pattern for the project's keys; only the last `*` is a wildcard."""
+    def pattern(self, *kinds: str | None) -> str:
+        """Return a SCAN pattern for the project's keys of a kind; of several, by their first letters."""
+        if len(kinds) > 1:
+            return (
+                f"{_literal(self.project)}:[{''.join(sorted({str(kind)[0] for kind in kinds}))}]*"
+            )
+        kind = kinds[0] if kinds else None
         return _literal(f"{self.project}:{kind}:" if kind else f"{self.project}:") + "*"
 
     def patterns(self, kinds: Iterable[str] = KEY_KINDS) -> list[str]:

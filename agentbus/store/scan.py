@@ -30,21 +30,25 @@ def queues(scope: Scope) -> Op[list[str]]:
 
 
 def scan(
-    scope: Scope, kind: str | None, *, of: str | None = None, count: int = AT_ONCE
+    scope: Scope, *kinds: str | None, of: str | None = None, count: int = AT_ONCE
 ) -> Generator[Step, Any, set[str]]:
-    """Return the keys with this project's prefix (of one kind, if given), by SCAN.
+    """Return the keys with this project's prefix (of these kinds, unless None), in one SCAN.
 
-    `of` is a Redis type; `count` is how many keys one request examines.
+    A SCAN passes over all keys of the server, including those of other projects. `of` is a Redis type;
+    `count` is how many keys one request examines.
     """
     yield floor()
     keys: set[str] = set()
+    # The pattern for several kinds also matches others with the same first letters.
+    heads = tuple(f"{scope.keys.project}:{kind}:" for kind in kinds)
     cursor: bytes | int = 0
     while True:
         cursor, page = yield Command(
-            *("SCAN", cursor, "MATCH", scope.keys.pattern(kind), "COUNT", count),
+            *("SCAN", cursor, "MATCH", scope.keys.pattern(*kinds), "COUNT", count),
             *(() if of is None else ("TYPE", of)),
         )
-        keys.update(key.decode("utf-8", "surrogateescape") for key in page)
+        names = (key.decode("utf-8", "surrogateescape") for key in page)
+        keys.update(key for key in names if kinds == (None,) or key.startswith(heads))
         if int(cursor) == 0:
             return keys
 
