@@ -99,7 +99,11 @@ def test_a_triggered_schedule_prints_the_id_of_its_task(shell):
 
     shown = json.loads(shell.ok("task", "show", task_id, "--json"))
     assert shown["payload"] == "hi"
-    assert shown["envelope"] == {"expires": 60.0, "headers": {"schedule": "poll"}}
+    assert shown["envelope"] == {
+        "expires": 60.0,
+        "headers": {"schedule": "poll"},
+        "correlation_id": task_id,
+    }
 
 
 @pytest.mark.parametrize(

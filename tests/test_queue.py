@@ -433,7 +433,10 @@ def test_tasks_that_are_published_together_may_share_an_envelope(bus: agentbus.B
         "shop",
         "shop",
     ]
-    assert [found[name].correlation_id for name in ("a", "own", "b", "c")] == ["c", "c", "c", None]
+    assert [found[name].correlation_id for name in ("a", "own", "b", "c")] == [
+        *("c", "c", "c"),
+        found["c"].id,
+    ]
     assert [found[name].priority for name in ("a", "own", "b", "c")] == [
         "low",
         "high",

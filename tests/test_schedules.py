@@ -427,7 +427,7 @@ def test_a_paused_schedule_is_triggered_all_the_same(bus):
     assert (one.id, one.payload, one.envelope) == (
         task_id,
         {"x": 1},
-        {"headers": {"schedule": "poll"}},
+        {"headers": {"schedule": "poll"}, "correlation_id": task_id},
     )
     assert schedules.show("poll").due is None
 

@@ -40,7 +40,7 @@ class AnyDelivery:
     )
     if TYPE_CHECKING:
         # `__getattr__` reads these from the envelope.
-        correlation_id: str | None
+        correlation_id: str
         flow: str | None
         traceparent: str | None
         _steps: DurableSteps
@@ -127,6 +127,7 @@ class AnyDelivery:
         """The whole envelope, ready to be published again."""
         known: dict[str, Any] = {name: self._taken.meta.get(name) for name in Task.__match_args__}
         known.update(payload=self.payload, priority=self.priority, created_at=self.created_at)
+        known["correlation_id"] = self.correlation_id
         return Task(**known)
 
     @property
@@ -142,7 +143,8 @@ class AnyDelivery:
 
     def __getattr__(self, name: str) -> Any:
         if name in META:
-            return self._taken.meta.get(name)
+            value = self._taken.meta.get(name)
+            return value or self.id if name == "correlation_id" else value
         raise AttributeError(f"a delivery has no {name!r}")
 
     def progress(self, fraction: float, text: str = "") -> None:
@@ -237,10 +239,10 @@ class Delivery(AnyDelivery, Blocking):
     """A task that a consumer holds: its payload, and the methods that settle it.
 
     `ack`, `retry`, `snooze` and `bury` have no effect on a task that another consumer has reclaimed. The
-    fields of the envelope are attributes: `correlation_id`, `reply_to`, `headers` and so on, as in `Task`;
-    None if not set. `expires_at` is the unix time after which no attempt begins. Once it is `cancelled`, a
-    long handler should end: if it ends with an error, its task counts as cancelled, or as failed if the
-    time limit had expired; otherwise as done.
+    fields of the envelope are attributes: `correlation_id` (by default the task's id), `reply_to`,
+    `headers` and so on, as in `Task`; None if not set. `expires_at` is the unix time after which no attempt
+    begins. Once it is `cancelled`, a long handler should end: if it ends with an error, its task counts as
+    cancelled, or as failed if the time limit had expired; otherwise as done.
     """
 
     __slots__ = ()

@@ -433,7 +433,7 @@ def meta_of(scope: Scope, item: Task) -> bytes:
 
 def _link(meta: dict[str, Any], origin: context.Origin) -> None:
     """Link a task that a handler publishes to the handler's task."""
-    meta.setdefault("correlation_id", origin.correlation_id or origin.id)
+    meta.setdefault("correlation_id", origin.correlation_id)
     meta.setdefault("causation_id", origin.id)
     if origin.trail:
         meta.setdefault("trail", origin.trail)

@@ -115,6 +115,7 @@ def entries(
             published = id_time(entry)
         row = pending.get(ids[i], (b"", b"", None, None))
         begun = text(counted[i] or b"").partition(" ")[0]
+        meta.setdefault("correlation_id", str(meta.get("id") or place))
         result.append(
             Entry(
                 *(place, queue, group, tier, published, states[i]),
@@ -162,6 +163,7 @@ def unready(name: str, queue: str, group: str, body: bytes, due: float | None) -
     if due is None and words[2]:
         due = float(words[2]) / 1000
     payload, meta, error = _decoded([word.encode() for word in words[fixed:]], envelope.decode)
+    meta.setdefault("correlation_id", name)
     created = meta.get("created_at")
     published = float(created) if isinstance(created, (int, float)) else 0.0
     return Entry(

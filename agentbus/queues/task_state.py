@@ -294,7 +294,7 @@ def _as_buried(scope: Scope, entry: Entry, letter: str, letters_of: str) -> Op[E
     return replace(
         entry,
         payload=dead_letter.payload,
-        envelope=meta if isinstance(meta, dict) else {},
+        envelope={"correlation_id": entry.id, **(meta if isinstance(meta, dict) else {})},
         priority=fields.get("priority", entry.priority),
     )
 
