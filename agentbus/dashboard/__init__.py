@@ -35,6 +35,7 @@ from agentbus.dashboard.task_chain import Chain, ChainLink, ChainTask, TaskRepor
 from agentbus.dashboard.task_lists import TaskPage
 from agentbus.dashboard.task_search import SearchPage, TaskHit
 from agentbus.dashboard.task_table import TaskRow, TaskTable
+from agentbus.dashboard.work_pages import FlowPage, LimitPage, LimitRow, LimitUse, SchedulePage
 from agentbus.dashboard.worker_pages import WorkerPage
 from agentbus.store.verb import Awaiting
 
@@ -62,11 +63,15 @@ __all__ = [
     "EventReport",
     "EventStream",
     "FlagPage",
+    "FlowPage",
     "HealthCheck",
     "HealthChecks",
     "History",
     "HistoryPoint",
     "LetterPage",
+    "LimitPage",
+    "LimitRow",
+    "LimitUse",
     "NotePage",
     "Pages",
     "PurgePage",
@@ -76,6 +81,7 @@ __all__ = [
     "Refusals",
     "ReplayPage",
     "RowRange",
+    "SchedulePage",
     "SearchPage",
     "Snapshot",
     "TaskHit",

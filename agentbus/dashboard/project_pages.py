@@ -11,7 +11,13 @@ from agentbus.coordination import flags, leases, waiters
 from agentbus.coordination.flags import FlagState
 from agentbus.core import names
 from agentbus.core.errors import NotFound, UsageError
-from agentbus.dashboard import channel_pages, check_list, direct_messages, event_streams
+from agentbus.dashboard import (
+    channel_pages,
+    check_list,
+    direct_messages,
+    event_streams,
+    work_pages,
+)
 from agentbus.dashboard.agent_pages import ORDERS, AgentList
 from agentbus.dashboard.direct_messages import DirectMessages
 from agentbus.dashboard.figures import RowRange
@@ -37,9 +43,12 @@ if TYPE_CHECKING:
     from agentbus.dashboard.event_streams import EventOverview
     from agentbus.dashboard.note_pages import NotePage
     from agentbus.dashboard.refusals import Refusals
+    from agentbus.dashboard.work_pages import FlowPage, LimitPage, SchedulePage
     from agentbus.dashboard.worker_pages import WorkerPage
+    from agentbus.queues.policy import Policies
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+    from agentbus.tasks.flow_record import FlowState
 
 _PAGE = RowRange(limit=100)
 # Maximum number of flags per script.
@@ -80,7 +89,8 @@ class Pages(OnBus[BusT_co]):
         self._bus, self._dashboard = bus, dashboard
         self._scope: Scope = bus.scope
         self._run, self._iterate = bus._run, bus._iterate
-        self._letters_of = bus.runner.policies.letters_of
+        self._policies: Policies = bus.runner.policies
+        self._letters_of = self._policies.letters_of
         scope, monotonic = self._scope, self._scope.monotonic
         self._flags = Part(monotonic, self._flag_states)
         self._direct = DirectMessages(scope)
@@ -235,6 +245,29 @@ class Pages(OnBus[BusT_co]):
         """
         _one_of("state", state, STATES)
         return self._workers.page(rows, state)
+
+    @verb
+    def schedules(self, rows: RowRange = _PAGE) -> Op[SchedulePage]:
+        """Return a page of the schedules whose name or queue matches, those due first at the top."""
+        return work_pages.schedule_page(self._scope, rows)
+
+    @verb
+    def flows(self, rows: RowRange = _PAGE) -> Op[FlowPage]:
+        """Return a page of the flows, without their tasks; running ones come first."""
+        return work_pages.flow_page(self._scope, rows)
+
+    @verb
+    def flow(self, id: str) -> Op[FlowState]:
+        """Return a flow with its tasks. Raises `NotFound`.
+
+        The states of at most 100 tasks that may run are read; those of others are `unknown`.
+        """
+        return work_pages.flow(self._scope, self._policies, id)
+
+    @verb
+    def limits(self, rows: RowRange = _PAGE) -> Op[LimitPage]:
+        """Return a page of the limits of queues, with the tasks that run and wait in each group."""
+        return work_pages.limit_page(self._scope, rows)
 
     @verb
     def events(self) -> Op[EventOverview]:

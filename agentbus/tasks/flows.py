@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from agentbus.tasks.flow_publish import publish, publish_again
 from agentbus.tasks.flow_record import (
     ENDED,
     FIELDS,
+    MOST_TASKS,
     Flow,
     FlowState,
     FlowTask,
@@ -78,7 +79,7 @@ class Flows(OnBus[BusT_co]):
     @verb
     def show(self, id: str) -> Op[FlowState]:
         """Return a flow with its tasks. Raises `NotFound`."""
-        return _shown(self._scope, self._policies, id)
+        return shown(self._scope, self._policies, id)
 
     @verb
     def list(self) -> Op[list[FlowState]]:
@@ -109,6 +110,12 @@ def _listed(scope: Scope) -> Op[list[FlowState]]:
     all_ids = [
         text(flow) for flow in (yield from or_empty(one_step(Command("ZRANGE", index, 0, -1)), []))
     ]
+    found = yield from states(scope, all_ids)
+    return sorted(found, key=lambda state: (-state.created, state.id))
+
+
+def states(scope: Scope, all_ids: Sequence[str]) -> Op[list[FlowState]]:
+    """Return the flows with these ids, without their tasks; those that are gone are left out."""
     listed = []
     for at in range(0, len(all_ids), _PAGE):
         page = all_ids[at : at + _PAGE]
@@ -119,7 +126,7 @@ def _listed(scope: Scope) -> Op[list[FlowState]]:
                 fields = {name: text(value) for name, value in pairs if value is not None}
                 state = flow_record.read(flow, fields)
                 listed += [] if state is None else [state]
-    return sorted(listed, key=lambda state: (-state.created, state.id))
+    return listed
 
 
 def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
@@ -137,23 +144,27 @@ def _record(scope: Scope, flow: str) -> Op[tuple[FlowState, dict[str, str]]]:
     return state, fields
 
 
-def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
+def shown(scope: Scope, policies: Policies, flow: str, most: int = MOST_TASKS) -> Op[FlowState]:
+    """Return a flow with its tasks. Of those that may run, at most `most` are read. Raises `NotFound`."""
     flow_state, fields = yield from _record(scope, flow)
     tasks = flow_record.tasks_in(flow, fields)
     keys = scope.keys
     waits = yield Batch([("ZSCORE", keys.after(task["queue"]), task["id"]) for task in tasks])
-    shown = []
+    listed = []
     for number, (task, held) in enumerate(zip(tasks, waits, strict=True), 1):
         outcome = fields.get(f"end {number}")
         if outcome is None:
             state = "blocked" if isinstance(held, bytes) else None
             error = None
-            if state is None:
+            if state is None and most <= 0:
+                state = "unknown"
+            elif state is None:
+                most -= 1
                 state, error = yield from _state(scope, policies, task["id"], flow_state.group)
         else:
             state, error = _ended(outcome)
         undo = task["undo"]
-        shown.append(
+        listed.append(
             FlowTaskState(
                 number=number,
                 name=task["name"],
@@ -166,7 +177,7 @@ def _shown(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
                 undo_state=undo and _undone(flow_state, fields, number),
             )
         )
-    return replace(flow_state, tasks=tuple(shown))
+    return replace(flow_state, tasks=tuple(listed))
 
 
 def _state(
@@ -228,7 +239,7 @@ def _cancel(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
             except (Refused, NotFound):
                 # It has ended meanwhile, or another program changed the record.
                 continue
-    return (yield from _shown(scope, policies, flow))
+    return (yield from shown(scope, policies, flow))
 
 
 def _replay(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
@@ -246,7 +257,7 @@ def _replay(scope: Scope, policies: Policies, flow: str) -> Op[FlowState]:
             if undone or fields.get(f"end {number}") != "+"
         ]
         if (yield from publish_again(scope, policies, state, fields, again)):
-            return (yield from _shown(scope, policies, flow))
+            return (yield from shown(scope, policies, flow))
 
 
 def _said(state: str) -> str:

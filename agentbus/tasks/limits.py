@@ -64,7 +64,7 @@ class Limits(OnBus[BusT_co]):
     @verb
     def list(self) -> Op[dict[str, QueueLimit]]:
         """Return the limits of all queues, by queue name."""
-        return _listed(self._scope)
+        return listed(self._scope)
 
     @verb
     def apply(self, declared: Mapping[str, QueueLimit]) -> Op[dict[str, bool]]:
@@ -105,7 +105,8 @@ def _get(scope: Scope, queue: str) -> Op[QueueLimit | None]:
     return limit_of((yield from or_empty(asked, None)))
 
 
-def _listed(scope: Scope) -> Op[dict[str, QueueLimit]]:
+def listed(scope: Scope) -> Op[dict[str, QueueLimit]]:
+    """Return the limits of all queues, by queue name."""
     stored = yield from or_empty(hash_fields(scope.keys.paused, MOST), {})
     limits = {}
     for field, value in sorted(stored.items()):

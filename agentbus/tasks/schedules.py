@@ -76,7 +76,7 @@ class Schedules(OnBus[BusT_co]):
     @verb
     def list(self) -> Op[list[ScheduleState]]:
         """Return all schedules, by name."""
-        return _listed(self._scope)
+        return listed(self._scope)
 
     @verb
     def show(self, name: str) -> Op[ScheduleState]:
@@ -238,7 +238,7 @@ def _synced(scope: Scope, definitions: list[Definition], owner: str) -> Op[Synce
     declared = {definition.name for definition in definitions}
     if len(declared) < len(definitions):
         raise UsageError("two schedules have one name", hint="give each its own")
-    before = {definition.name: definition for definition in (yield from _listed(scope))}
+    before = {definition.name: definition for definition in (yield from listed(scope))}
     added, changed, removed = [], [], []
     for definition in definitions:
         state = yield from _add(scope, definition, owner)
@@ -279,7 +279,8 @@ def _shown(scope: Scope, name: str) -> Op[ScheduleState]:
     return schedule
 
 
-def _listed(scope: Scope) -> Op[list[ScheduleState]]:
+def listed(scope: Scope) -> Op[list[ScheduleState]]:
+    """Return all schedules, by name."""
     all_names = sorted(map(text, (yield Command("ZRANGE", scope.keys.schedules, 0, -1))))
     schedules = []
     for at in range(0, len(all_names), _AT_ONCE):

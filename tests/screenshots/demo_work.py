@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import agentbus
+from agentbus.tasks import Flows, FlowTask, Limits, Schedules, chain, group
 from agentbus.workers.metrics import Tally
 from agentbus.workers.registry import WorkerRegistration
 from tests.screenshots.clock import on_host
@@ -238,6 +239,31 @@ def _reviews(project: Demo) -> None:
     badger.take("reviews", visibility=_VISIBILITY)
 
 
+def _plan(project: Demo) -> None:
+    """Schedule tasks, limit queues, and publish flows: one running, one failed."""
+    keeper = project.bus(KEEPER)
+    schedules = Schedules(keeper)
+    schedules.add("daily-sales", "reports", {"report": "sales"}, cron="0 6 * * mon-fri")
+    schedules.add("stock-check", "imports", {"feed": "stock"}, every=900)
+    schedules.add("purge-carts", "cleanup", {"older_than": "30d"}, cron="@daily")
+    schedules.pause("purge-carts")
+    Limits(keeper).set("embeddings", at_once=2)
+    Limits(keeper).set("webhooks", per_second=5, burst=20, by="tenant")
+    flows = Flows(keeper)
+    steps = [FlowTask({"step": one}, queue="onboarding", name=one) for one in _STEPS]
+    reserve, charge, pack, mail, ship = steps
+    for order in (48_260, 48_257):
+        flows.publish(chain(reserve, charge, group(pack, mail), ship), id=f"order-{order}")
+    for _ in range(2):
+        (task,) = keeper.queue("onboarding").fetch(count=1)
+        task.ack({"ok": True})
+    (task,) = keeper.queue("onboarding").fetch(count=1)
+    task.bury("CardDeclined: insufficient funds")
+
+
+_STEPS = ("reserve", "charge", "pack", "mail", "ship")
+
+
 def _pause(project: Demo) -> None:
     project.bus(MARIA).pause(
         queue="imports", why="the supplier's feed is wrong since 09:40", wait=0
@@ -258,6 +284,7 @@ DAY: tuple[tuple[float, Callable[[Demo], object]], ...] = (
     (13, _reviews),
     (16, _bury("mail", 38)),
     (11, _later),
+    (12.5, _plan),
     (12, _die),
     (10, _pause),
 )  # fmt: skip

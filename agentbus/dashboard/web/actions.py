@@ -14,7 +14,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.names import word
 from agentbus.core.readable import count
 from agentbus.dashboard import person
-from agentbus.dashboard.web import letter_actions
+from agentbus.dashboard.web import letter_actions, work_actions
 from agentbus.dashboard.web.agent_actions import AGENT_ACTIONS
 from agentbus.dashboard.web.forms import field
 
@@ -78,6 +78,7 @@ ACTIONS: dict[str, WebAction] = {
     "project.halt": _halt,
     "project.resume": _resume,
     **letter_actions.ACTIONS,
+    **work_actions.ACTIONS,
     **AGENT_ACTIONS,
 }
 # Actions that appear on the channel by themselves, so that no message announces them.

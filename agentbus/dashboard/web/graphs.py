@@ -11,7 +11,7 @@ from agentbus.core.escape import escaped
 from agentbus.core.readable import age, cut, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agentbus.dashboard.dashboard import Dashboard
     from agentbus.dashboard.history import History
@@ -26,11 +26,17 @@ _LETTERS = 25
 # Pixels of an hour's chart: its width, the space above for the largest value, its height, and the
 # space below for the times.
 _CHART, _TOP, _TALL, _BELOW = 360, 14, 110, 16
+_IDS: Mapping[str, str] = {}
 _SAID = {"caused": "caused", "before": "comes before", "replayed": "was replayed as"}
 
 
-def chain(found: Chain, this: str, address: Callable[[ChainTask], str]) -> Markup:
-    """Return a chain's tasks as boxes in order of time, with an arrow for each link."""
+def chain(
+    found: Chain, this: str, address: Callable[[ChainTask], str], names: Mapping[str, str] = _IDS
+) -> Markup:
+    """Return a chain's tasks as boxes in order of time, with an arrow for each link.
+
+    `names` are shown in place of ids.
+    """
     depths = _depths(found)
     rows: dict[int, int] = {}
     places = {}
@@ -47,7 +53,8 @@ def chain(found: Chain, this: str, address: Callable[[ChainTask], str]) -> Marku
             kind=link.kind, path=_curve(x1 + _WIDE, y1 + _HIGH // 2, x2 - 3, y2 + _HIGH // 2)
         )
     for one in found.tasks:
-        boxes += _box(one, *places[one.id], "" if one.id == this else address(one))
+        name = names.get(one.id, one.id)
+        boxes += _box(one, name, *places[one.id], "" if one.id == this else address(one))
     return Markup(
         '<div class="scroll"><svg class="chain" viewBox="0 0 {w} {h}" width="{w}" height="{h}"'
         ' role="group" aria-label="The tasks around this one, as boxes; the table below has the same">'
@@ -61,7 +68,7 @@ def links_of(found: Chain, task: str) -> list[str]:
     return [f"{_SAID[one.kind]} {one.to}" for one in found.links if one.start == task]
 
 
-def _box(one: ChainTask, x: int, y: int, link: str) -> Markup:
+def _box(one: ChainTask, name: str, x: int, y: int, link: str) -> Markup:
     said = one.state if one.queue is None else f"{one.state} in {one.queue}"
     box = Markup(
         '<rect class="{state}" x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>'
@@ -75,7 +82,7 @@ def _box(one: ChainTask, x: int, y: int, link: str) -> Markup:
         tx=x + 10,
         y1=y + 19,
         y2=y + 36,
-        id=escaped(cut(one.id, _LETTERS)),
+        id=escaped(cut(name, _LETTERS)),
         said=escaped(cut(said, _LETTERS)),
     )
     if not link or one.queue is None:
