@@ -16,7 +16,7 @@ TOKEN = "a-token-of-the-user-1234"
 CODE = "the-one-time-code"
 PATIENCE = 60.0
 # Elements without an end tag.
-VOID = {"meta", "link", "input", "br", "hr", "img"}
+VOID = {"meta", "link", "input", "br", "hr", "img", "wbr"}
 
 
 class Answer(NamedTuple):

@@ -11,6 +11,7 @@ from agentbus.dashboard import app
 from agentbus.errors import BackendUnavailable, UsageError
 from tests.browsing import Browser
 from tests.servers import ask
+from tests.test_dashboard_operations import register
 
 # -- pages --
 
@@ -206,3 +207,75 @@ async def test_what_is_done_and_could_not_be_spoken_is_no_failure(bus, writing, 
 def test_a_blocking_bus_is_refused(bus):
     with pytest.raises(UsageError, match="would block its event loop"):
         app(bus)
+
+
+# -- what a page opens with --
+
+
+async def test_a_queue_opens_on_its_dead_letters_if_nothing_waits(bus, served):
+    bus.queue("mail").publish(1)
+    (task,) = bus.queue("mail").fetch()
+    task.bury("no address")
+    browser = Browser(served)
+
+    page = (await browser.get("/queue?name=mail")).page
+    bus.queue("mail").publish(2)
+    waiting = (await browser.get("/queue?name=mail")).page
+
+    assert "Dead letters, the newest first" in page.text
+    # The stream of the page keeps this state, whatever comes.
+    assert "state=dead" in page.all("body")[0]["data-page"]
+    assert "Tasks in this state" in waiting.text
+
+
+async def test_halt_is_the_last_control_of_the_overview(bus, writing):
+    bus.queue("mail").publish(1)
+
+    page = (await Browser(writing).get("/")).page
+
+    assert page.text.index("Halt the project…") > page.text.index("Talk")
+
+
+async def test_findings_of_one_kind_are_one_line_with_a_link_for_each_queue(bus, served):
+    for queue in ("mail", "images", "payments"):
+        bus.queue(queue).publish(1)
+        (task,) = bus.queue(queue).fetch()
+        task.bury("no")
+
+    browser = Browser(served)
+    page = (await browser.get("/")).page
+    health = (await browser.get("/health")).page
+
+    assert page.text.count("dead_letters") == 1
+    for queue in ("mail", "images", "payments"):
+        (link, *_) = page.all("a", href=f"/letters?queue={queue}")
+        assert link
+        assert health.all("a", href=f"/letters?queue={queue}")
+
+
+@pytest.mark.parametrize(
+    ("path", "action", "says"),
+    [
+        ("/task?id={task}", "/act/task.cancel", "Cancel the task"),
+        ("/queue?name=mail", "/act/queue.pause", "Pause the queue"),
+        ("/workers", "/act/worker.stop", "Stop the worker"),
+    ],
+)
+async def test_the_button_that_acts_says_what_it_does(bus, writing, path, action, says):
+    task = bus.queue("mail").publish(1)
+    register(bus, "w1", "mail")
+
+    answer = await Browser(writing).get(path.format(task=task))
+
+    form = answer.text.partition(f'action="{action}"')[2].partition("</form>")[0]
+    assert f"<button>{says}</button>" in form
+
+
+async def test_a_worker_id_breaks_after_its_separators_alone(bus, served):
+    register(bus, "vm:4825:37036/560", "mail")
+
+    answer = await Browser(served).get("/workers")
+
+    words = ("&#34;vm:", "4825:", "37036/", "560&#34;")
+    parts = "<wbr>".join(f'<span class="part">{one}</span>' for one in words)
+    assert parts in answer.text

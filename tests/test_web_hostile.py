@@ -21,6 +21,7 @@ from agentbus.dashboard.web import application
 from agentbus.dashboard.web.pages import PAGES
 from agentbus.dashboard.web.templates import lines
 from agentbus.errors import AgentBusError
+from agentbus.tasks import Flows, FlowTask, Limits, Schedules
 from tests.browsing import Answer, Browser, HtmlPage
 from tests.servers import Server, ask
 
@@ -85,6 +86,9 @@ def plant(bus: agentbus.Bus, name: str, said: str) -> None:
         lambda: bus.jot(name, said, tags=[name.replace(",", "")]),
         lambda: bus.lease(f"{name.replace('/', '')}/**", why=said),
         lambda: bus.pause(queue=name, why=said, wait=0),
+        lambda: Schedules(bus).add(name, name, said, every=3600),
+        lambda: Flows(bus).publish(FlowTask(said, queue=name, name=said), id=name),
+        lambda: Limits(bus).set(name, at_once=1, by=f"payload.{name}"),
     ]
     for one in tries:
         # Some names are not allowed in some places.

@@ -100,6 +100,16 @@ async def test_the_chain_of_a_task_is_drawn_and_told(bus, served):
     assert len(links) == 4
 
 
+async def test_a_task_that_stands_alone_has_no_chain(bus, served):
+    task = bus.queue("mail").publish(1)
+
+    page = (await Browser(served).get(f"/task?id={task}")).page
+
+    assert page.unbalanced == []
+    assert page.all("svg", **{"class": "chain"}) == []
+    assert "Chain" not in page.text
+
+
 async def test_a_long_payload_is_folded_and_saved_whole_as_text(bus, served):
     task = bus.queue("mail").publish({"text": "x" * 9_000})
     browser = Browser(served)

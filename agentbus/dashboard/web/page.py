@@ -144,6 +144,8 @@ class PageView:
         self.query = query
         self.base = base
         self.csrf = csrf
+        # Parameters that the page has chosen itself, which its stream keeps.
+        self.chosen: dict[str, str] = {}
         self._snapshot = snapshot
         self._is_live = False
 
@@ -238,6 +240,11 @@ class PageView:
     def back(self) -> str:
         """The address of this page, below `base`, to which an action returns."""
         return self.here().removeprefix(self.base)
+
+    @property
+    def followed(self) -> str:
+        """The address of this page for its stream, with what the page has chosen."""
+        return self.here(**self.chosen).removeprefix(self.base)
 
     def asset(self, name: str) -> str:
         """Return the link to a file of `static`."""

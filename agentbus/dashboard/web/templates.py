@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from time import time
@@ -15,15 +16,29 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.escape import escaped
 from agentbus.core.names import word
 from agentbus.core.readable import age, count, cut, number
+from agentbus.dashboard.check_list import ABOUT
 from agentbus.dashboard.web import charts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from agentbus.admin.health import HealthFinding
+    from agentbus.dashboard.web.page import PageView
+
 # Maximum bytes of a payload or a message that a page shows.
 FOLDED = 4_096
 # Seconds after which a time is shown with its day.
 _DAY = 20 * 3600.0
+# The checks whose findings are about a queue, and the pages that show the subjects of others.
+_OF_QUEUES = frozenset(
+    ("pending", "idle", "lag", "starving", "no_worker", "dead_worker", "full", "stuck")
+)
+_CURED_ON = {
+    **dict.fromkeys(("lag_ms", "lag_events", "unknown_events", "silent", "quarantined"), "events"),
+    "overdue": "schedules",
+    "holder_gone": "flags",
+}
+_AFTER = re.compile("([:/])")
 # The regions that every page has, from base.html.
 BASE = ("verdict", "pulse")
 
@@ -55,13 +70,19 @@ class PageTemplates:
             "lines": lines,
             "name": word,
             "number": number,
+            "parts": _parts,
             "pattern": shown,
             "span": span,
             "stamp": _stamp,
             "text": escaped,
             "utc": _utc,
         }
-        self._jinja.globals |= {"spark": charts.spark}
+        self._jinja.globals |= {
+            "spark": charts.spark,
+            "abouts": ABOUT,
+            "cure": _cure,
+            "finding_figure": _finding_figure,
+        }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
         self._jinja.globals["talk"] = self._jinja.get_template("talk_parts.html").module
 
@@ -105,6 +126,31 @@ def span(seconds: float | None) -> str:
         return "-"
     whole = max(0, int(seconds))
     return f"{whole}s" if whole < 60 else age(float(whole - whole % 60))
+
+
+def _parts(name: str) -> Markup:
+    """Return a worker's name, in which a line breaks after `:` and `/` alone."""
+    words = _AFTER.sub("\\1\n", word(name)).splitlines()
+    return Markup("<wbr>").join(Markup('<span class="part">{}</span>').format(one) for one in words)
+
+
+def _cure(view: PageView, finding: HealthFinding) -> str:
+    """Return the link to the page where a finding is cured; '' if there is none."""
+    queue = finding.subject.partition("/")[0]
+    if finding.check in _OF_QUEUES:
+        return view.link("queue", name=queue)
+    if finding.check == "dead_letters":
+        return view.link("letters", queue=queue)
+    page = _CURED_ON.get(finding.check)
+    return view.link(page) if page else ""
+
+
+def _finding_figure(finding: HealthFinding) -> str:
+    """Return the figure of a finding with its unit, if it is not a number of tasks."""
+    figure, unit = finding.figure or 0.0, ABOUT[finding.check][1]
+    if unit in ("seconds", "ms"):
+        return age(figure / 1000 if unit == "ms" else figure)
+    return f"{figure:.0%}" if unit == "of its limit" else f"{figure:,.10g}"
 
 
 def _figure(value: float | None) -> str:

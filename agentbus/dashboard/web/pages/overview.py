@@ -10,6 +10,7 @@ from agentbus.dashboard.web import graphs
 from agentbus.dashboard.web.page import PageView, WebPage
 
 if TYPE_CHECKING:
+    from agentbus.admin.health import HealthFinding
     from agentbus.coordination.message import Message
 
 # Maximum rows of the lists, of the messages and of the findings.
@@ -48,11 +49,15 @@ async def load(view: PageView) -> dict[str, Any]:
             "",
         ),
     ]
+    by_kind: dict[tuple[str, str], list[HealthFinding]] = {}
+    for one in found.health.findings:
+        by_kind.setdefault((one.severity, one.check), []).append(one)
+    kinds = [*by_kind.values()]
     worst = [row for row in found.queues if row.trouble or row.paused is not None]
     return {
         "cards": cards,
-        "findings": found.health.findings[:_FINDINGS],
-        "more": len(found.health.findings) if len(found.health.findings) > _FINDINGS else 0,
+        "findings": kinds[:_FINDINGS],
+        "more": len(found.health.findings) if len(kinds) > _FINDINGS else 0,
         "worst": (worst or found.queues)[:_SHOWN],
         "troubled": bool(worst),
         "agents": found.agents[:_SHOWN],
@@ -70,6 +75,6 @@ PAGE = WebPage(
     "overview",
     "Overview",
     load,
-    live=("cards", "health", "worst", "hour", "agents"),
+    live=("halted", "cards", "health", "worst", "hour", "agents"),
     hears=hears,
 )

@@ -34,7 +34,10 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
     group = view.param("group") or (
         "default" if "default" in groups else (groups or ["default"])[0]
     )
-    state = view.param("state", "waiting")
+    state = view.param("state")
+    if not state:
+        # The stream of the page keeps the state, so that the list does not change while one reads.
+        state = view.chosen["state"] = _troubled(found, group)
     if state not in _TABS:
         raise NotFound(f"there is no state {state[:60]!a}", hint="choose one of the page")
     after = view.param("after") or None
@@ -69,6 +72,12 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
         "tasks": rows,
         "after": after,
     }
+
+
+def _troubled(found: QueueDetail, group: str) -> str:
+    """Return the state with which the page opens: what waits, or else what is wrong or under way."""
+    states = ("waiting", "dead", "running", "retrying", "delayed", "blocked")
+    return next((one for one in states if _number(found, group, one)), "waiting")
 
 
 def _is_name(group: str) -> bool:
