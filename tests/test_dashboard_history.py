@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import agentbus
 from agentbus.core.keys import Keys
 from agentbus.dashboard import Dashboard
 from agentbus.dashboard.history import POINTS_KEPT, WIDTH
+from agentbus.errors import UsageError
 from tests.servers import ask
 
 
@@ -117,6 +119,32 @@ def test_samples_older_than_an_hour_are_left_out(bus):
     sample(bus, "mail", 5, 1000)
 
     assert round(done(Dashboard(bus).history())) == 5
+
+
+@pytest.mark.parametrize(("range", "width", "points"), [("24h", 1800, 48), ("7d", 10_800, 56)])
+def test_a_day_and_a_week_have_the_same_samples_at_other_points(bus, range, width, points):
+    sample(bus, "mail", 3600, 60_000)
+    sample(bus, "mail", 5, 20_000)
+    sample(bus, "mail", 7, 240)
+    dashboard = Dashboard(bus)
+    dashboard.snapshot()
+
+    first = dashboard.history(range=range)
+    sample(bus, "mail", 100)
+    found = dashboard.history(range=range)
+
+    assert [round(b.at - a.at) for a, b in pairwise(found.points)] == [width] * (points - 1)
+    assert found.complete
+    for history, expected in ((first, 3612), (found, 3712)):
+        *whole, last = history.points
+        spent = max(1.0, min(width, time.time() - last.at))
+        sums = sum(one.done for one in whole) * width + last.done * spent
+        assert sums == pytest.approx(expected, rel=0.02)
+
+
+def test_another_range_is_refused(bus):
+    with pytest.raises(UsageError, match="'2h' is not a range"):
+        Dashboard(bus).history(range="2h")
 
 
 def test_a_stream_that_began_again_is_read_from_its_start(bus):

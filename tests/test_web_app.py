@@ -233,7 +233,7 @@ async def test_halt_is_the_last_control_of_the_overview(bus, writing):
 
     page = (await Browser(writing).get("/")).page
 
-    assert page.text.index("Halt the project…") > page.text.index("Talk")
+    assert page.text.index("Halt the project…") > page.text.index("All queues")
 
 
 async def test_findings_of_one_kind_are_one_line_with_a_link_for_each_queue(bus, served):

@@ -12,6 +12,7 @@ from starlette.routing import Mount
 import agentbus
 from agentbus.dashboard import app
 from tests.browsing import Browser, HtmlPage
+from tests.test_dashboard_history import sample
 from tests.tiers import on_one_store
 
 PATIENCE = 60.0
@@ -266,6 +267,34 @@ async def test_the_overview_and_a_queue_have_charts_of_the_last_hour(bus, served
         titles = [one["aria-label"].partition(".")[0] for one in page.all("svg", role="img")]
         for said in ("Done and failed a second", "Run time, p50 and p95", "Wait, p50 and p95"):
             assert f"{said} in the last hour" in titles
+
+
+async def test_a_chart_has_an_axis_from_zero_a_legend_and_the_range_of_the_address(bus, served):
+    bus.queue("mail").publish(1)
+    for ago in (900, 600, 300, 120):
+        sample(bus, "mail", 120, ago)
+    browser = Browser(served)
+
+    hour = await browser.get("/")
+    day = (await browser.get("/queue?name=mail&range=24h")).page
+
+    (figure, *_) = hour.text.split("</figure>")
+    assert '<li class="done">done <span class="soft">last ' in figure
+    assert figure.count('<path class="line') == 2
+    assert '>2.0/s</text><text x="0" y="109">0</text>' in figure
+    titles = [one["aria-label"] for one in day.all("svg", role="img")]
+    assert any(one.startswith("Done and failed a second in the last day.") for one in titles)
+    assert day.all("a", href="/queue?name=mail&range=24h#history-of")[0]["aria-current"] == "true"
+
+
+async def test_no_chart_is_drawn_from_two_points(bus, served):
+    sample(bus, "mail", 120, 61)
+    sample(bus, "mail", 120)
+
+    answer = await Browser(served).get("/")
+
+    assert "Not enough data yet" in answer.page.text
+    assert 'class="line' not in answer.text
 
 
 # -- live --

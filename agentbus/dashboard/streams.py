@@ -9,7 +9,7 @@ from agentbus.admin.metrics_reader import recent
 from agentbus.coordination.overhear import heard, written
 from agentbus.core.stream import id_time, position, text
 from agentbus.dashboard.figures import POINT, POINTS
-from agentbus.dashboard.history import Hour
+from agentbus.dashboard.history import MetricsRange
 from agentbus.store.failures import or_empty
 from agentbus.store.steps import Batch, Command, Wait, one_step
 
@@ -121,7 +121,7 @@ class MetricsTail:
         # seconds that the samples cover.
         self._sum, self._whole_from, self._seconds = 0, 0.0, _KEPT
         self._done: dict[tuple[str, str | None], dict[int, int]] = {}
-        self.hour = Hour(scope)
+        self._ranges = {"1h": MetricsRange(scope)}
         self._oldest = 0
 
     def read(self, now: float) -> Op[None]:
@@ -131,7 +131,8 @@ class MetricsTail:
         # On an `AsyncBus`, a concurrent call may have read the same samples.
         known = position(self._after) if self._after else (-1, 0)
         found = [one for one in read if position(one.id) > known]
-        self.hour.add(found, begins if len(read) < _MOST else read[0].id)
+        for sums in self._ranges.values():
+            sums.add(found, begins if len(read) < _MOST else read[0].id)
         if len(read) >= _MOST and position(read[0].id) > known:
             # Samples between these and the earlier ones were not read.
             self._forget_samples()
@@ -151,6 +152,15 @@ class MetricsTail:
             self._by_queue.setdefault(one.queue, deque()).append(one)
         self._drop_old(now)
         self._seconds = min(_KEPT, max(1.0, now - self._whole_from))
+
+    def range(self, wanted: str, now: float) -> MetricsRange:
+        """Return the sums of a range, which are kept from its first use on."""
+        if wanted not in self._ranges:
+            milliseconds, sequence = position(self._after or f"{round(now * 1000)}-0")
+            self._ranges[wanted] = MetricsRange(
+                self._scope, wanted, f"{milliseconds}-{sequence + 1}"
+            )
+        return self._ranges[wanted]
 
     def _forget_samples(self) -> None:
         self._sum, self._whole_from = 0, 0.0
@@ -209,4 +219,4 @@ class MetricsTail:
             self._after = ""
             self._forget_samples()
             self._done.clear()
-            self.hour.clear()
+            self._ranges = {"1h": MetricsRange(self._scope)}

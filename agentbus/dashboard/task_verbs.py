@@ -9,6 +9,7 @@ from agentbus.core.errors import UsageError
 from agentbus.core.stream import text as decoded
 from agentbus.dashboard import task_chain
 from agentbus.dashboard.error_groups import READ, LetterGroups
+from agentbus.dashboard.history import RANGES
 from agentbus.dashboard.task_lists import TaskList
 from agentbus.dashboard.task_search import TaskSearch
 from agentbus.dashboard.task_table import TaskFilter, TaskLister
@@ -195,12 +196,16 @@ class TaskVerbs(OnBus[BusT_co]):
         return self._letters(queue, group, lambda box: box.purge(error, after, limit, most))
 
     @verb
-    def history(self, *, queue: str | None = None, group: str | None = None) -> Op[History]:
+    def history(
+        self, *, queue: str | None = None, group: str | None = None, range: str = "1h"
+    ) -> Op[History]:
         """Return the last hour of the project, or of a queue, by minute, from the metrics stream.
 
-        A dashboard reads each sample once; the first calls read older samples, 5,000 at a time.
+        `range` is `1h`, `24h` (by half an hour) or `7d` (by three hours). The stream keeps about 100,000
+        entries, which a busy project writes in less. A dashboard reads each sample once; the first calls
+        read older samples, 5,000 at a time. Raises `UsageError` for another range.
         """
-        return self._history(queue, group)
+        return self._history(queue, group, range)
 
     def _task(self, task_id: str, group: str | None) -> Op[TaskReport]:
         if group is not None:
@@ -250,11 +255,14 @@ class TaskVerbs(OnBus[BusT_co]):
         _, seen = yield from self._names.get()
         return (yield from act(LetterGroups(self._scope, self._policies, queue, group, seen)))
 
-    def _history(self, queue: str | None, group: str | None) -> Op[History]:
+    def _history(self, queue: str | None, group: str | None, wanted: str) -> Op[History]:
+        if wanted not in RANGES:
+            raise UsageError(f"{wanted[:60]!a} is not a range", hint=f"use {', '.join(RANGES)}")
         now = yield from server_time(self._scope)
         yield from self._metrics.read(now)
-        yield from self._metrics.hour.read_back(now)
-        return self._metrics.hour.of(queue, group, now)
+        sums = self._metrics.range(wanted, now)
+        yield from sums.read_back(now)
+        return sums.of(queue, group, now)
 
 
 def _at_least_one(limit: int) -> None:

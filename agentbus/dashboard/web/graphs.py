@@ -1,31 +1,35 @@
-"""Draws the chain of a task and the last hour of a queue as SVG, with the same data as text."""
+"""Draws the chain of a task and the history of a queue as SVG, with the same data as text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.escape import escaped
 from agentbus.core.readable import age, cut, number
+from agentbus.dashboard.history import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
-    from agentbus.dashboard.dashboard import Dashboard
     from agentbus.dashboard.history import History
     from agentbus.dashboard.task_chain import Chain, ChainTask
-    from agentbus.store.verb import Awaiting
+    from agentbus.dashboard.web.page import PageView
     from agentbus.workers.metrics import Durations
 
 # Pixels: width and height of a task's box, and the gaps between columns and between rows.
 _WIDE, _HIGH, _GAP, _LINE = 190, 46, 56, 16
 # Maximum characters of a line in a task's box.
 _LETTERS = 25
-# Pixels of an hour's chart: its width, the space above for the largest value, its height, and the
+# The fewest points from which a chart is drawn, and the seconds of a chart whose times need no day.
+_LEAST, _HOUR = 3, 7_200.0
+# Pixels of a chart: its width, the space above for the largest value, its height, and the
 # space below for the times.
-_CHART, _TOP, _TALL, _BELOW = 360, 14, 110, 16
+_CHART, _TOP, _TALL, _BELOW = 360, 16, 112, 18
 _IDS: Mapping[str, str] = {}
 _SAID = {"caused": "caused", "before": "comes before", "replayed": "was replayed as"}
 
@@ -108,79 +112,123 @@ def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
     return f"M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
 
 
-async def hour_of(dashboard: Dashboard[Awaiting], queue: str | None = None) -> Markup:
-    """Return the charts of the last hour of a project, or of a queue."""
-    return hour(await dashboard.history(queue=queue))
+async def history_of(
+    view: PageView, key: tuple[object, ...], queue: str | None = None
+) -> dict[str, Any]:
+    """Return the charts of the range that a page's query names, and its name."""
+    wanted = view.param("range") or "1h"
+    if wanted not in RANGES:
+        wanted = "1h"
+
+    async def drawn() -> Markup:
+        return charts(await view.dashboard.history(queue=queue, range=wanted), wanted)
+
+    found = await view.shared((*key, wanted), drawn)
+    return {"charts": found, "range": wanted, "ranges": RANGE_NAMES}
 
 
-def hour(found: History) -> Markup:
-    """Return the charts of an hour: tasks done and failed, run times, and waiting times."""
-    points = found.points
+RANGE_NAMES = {"1h": "last hour", "24h": "last day", "7d": "last week"}
+
+
+def charts(found: History, wanted: str) -> Markup:
+    """Return the charts of a range: tasks done and failed, run times, and waiting times."""
+    points, width = found.points, RANGES[wanted][0]
+    # Nothing is known of the time before the oldest sample.
+    known = [found.since is not None and one.at + width > found.since for one in points]
+    done = [one.done if k else None for one, k in zip(points, known, strict=True)]
+    failed = [one.failed if k else None for one, k in zip(points, known, strict=True)]
+    scale = _Scale(RANGE_NAMES[wanted], points[0].at, points[-1].at)
     rates = _chart(
-        "Done and failed a second",
-        [("done", [one.done for one in points]), ("failed", [one.failed for one in points])],
-        number,
-        points[0].at,
+        "Done and failed a second", [("done", done), ("failed", failed)], _per_second, scale
     )
-    running = _spans("Run time, p50 and p95", [one.running for one in points], points[0].at)
-    waiting = _spans("Wait, p50 and p95", [one.waiting for one in points], points[0].at)
+    running = _spans("Run time, p50 and p95", [one.running for one in points], scale)
+    waiting = _spans("Wait, p50 and p95", [one.waiting for one in points], scale)
     return rates + running + waiting
 
 
-def _spans(title: str, found: Sequence[Durations | None], begins: float) -> Markup:
-    return _chart(
-        title,
-        [
-            ("p50", [None if one is None else one.p50 for one in found]),
-            ("p95", [None if one is None else one.p95 for one in found]),
-        ],
-        age,
-        begins,
-    )
+class _Scale(NamedTuple):
+    """The range of a chart in words, and the times of its first and its last point."""
+
+    said: str
+    begins: float
+    ends: float
+
+    def time(self, at: float) -> str:
+        """Return a time of the chart, with its day if the chart has several."""
+        utc = rfc3339(at)
+        return utc[11:16] if self.ends - self.begins < _HOUR else f"{utc[5:10]} {utc[11:16]}"
+
+
+def _per_second(value: float) -> str:
+    return f"{number(value)}/s"
+
+
+def _spans(title: str, found: Sequence[Durations | None], scale: _Scale) -> Markup:
+    p50 = [None if one is None else one.p50 for one in found]
+    p95 = [None if one is None else one.p95 for one in found]
+    return _chart(title, [("p50", p50), ("p95", p95)], age, scale)
 
 
 def _chart(
     title: str,
     series: Sequence[tuple[str, Sequence[float | None]]],
     said: Callable[[float], str],
-    begins: float,
+    scale: _Scale,
 ) -> Markup:
-    """Return a line chart, with gaps at points without a value."""
-    most = max((value for _, values in series for value in values if value), default=0.0)
-    lines = Markup()
+    """Return a line chart with its axis from zero, gaps at points without a value, and a legend."""
+    most = _ceiling(max((value for _, values in series for value in values if value), default=0.0))
+    drawn = max(sum(one is not None for one in values) for _, values in series) >= _LEAST
+    lines, legend = Markup(), Markup()
     words = []
     for name, values in series:
         known = [value for value in values if value is not None]
-        if most:
+        if drawn:
             lines += Markup('<path class="line {name}" d="{path}"/>').format(
                 name=name, path=_path(values, most)
             )
-        words.append(
-            f"{name}: at most {said(max(known))}, last {said(known[-1])}"
-            if known
-            else f"{name}: none"
+        about = f"last {said(known[-1])}, at most {said(max(known))}" if known else "none"
+        legend += Markup('<li class="{name}">{name} <span class="soft">{about}</span></li>').format(
+            name=name, about=about
         )
-    text = "; ".join(words)
-    last = begins + 60 * (len(series[0][1]) - 1)
+        words.append(f"{name}: {about}")
+    if not drawn:
+        lines = Markup('<text class="middle" x="{x}" y="{y}">Not enough data yet</text>').format(
+            x=_CHART // 2, y=(_TOP + _TALL) // 2
+        )
+        words.append("Not enough data yet for a chart")
     return Markup(
-        '<figure class="chart"><figcaption><b>{title}</b> <span class="soft">{text}</span></figcaption>'
-        '<svg viewBox="0 0 {w} {h}" role="img" aria-label="{title} in the last hour. {text}">'
-        '<path class="axis" d="M0 {low}H{w}M0 {top}H{w}"/>{lines}'
-        '<text x="0" y="10">{most}</text><text x="0" y="{below}">{start}</text>'
+        '<figure class="chart"><figcaption><b>{title}</b><ul class="legend">{legend}</ul></figcaption>'
+        '<svg viewBox="0 0 {w} {h}" role="img" aria-label="{title} in the {range}. {text}">'
+        '<path class="axis" d="M0 {low}H{w}M0 {half}H{w}M0 {top}H{w}"/>{lines}'
+        '<text x="0" y="{above}">{most}</text><text x="0" y="{zero}">0</text>'
+        '<text x="0" y="{below}">{start}</text>'
         '<text class="end" x="{w}" y="{below}">{end}</text></svg></figure>'
     ).format(
         title=title,
-        text=text,
+        legend=legend,
+        range=scale.said,
+        text="; ".join(words),
         lines=lines,
         w=_CHART,
         h=_TALL + _BELOW,
         top=_TOP,
+        above=_TOP - 3,
+        half=(_TOP + _TALL) // 2,
         low=_TALL,
-        below=_TALL + 13,
-        most=said(most) if most else "",
-        start=rfc3339(begins)[11:16],
-        end=f"{rfc3339(last)[11:16]} UTC",
+        zero=_TALL - 3,
+        below=_TALL + 14,
+        most=said(most) if most and drawn else "",
+        start=scale.time(scale.begins),
+        end=f"{scale.time(scale.ends)} UTC",
     )
+
+
+def _ceiling(value: float) -> float:
+    """Return the next round number, at which an axis ends."""
+    if value <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * 0.9999)
 
 
 def _path(values: Sequence[float | None], most: float) -> str:
@@ -190,7 +238,8 @@ def _path(values: Sequence[float | None], most: float) -> str:
             pen = "M"
             continue
         x = at * _CHART / max(1, len(values) - 1)
-        found.append(f"{pen}{x:.1f} {_TALL - 1 - (_TALL - 1 - _TOP) * value / most:.1f}")
+        y = _TALL - (_TALL - _TOP) * (value / most if most else 0.0)
+        found.append(f"{pen}{x:.1f} {y:.1f}")
         # Draw a point without neighbours as a short line.
         if pen == "M" and (at + 1 == len(values) or values[at + 1] is None):
             found.append("h2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.readable import number
@@ -62,7 +61,7 @@ async def load(view: PageView) -> dict[str, Any]:
         "troubled": bool(worst),
         "agents": found.agents[:_SHOWN],
         "messages": view.talk[:_TALK],
-        "hour": await view.shared(("hour",), partial(graphs.hour_of, view.dashboard)),
+        **(await graphs.history_of(view, ("history",))),
     }
 
 
@@ -75,6 +74,6 @@ PAGE = WebPage(
     "overview",
     "Overview",
     load,
-    live=("halted", "cards", "health", "worst", "hour", "agents"),
+    live=("halted", "cards", "health", "worst", "history", "agents"),
     hears=hears,
 )

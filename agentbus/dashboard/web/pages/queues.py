@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from agentbus.core.errors import NotFound
@@ -33,12 +32,16 @@ async def load_one(view: PageView) -> dict[str, Any]:
         "title": f"Queue {word(name)}",
         "queue": found,
         "paused": paused[0] if paused else None,
-        "hour": await view.shared(("hour", name), partial(graphs.hour_of, view.dashboard, name)),
+        **(await graphs.history_of(view, ("history", name), name)),
         **(await tasks_of(view, found)),
     }
 
 
 PAGE = WebPage("queues", "Queues", load, live=("list",))
 ONE = WebPage(
-    "queue", "Queue", load_one, live=("state", "groups", "hour", "tasks", "workers"), under="queues"
+    "queue",
+    "Queue",
+    load_one,
+    live=("state", "groups", "history", "tasks", "workers"),
+    under="queues",
 )
