@@ -121,7 +121,7 @@ class Browser:
         for tag, attrs in page.elements[at + 1 :]:
             if tag == "form":
                 break
-            if tag == "input":
+            if tag == "input" and attrs.get("type") != "checkbox":
                 hidden[attrs["name"]] = attrs.get("value", "")
         return await self.post(page.elements[at][1]["action"], {**hidden, **fields})
 

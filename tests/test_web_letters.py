@@ -199,3 +199,99 @@ async def test_an_empty_list_of_letters_says_what_would_be_there(served):
     page = (await Browser(served).get("/letters")).page
 
     assert "There are no dead letters." in page.text
+
+
+# -- several at once --
+
+
+def _letters(bus, queue, number):
+    bus.queue(queue).publish_many(range(number))
+    for task in bus.queue(queue).fetch(count=number):
+        task.bury("no")
+    return [one.id for one in bus.queue(queue).dead_letters()]
+
+
+def _ticks(page):
+    return [one["name"] for one in page.all("input", type="checkbox", form="selected")]
+
+
+async def test_selected_letters_are_replayed_and_others_are_not(bus, writing):
+    _letters(bus, "mail", 3)
+    browser = Browser(writing)
+    page = (await browser.get("/queue?name=mail&state=dead")).page
+    first, _, last = _ticks(page)
+
+    answer = await browser.press(page, "letters.replay_selected", **{first: "1", last: "1"})
+    after = (await browser.get(answer.header("location"))).page
+
+    assert "2 selected dead letters replayed" in after.text
+    assert len(bus.queue("mail").fetch(count=9)) == 2
+    again = await browser.press(page, "letters.replay_selected", **{first: "1"})
+    said = (await browser.get(again.header("location"))).page.text
+    assert "0 selected dead letters replayed; 1 left alone" in said
+
+
+async def test_selected_letters_of_an_error_are_purged_once_a_name_is_typed(bus, writing):
+    _letters(bus, "mail", 2)
+    _letters(bus, "shop", 1)
+    browser = Browser(writing)
+    page = (await browser.get("/letters-error?error=no")).page
+    ticks = {one: "1" for one in _ticks(page) if "shop" not in one}
+    (form,) = page.all("form", id="selected")
+    assert form["action"] == "/act/letters.replay_selected"
+    (csrf,) = {one["value"] for one in page.all("input", name="csrf")}
+    base = {"csrf": csrf, "back": "/letters", **ticks}
+
+    await browser.post("/act/letters.purge_selected", {**base, "typed": "wrong"})
+    assert len(bus.queue("mail").dead_letters()) == 2
+    await browser.post("/act/letters.purge_selected", {**base, "typed": bus.project})
+
+    assert bus.queue("mail").dead_letters() == []
+    assert len(bus.queue("shop").dead_letters()) == 1
+
+
+@pytest.mark.parametrize(
+    "pick", [{}, {"pick:": "1"}, {'pick:["mail"]': "1"}, {"pick:[1,2,3]": "1"}]
+)
+@pytest.mark.parametrize("deed", ["letters.replay_selected", "letters.purge_selected"])
+async def test_a_selection_of_nothing_changes_nothing(bus, writing, pick, deed):
+    _letters(bus, "mail", 2)
+    browser = Browser(writing)
+    page = (await browser.get("/queue?name=mail&state=dead")).page
+    (csrf,) = {one["value"] for one in page.all("input", name="csrf")}
+
+    form = {"csrf": csrf, "back": "/", "typed": "mail", **pick}
+    answer = await browser.post(f"/act/{deed}", form)
+
+    said = (await browser.get(answer.header("location"))).page.text
+    assert "selected" in said
+    assert len(bus.queue("mail").dead_letters()) == 2
+
+
+async def test_selected_tasks_are_cancelled(bus, writing):
+    tasks = [bus.queue("mail").publish(one, delay=60) for one in range(3)]
+    browser = Browser(writing)
+    page = (await browser.get("/queue?name=mail&state=delayed")).page
+    ticks = _ticks(page)
+
+    await browser.press(page, "tasks.cancel_selected", **dict.fromkeys(ticks[:2], "1"))
+
+    assert len(ticks) == len(tasks) == 3
+    assert bus.stats("mail")[0].delayed == 1
+
+
+async def test_a_queue_whose_tasks_are_all_delayed_has_a_page(bus, served):
+    bus.queue("mail").publish(1, delay=60)
+
+    answer = await Browser(served).get("/queue?name=mail")
+
+    assert answer.status == 200
+    assert "Delayed 1" in answer.page.text
+
+
+async def test_without_write_no_row_can_be_selected(bus, served):
+    _letters(bus, "mail", 1)
+
+    page = (await Browser(served).get("/queue?name=mail&state=dead")).page
+
+    assert page.all("input", type="checkbox") == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import health, project, stats
 from agentbus.admin.health import events, thresholds, worker_list
 from agentbus.coordination import waiters
+from agentbus.core.errors import NotFound
 from agentbus.core.keys import pause_field
 from agentbus.dashboard.event_list import EventList
 from agentbus.dashboard.figures import QueueDetail, QueueRow, RowRange, Snapshot, Totals
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from agentbus.admin.health import Health
     from agentbus.admin.health.worker_list import WorkerList
     from agentbus.admin.stats import QueueStats
+    from agentbus.admin.survey import Group
     from agentbus.coordination.flags import FlagState
     from agentbus.coordination.message import Message
     from agentbus.coordination.presence import Presence
@@ -273,7 +276,10 @@ class Dashboard(TaskVerbs[BusT_co]):
         scope, now = self._scope, (yield from server_time(self._scope))
         yield from self._metrics.read(now)
         letters = self._policies.letters_of
-        groups = yield from stats.groups(scope, name, letters_of=letters(name))
+        groups: Sequence[Group] = ()
+        with suppress(NotFound):
+            # A queue whose tasks are all delayed or blocked has no groups yet.
+            groups = yield from stats.groups(scope, name, letters_of=letters(name))
         workers = [one for one in (yield from registry.workers(scope)) if one.queue == name]
         found = yield from stats.stats(scope, name, letters_of=letters, workers=workers)
         working = yield from self._workers.get()

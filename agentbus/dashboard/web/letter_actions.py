@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from agentbus.core.errors import UsageError
+from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.names import word
 from agentbus.core.readable import count, cut
 from agentbus.dashboard.dashboard import Dashboard
-from agentbus.dashboard.web.forms import field
+from agentbus.dashboard.web.forms import field, picked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +77,48 @@ async def _purge_error(bus: AsyncBus, form: Mapping[str, str]) -> str:
     return f"{count(purged, 'dead letter')}{_about(form)} purged{_rest(after)}"
 
 
+async def _replay_selected(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    """Replay the selected letters; those that are gone or were replayed before are left alone."""
+    replayed, rows = 0, picked(form, 3)
+    for queue, group, letter in rows:
+        letters = bus.queue(queue)
+        with contextlib.suppress(NotFound):
+            if (await letters.letter(letter, group=group)).replayed is None:
+                await letters.replay(letter, group=group)
+                replayed += 1
+    return f"{count(replayed, 'selected dead letter')} replayed{_left(len(rows) - replayed)}"
+
+
+async def _purge_selected(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    """Purge the selected letters, of one queue or several."""
+    rows = picked(form, 3)
+    queues = {queue for queue, _, _ in rows}
+    _typed(
+        form, bus.project if form.get("typed") == bus.project or len(queues) > 1 else queues.pop()
+    )
+    by_place: dict[tuple[str, str], list[str]] = {}
+    for queue, group, letter in rows:
+        by_place.setdefault((queue, group), []).append(letter)
+    purged = 0
+    for (queue, group), letters in by_place.items():
+        purged += await bus.queue(queue).purge(*letters, group=group)
+    return f"{count(purged, 'selected dead letter')} purged{_left(len(rows) - purged)}"
+
+
+async def _cancel_selected(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    """Cancel the selected tasks; those that have ended meanwhile are left alone."""
+    cancelled, rows = 0, picked(form, 1)
+    for (task,) in rows:
+        with contextlib.suppress(NotFound, Refused):
+            await bus.cancel(task)
+            cancelled += 1
+    return f"{count(cancelled, 'selected task')} cancelled{_left(len(rows) - cancelled)}"
+
+
+def _left(number: int) -> str:
+    return f"; {number} left alone, which had ended or changed" if number else ""
+
+
 async def _cancel(bus: AsyncBus, form: Mapping[str, str]) -> str:
     done = await bus.cancel(field(form, "id"))
     return f"task {done.id} {done.state}"
@@ -106,5 +149,8 @@ ACTIONS: dict[str, WebAction] = {
     "letter.purge": _purge,
     "letters.replay": _replay_error,
     "letters.purge": _purge_error,
+    "letters.replay_selected": _replay_selected,
+    "letters.purge_selected": _purge_selected,
     "task.cancel": _cancel,
+    "tasks.cancel_selected": _cancel_selected,
 }

@@ -29,10 +29,13 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+import orjson
+
 from agentbus.core.oplog import write
 from agentbus.dashboard.dashboard import Dashboard
 from agentbus.dashboard.figures import RowRange
 from agentbus.dashboard.project_pages import Pages
+from agentbus.dashboard.web.forms import PICK
 from agentbus.dashboard.web.shared import REST, SharedReads
 
 if TYPE_CHECKING:
@@ -245,6 +248,10 @@ class PageView:
     def followed(self) -> str:
         """The address of this page for its stream, with what the page has chosen."""
         return self.here(**self.chosen).removeprefix(self.base)
+
+    def pick(self, *parts: str | None) -> str:
+        """Return the name of the checkbox of a row, from which its action reads the names again."""
+        return PICK + orjson.dumps(parts).decode()
 
     def asset(self, name: str) -> str:
         """Return the link to a file of `static`."""

@@ -147,7 +147,7 @@ def _cure(view: PageView, finding: HealthFinding) -> str:
 
 def _finding_figure(finding: HealthFinding) -> str:
     """Return the figure of a finding with its unit, if it is not a number of tasks."""
-    figure, unit = finding.figure or 0.0, ABOUT[finding.check][1]
+    figure, unit = finding.figure or 0.0, ABOUT.get(finding.check, ("", ""))[1]
     if unit in ("seconds", "ms"):
         return age(figure / 1000 if unit == "ms" else figure)
     return f"{figure:.0%}" if unit == "of its limit" else f"{figure:,.10g}"
