@@ -279,3 +279,46 @@ async def test_a_worker_id_breaks_after_its_separators_alone(bus, served):
     words = ("&#34;vm:", "4825:", "37036/", "560&#34;")
     parts = "<wbr>".join(f'<span class="part">{one}</span>' for one in words)
     assert parts in answer.text
+
+
+# -- order --
+
+
+def _order(page, *names):
+    return sorted(names, key=lambda one: page.text.index(f" {one} "))
+
+
+async def test_queues_are_sorted_by_links_of_their_headings(bus, served):
+    for queue, number in (("few", 1), ("many", 9), ("some", 4)):
+        bus.queue(queue).publish_many(range(number))
+    browser = Browser(served)
+
+    page = (await browser.get("/queues?q=m")).page
+    (link, *_) = (a["href"] for a in page.all("a") if "sort=-backlog" in a.get("href", ""))
+    down = (await browser.get(link)).page
+    up = (await browser.get("/queues?sort=backlog")).page
+
+    # The link keeps the filter; a second press turns the order around.
+    assert link == "/queues?q=m&sort=-backlog"
+    assert _order(down, "many", "some") == ["many", "some"]
+    assert down.all("th", **{"aria-sort": "descending"})
+    assert down.all("a", href="/queues?q=m&sort=backlog")
+    assert _order(up, "many", "some", "few") == ["few", "some", "many"]
+
+
+async def test_workers_and_errors_are_sorted_by_the_address(bus, served):
+    register(bus, "w1", "mail", done=3)
+    register(bus, "w2", "mail", done=7)
+    for error, number in (("a few", 1), ("many more", 3)):
+        bus.queue("mail").publish_many(range(number))
+        for task in bus.queue("mail").fetch(count=number):
+            task.bury(error)
+    browser = Browser(served)
+
+    workers = (await browser.get("/workers?sort=-done")).page
+    fewest = (await browser.get("/letters?sort=letters")).page
+    unknown = await browser.get("/workers?sort=nothing")
+
+    assert _order(workers, "w1", "w2") == ["w2", "w1"]
+    assert fewest.text.index("a few") < fewest.text.index("many more")
+    assert unknown.status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import health, project, stats
@@ -287,6 +288,16 @@ class Dashboard(TaskVerbs[BusT_co]):
         return QueueDetail(name, rows, tuple(groups), tuple(workers))
 
 
+_ORDERS: dict[str, Callable[[QueueSummary], Any]] = {
+    "name": lambda one: one.queue,
+    "backlog": lambda one: sum(group.backlog for group in one.groups),
+    # The oldest task is the one that was published first.
+    "oldest": lambda one: -min((group.oldest or inf for group in one.groups), default=inf),
+    "delayed": lambda one: one.delayed,
+    "dead": lambda one: one.dead,
+}
+
+
 def _queues_of(
     wanted: RowRange, ranked: Sequence[QueueSummary]
 ) -> tuple[list[QueueSummary], int, int]:
@@ -297,7 +308,7 @@ def _queues_of(
     every = RowRange(wanted.match, limit=len(ranked))
     chosen: list[QueueSummary] = []
     first, before, at = max(0, wanted.offset), 0, 0
-    for one in _part(every, ranked, lambda one: one.queue)[0]:
+    for one in _part(every, wanted.sorted(ranked, _ORDERS), lambda one: one.queue)[0]:
         behind = at + max(1, len(one.groups))
         if at < first + wanted.limit and behind > first:
             before = before if chosen else first - at

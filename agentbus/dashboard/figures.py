@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
+
     from agentbus.admin.health import Health
     from agentbus.admin.stats import QueueStats
     from agentbus.admin.survey import Group
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from agentbus.coordination.waiters import Waiter
     from agentbus.workers.registry import Registered
 
+    T = TypeVar("T")
+
 # Seconds per point of a rate, and the number of points: the last ten minutes.
 POINT, POINTS = 20.0, 30
 
@@ -24,12 +29,21 @@ POINT, POINTS = 20.0, 30
 class RowRange:
     """The requested rows of a list: `limit` rows from `offset` among names that contain `match`.
 
-    `match` is plain text, and ignores case.
+    `match` is plain text, and ignores case. `order` is the figure of a list by which its rows are sorted,
+    with `-` before it from the largest one on; a list without this figure keeps its own order.
     """
 
     match: str | None = None
     offset: int = 0
     limit: int = 50
+    order: str = ""
+
+    def sorted(self, rows: Sequence[T], by: Mapping[str, Callable[[T], Any]]) -> Sequence[T]:
+        """Return rows in the requested order; `by` has the value of a row for each figure."""
+        value = by.get(self.order.removeprefix("-"))
+        if value is None:
+            return rows
+        return sorted(rows, key=value, reverse=self.order.startswith("-"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentbus.admin import stats
 from agentbus.dashboard.parts import Part
 from agentbus.workers import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agentbus.dashboard.figures import RowRange
     from agentbus.store.scope import Scope
@@ -56,10 +56,22 @@ class WorkersRead:
             counts[state_of(one)] += 1
         if state is not None:
             found = [one for one in found if state_of(one) == state]
+        found = wanted.sorted(found, _ORDERS)
         shown = found[max(0, wanted.offset) :][: max(0, wanted.limit)]
         lags = yield from stats.lags(self._scope, {(one.queue, one.group) for one in shown})
         rows = (replace(one, lag=lags.get((one.queue, one.group))) for one in shown)
         return WorkerPage(tuple(rows), len(found), counts)
+
+
+_ORDERS: dict[str, Callable[[Registered], Any]] = {
+    "worker": lambda one: one.worker,
+    "queue": lambda one: one.queue,
+    "age": lambda one: one.age,
+    "running": lambda one: one.running,
+    "held": lambda one: one.pending,
+    "done": lambda one: one.done,
+    "failed": lambda one: one.failed,
+}
 
 
 def state_of(one: Registered) -> str:

@@ -226,8 +226,8 @@ class PageView:
 
     @property
     def rows(self) -> RowRange:
-        """The requested rows of the list: 100 that match the filter."""
-        return RowRange(self.match, (self.number - 1) * ROWS, ROWS)
+        """The requested rows of the list: 100 that match the filter, in the order `sort`."""
+        return RowRange(self.match, (self.number - 1) * ROWS, ROWS, self.param("sort"))
 
     def link(self, to: str, /, **query: object) -> str:
         """Return the link to a page, text or action, omitting parameters that are None or empty."""

@@ -15,6 +15,9 @@ from agentbus.dashboard.web.page import ROWS, PageView, TextFile, WebPage
 from agentbus.dashboard.web.pages.task import as_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentbus.dashboard.error_groups import ErrorGroup
     from agentbus.queues.dead_letters import Letter
 
 
@@ -22,6 +25,15 @@ if TYPE_CHECKING:
 _REST = 40.0
 # Maximum characters of a payload in a list.
 _PREVIEW = 120
+
+
+_ORDERS: dict[str, Callable[[ErrorGroup], Any]] = {
+    "error": lambda one: one.error,
+    "letters": lambda one: one.letters,
+    "replayed": lambda one: one.replayed,
+    "newest": lambda one: one.newest,
+    "oldest": lambda one: one.oldest,
+}
 
 
 async def load(view: PageView) -> dict[str, Any]:
@@ -33,7 +45,8 @@ async def load(view: PageView) -> dict[str, Any]:
         lambda: view.dashboard.errors(queue=queue, group=group, limit=ROWS),
         _REST,
     )
-    return {"report": report, "of": of, "where": _where(of)}
+    groups = view.rows.sorted(report.groups, _ORDERS)
+    return {"report": report, "groups": groups, "of": of, "where": _where(of)}
 
 
 async def load_error(view: PageView) -> dict[str, Any]:
