@@ -65,6 +65,18 @@ async def test_event_streams_show_outbox_consumers_and_quarantine(bus, served):
     assert "<b>no</b>" in page.text
 
 
+async def test_a_consumer_with_events_left_shows_the_commands_that_park_and_skip(bus, served):
+    report(bus, "welcome mail", lag_ms=40, lag_events_count=4)
+    report(bus, "done", lag_ms=0, lag_events_count=0)
+
+    page = (await Browser(served).get("/events")).page
+
+    assert page.unbalanced == []
+    assert "agentbus events parked list --name='welcome mail'" in page.text
+    assert "agentbus events skip --to ID -- orders 'welcome mail'" in page.text
+    assert "-- orders done" not in page.text
+
+
 async def test_a_person_releases_a_consumer(bus, writing):
     ask(bus, "HSET", Keys(bus.project).quarantined, "mailer", "{}")
     browser = Browser(writing)

@@ -16,6 +16,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.escape import escaped
 from agentbus.core.names import word
 from agentbus.core.readable import age, count, cut, number
+from agentbus.core.shell_command import typed
 from agentbus.dashboard.check_list import ABOUT
 from agentbus.dashboard.web import charts
 
@@ -81,6 +82,7 @@ class PageTemplates:
             "spark": charts.spark,
             "abouts": ABOUT,
             "cure": _cure,
+            "typed": typed,
             "finding_figure": _finding_figure,
         }
         self._jinja.globals["ui"] = self._jinja.get_template("parts.html").module
