@@ -118,7 +118,7 @@ def _task(
     address = Address(given)
     found = yield from task_state.groups_at(scope, address.queue, address.priority)
     chosen = group or _chosen([*found])
-    return [*found], (yield from task_state.task(scope, given, chosen, policies))
+    return [*found], (yield from task_state.logged(scope, given, chosen, policies))
 
 
 def _chosen(groups: Sequence[str]) -> str | None:

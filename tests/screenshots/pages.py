@@ -25,6 +25,7 @@ NAMES = (
         "queue",
     ),
     *(
+        "tasks",
         "task",
         "letters",
         "error",
@@ -72,6 +73,7 @@ def looks(project: Demo) -> dict[str, str]:
         "flow": at("flow", id="order-48260"),
         "schedules": at("schedules"),
         "limits": at("limits"),
+        "tasks": at("tasks"),
         "workers": at("workers"),
         "events": at("events"),
         "notes": at("notes"),

@@ -19,6 +19,7 @@ from agentbus.dashboard.web.pages import (
     search,
     talk,
     task,
+    tasks,
     workers,
 )
 
@@ -33,6 +34,7 @@ PAGES: tuple[WebPage, ...] = (
     flags.PAGE,
     queues.PAGE,
     queues.ONE,
+    tasks.PAGE,
     task.PAGE,
     letters.PAGE,
     letters.ERROR,

@@ -24,8 +24,11 @@ _TABS = {
     "delayed": "Delayed",
     "blocked": "Blocked",
     "dead": "Dead",
+    "done": "Done",
 }
 _PREVIEW = 160
+# To list finished tasks takes the server some requests; see `PageView.shared`.
+_REST = 40.0
 
 
 async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
@@ -41,6 +44,7 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
     if state not in _TABS:
         raise NotFound(f"there is no state {state[:60]!a}", hint="choose one of the page")
     after = view.param("after") or None
+    complete = True
     rows: list[dict[str, Any]]
     if state == "dead":
         letters = await view.shared(
@@ -54,6 +58,16 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
             ],
             letters.after,
         )
+    elif state == "done":
+        table = await view.shared(
+            ("done", found.queue, group),
+            lambda: view.dashboard.task_list(
+                state=state, queue=found.queue, group=group, limit=ROWS
+            ),
+            _REST,
+        )
+        rows, after = [{"row": row} for row in table.rows], None
+        complete = table.complete
     else:
         page = await view.shared(
             ("tasks", found.queue, state, group, after),
@@ -70,6 +84,9 @@ async def tasks_of(view: PageView, found: QueueDetail) -> dict[str, Any]:
         "state": state,
         "tabs": [(name, said, _number(found, group, name)) for name, said in _TABS.items()],
         "tasks": rows,
+        "complete": complete,
+        # When the tasks that run for more than a second began, by their workers' heartbeats.
+        "began": {task: at for worker in found.workers for task, at in worker.began.items()},
         "after": after,
     }
 
@@ -89,8 +106,10 @@ def _is_name(group: str) -> bool:
     return True
 
 
-def _number(found: QueueDetail, group: str, state: str) -> int:
-    """Return the number of tasks in a state, from the figures of the group."""
+def _number(found: QueueDetail, group: str, state: str) -> int | None:
+    """Return the number of tasks in a state, from the figures of the group; None if it is not known."""
+    if state == "done":
+        return None
     for row in found.rows:
         one = row.stats
         if one.group in (group, None):

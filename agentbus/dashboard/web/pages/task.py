@@ -116,7 +116,7 @@ def _passed(one: object) -> str:
 _EVERY = 0.2
 
 PAGE = WebPage(
-    "task", "Task", load, live=("state", "attempts", "around"), under="queues", every=_EVERY
+    "task", "Task", load, live=("state", "attempts", "around"), under="tasks", every=_EVERY
 )
 PAYLOAD = TextFile("payload", payload)
 RESULT = TextFile("result", result)
