@@ -34,7 +34,9 @@ async def test_only_the_regions_that_changed_are_sent(bus, served):
             if "groups" in later.data:
                 break
 
-    assert set(first.data) == {*("verdict", "pulse", "state", "groups", "hour", "tasks", "workers")}
+    assert set(first.data) == {
+        *("verdict", "pulse", "state", "groups", "history", "tasks", "workers")
+    }
     assert "workers" not in later.data
 
 
