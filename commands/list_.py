@@ -8,6 +8,7 @@ from agentbus.admin import project
 from agentbus.commands import _values, _views
 from agentbus.commands._declare import Call, Param, Verb, tags, whole
 from agentbus.commands._format import count
+from agentbus.coordination import notes
 from agentbus.coordination.flags import SILENT, FlagState, holders_seen
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import UsageError
@@ -15,11 +16,17 @@ from agentbus.core.names import word
 from agentbus.core.readable import age
 
 if TYPE_CHECKING:
+    from agentbus.coordination.notes import Note
     from agentbus.coordination.waiters import Waiter
 
 VERB = Verb(
     "list",
     Param("--tag T", "Only notes with this tag; with any of several as a,b.", values="tag"),
+    Param(
+        "--text WORDS",
+        "Only notes with all these words in key, tags or value, of the newest 1,000.",
+        dest="text_",
+    ),
     Param("--latest N", "At most N notes (50).", convert=whole, default=50),
     Param("--flags", "Flags that are held, satisfied, failed or awaited, and who waits."),
     Param("--agents", "Agents seen on the channel, and how far they have heard it."),
@@ -33,6 +40,7 @@ VERB = Verb(
     " last_spoken; for queues queue.",
     examples=(
         "agentbus list --tag docker",
+        "agentbus list --text 'release notes'",
         "agentbus list --flags",
         "agentbus list --agents --json",
     ),
@@ -40,6 +48,8 @@ VERB = Verb(
 
 # Maximum number of flags to show: more would take longer than a second or two.
 _MOST = 10_000
+# Maximum number of notes to search.
+_SEARCHED = 1000
 # Default number of agents in the list: a list of thousands is of no use to a model.
 _AGENTS = 50
 
@@ -48,7 +58,7 @@ def run(call: Call) -> None:
     """Print the list, one item per line."""
     args, bus, out = call.args, call.bus, call.out
     asked = [kind for kind in ("flags", "agents", "topics", "queues") if getattr(args, kind)]
-    if len(asked) > 1 or (asked and args.tag is not None):
+    if len(asked) > 1 or (asked and (args.tag is not None or args.text_ is not None)):
         raise UsageError("several kinds were given", hint="give one at a time")
     if args.max is not None and not args.agents:
         raise UsageError("--max goes with --agents alone", hint="for notes give --latest")
@@ -76,10 +86,29 @@ def run(call: Call) -> None:
         for queue in bus.queues():
             out.record({"queue": queue}, word(queue))
     else:
-        notes = bus.list_(tag=args.tag and tags(args.tag), latest=args.latest)
-        _views.empty(call, notes)
-        for note in notes:
+        listed = _notes(call)
+        _views.empty(call, listed)
+        for note in listed:
             _values.note(out, note, value=False)
+
+
+def _notes(call: Call) -> list[Note]:
+    """Return the newest notes, with any of the tags, or those that contain all words of a text."""
+    args, bus = call.args, call.bus
+    wanted = args.tag and tags(args.tag)
+    if args.text_ is None:
+        return bus.list_(tag=wanted, latest=args.latest)
+    op = notes.notes(bus.scope, wanted or (), latest=_SEARCHED)
+    read = bus.runner.run(op, verb="list")
+    words = args.text_.lower().split()
+    found = [note for note in read if all(each in _text(note) for each in words)]
+    if len(read) >= _SEARCHED:
+        call.out.warn(f"only the newest {len(read):,} notes were searched; --tag searches others")
+    return found[: args.latest]
+
+
+def _text(note: Note) -> str:
+    return "\n".join((note.key, *note.tags, str(note.value))).lower()
 
 
 def _flags(call: Call) -> None:

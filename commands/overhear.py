@@ -23,6 +23,11 @@ VERB = Verb(
     Param("--follow", "Wait for new messages."),
     Param("--timeout S", "With --follow: stop after S seconds.", convert=seconds),
     Param("--peek", "Move no cursor."),
+    Param(
+        "--text WORDS",
+        "Only messages with all these words, of the newest 10,000, or since then; move no cursor.",
+        dest="text_",
+    ),
     Param("--others", "Leave out this agent's own messages."),
     Param("--from-start", "Without a cursor, start at the oldest message."),
     Param("--reset", "Discard the cursor: start at the oldest message."),
@@ -38,6 +43,7 @@ VERB = Verb(
         "agentbus overhear --topic build --topic deploy",
         "agentbus overhear --since 30m --json",
         "agentbus overhear --follow --timeout 60",
+        "agentbus overhear --text 'release notes'",
     ),
     subject="topic",
     excludes={
@@ -45,10 +51,13 @@ VERB = Verb(
             *("--since", "--last", "--max", "--follow", "--timeout", "--peek", "--others"),
             *("--from-start", "--reset", "--max-chars"),
         ),
+        "--text": ("--follow", "--from-start", "--reset", "--catch-up", "--max-chars"),
         "--max-chars": ("--follow",),
     },
     waits="follow",
 )
+# Maximum number of messages that a search reads.
+_SEARCHED = 10_000
 
 
 def run(call: Call) -> None:
@@ -58,6 +67,9 @@ def run(call: Call) -> None:
     topics = [] if "all" in topics else topics
     if args.catch_up:
         _catch_up(call, topics)
+        return
+    if args.text_ is not None:
+        _search(call, topics)
         return
     if args.max_chars is not None:
         _check(args)
@@ -99,6 +111,37 @@ def run(call: Call) -> None:
         if remaining:
             more, them = ("remains", "it") if remaining == 1 else ("remain", "them")
             call.out.warn(f"{remaining} more {more}; --catch-up marks {them} as heard")
+
+
+def _search(call: Call, topics: list[str]) -> None:
+    """Print the newest messages that contain all words of a text, in any case."""
+    from agentbus.commands import _together
+
+    args = call.args
+    _together.check(VERB, args)
+    words, most = args.text_.lower().split(), 100 if args.max is None else args.max
+    last = args.last if args.last is not None or args.since else _SEARCHED
+    op = overhear.overhear(
+        call.enter(),
+        topics,
+        limit=_SEARCHED,
+        start=args.since,
+        last=last,
+        others=args.others,
+        make=_message.pair,
+    )
+    read, found = 0, []
+    for entry_id, named in call.each(op):
+        read += 1
+        said = str(named.get("message", "")).lower()
+        if named.get("event") not in overhear.REPORTS and all(word in said for word in words):
+            found.append((entry_id, named))
+    for entry_id, named in found[max(0, len(found) - most) :]:
+        _message.show(call.out, entry_id, named)
+    if len(found) > most:
+        call.out.warn(f"{len(found) - most} earlier messages match; a larger --max prints more")
+    if read >= _SEARCHED:
+        call.out.warn(f"only {read:,} messages were searched; --since or --topic searches others")
 
 
 def _check(args: Args) -> None:
