@@ -34,9 +34,9 @@ VERB = Verb(
     Param("--topics", "Topics of messages."),
     Param("--queues", "Queues."),
     text="Notes come without their values, newest first. JSON: for notes key, agent_id, timestamp, tags;"
-    " for flags flag, state, agent_id, timestamp, ttl, token, note, for held ones silent (seconds since the"
-    " holder was last seen), and, where agents wait, waiting"
-    " (until, agent_id, since); for agents agent_id, last_seen, heard, unheard; for topics topic,"
+    " for flags flag, state, agent_id, timestamp, ttl, token, note, and, where the holder was not seen for"
+    " 5 minutes, silent (seconds), and, where agents wait, waiting (until, agent_id, since);"
+    " for agents agent_id, last_seen, heard, unheard; for topics topic,"
     " last_spoken; for queues queue.",
     examples=(
         "agentbus list --tag docker",
@@ -124,7 +124,6 @@ def _flags(call: Call) -> None:
     for flag in sorted({*states, *waiting}):
         state = states.get(flag) or FlagState(flag, "free", None, None, None, None)
         silent = seen.get(state.agent_id or "") if state.state == "held" else None
-        mark = ""
-        if silent is not None and silent >= SILENT:
-            mark = f", holder not seen for {age(silent)}"
+        silent = silent if silent is not None and silent >= SILENT else None
+        mark = "" if silent is None else f", holder not seen for {age(silent)}"
         _values.flag(call.out, state, waiting.get(flag, ()), silent, mark)
