@@ -38,7 +38,7 @@ def show(call: Call) -> None:
         _views.must_exist(call)
     _views.head(call, "" if table.rows else "no such tasks")
     _format.show(out, table.rows, _COLUMNS, _fields, left=4)
-    if not table.complete and not out.json:
+    if not table.complete:
         out.warn(
             "there may be more: a list has the newest tasks of each queue, and of the last 10,000 attempts;"
             " give --queue, --state, --since or a larger --limit"

@@ -126,10 +126,11 @@ def run(call: Call) -> None:
     _together.check(VERB, call.args)
     action = call.args.action
     if (call.args.id is None) != (action == "list"):
+        needs = {"list": "takes no id", "take": "needs a queue"}.get(
+            action, "needs the id of a task"
+        )
         raise UsageError(
-            f"{action} {'takes no id' if action == 'list' else 'needs the id of a task'}"
-            if action != "take"
-            else "take needs a queue",
+            f"{action} {needs}",
             hint="'agentbus task list' lists tasks, 'agentbus task show ID' shows one of them",
         )
     if call.args.text is not None and action not in _SAY:

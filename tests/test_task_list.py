@@ -169,6 +169,7 @@ def test_task_list_prints_a_line_for_each_task(
     assert (record["task_id"], record["state"], record["attempts"]) == (done, "done", 1)
     assert record["finished"] >= record["began"] >= record["timestamp"] > "20"
     assert real_shell.records("task", "list", "--since", "2099-01-01T00:00:00Z") == []
+    assert "there may be more" in real_shell.run("task", "list", "--json", "--limit", "1").stderr
 
 
 @pytest.mark.parametrize(
