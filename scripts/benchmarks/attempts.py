@@ -1,4 +1,4 @@
-"""What the log of attempts costs a worker, and how much memory an attempt takes until it is archived.
+"""What the log of attempts costs a worker, and how much memory an attempt takes.
 
 A worker runs all tasks of a queue, without the log and with it in turns (`record_attempts` in the queue's
 policy); the ratio is the median of the rounds' ratios. One handler does nothing, another computes for
@@ -28,7 +28,7 @@ _BUSY = 100e-6
 # How many tasks a round of the slower handler has, of those of the quick one.
 _SHARE = 10
 _BOUND = 1_000_000
-_OF = {False: {}, True: {"*": {"record_attempts": _BOUND}}}
+_OF = {logged: {"*": {"record_attempts": _BOUND if logged else 0}} for logged in (False, True)}
 
 
 def trivial(_delivery: Any) -> None:
@@ -127,9 +127,7 @@ def memory(server: Server, tasks: int) -> Iterator[Figure]:
 
 def _bus(server: Server, project: str, *, logged: bool) -> agentbus.Bus:
     bus = agentbus.connect(server.url, project=project, agent="bench")
-    bus.runner._policies = Policies(
-        {"*": {"bound": _BOUND, **_OF[logged].get("*", {})}}, "the benchmark"
-    )
+    bus.runner._policies = Policies({"*": {"bound": _BOUND, **_OF[logged]["*"]}}, "the benchmark")
     return bus
 
 
