@@ -101,10 +101,10 @@ def _notes(call: Call) -> list[Note]:
     op = notes.notes(bus.scope, wanted or (), latest=_SEARCHED)
     read = bus.runner.run(op, verb="list")
     words = args.text_.lower().split()
-    found = [note for note in read if all(each in _text(note) for each in words)]
+    matching = [note for note in read if all(each in _text(note) for each in words)]
     if len(read) >= _SEARCHED:
         call.out.warn(f"only the newest {len(read):,} notes were searched; --tag searches others")
-    return found[: args.latest]
+    return matching[: args.latest]
 
 
 def _text(note: Note) -> str:

@@ -130,16 +130,16 @@ def _search(call: Call, topics: list[str]) -> None:
         others=args.others,
         make=_message.pair,
     )
-    read, found = 0, []
+    read, matching = 0, []
     for entry_id, named in call.each(op):
         read += 1
-        said = str(named.get("message", "")).lower()
-        if named.get("event") not in overhear.REPORTS and all(word in said for word in words):
-            found.append((entry_id, named))
-    for entry_id, named in found[max(0, len(found) - most) :]:
+        text = str(named.get("message", "")).lower()
+        if named.get("event") not in overhear.REPORTS and all(word in text for word in words):
+            matching.append((entry_id, named))
+    for entry_id, named in matching[max(0, len(matching) - most) :]:
         _message.show(call.out, entry_id, named)
-    if len(found) > most:
-        call.out.warn(f"{len(found) - most} earlier messages match; a larger --max prints more")
+    if len(matching) > most:
+        call.out.warn(f"{len(matching) - most} earlier messages match; a larger --max prints more")
     if read >= _SEARCHED:
         call.out.warn(f"only {read:,} messages were searched; --since or --topic searches others")
 

@@ -139,6 +139,13 @@ def test_a_task_is_found_by_its_payload_key_correlation_and_error(bus: agentbus.
     assert listed(bus, text="nobody") == ()
 
 
+def test_a_queue_that_has_only_delayed_tasks_is_listed(bus: agentbus.Bus) -> None:
+    task = bus.queue("mail").publish(1, delay=3600)
+
+    assert [(row.id, row.state) for row in listed(bus)] == [(task, "delayed")]
+    assert [row.id for row in listed(bus, state="delayed", queue="mail")] == [task]
+
+
 def test_a_list_that_is_cut_says_so(bus: agentbus.Bus) -> None:
     bus.queue("mail").publish_many(range(5))
 

@@ -37,11 +37,11 @@ class Coordination:
             self._flags = yield from flags.named(scope, "flag")
             self._searched = self._monotonic()
         # A flag that is awaited is known before the next search.
-        names = [*dict.fromkeys([*self._flags, *(one.flag for one in waiting)])]
+        names = [*dict.fromkeys([*self._flags, *(waiter.flag for waiter in waiting)])]
         held = []
         for at in range(0, len(names), _SERIES):
             _, page = yield from flags.look(scope, names[at : at + _SERIES])
-            held += [one for one in page if one.state == "held"]
+            held += [flag for flag in page if flag.state == "held"]
         keys = scope.keys
         time, channel, notes = yield Batch(
             [("TIME",), ("XLEN", keys.channel), ("ZCARD", keys.jots)]
@@ -50,25 +50,25 @@ class Coordination:
         samples: list[Sample] = [
             ("agents", len(present), ()),
             ("flags_held", len(held), ()),
-            ("flags_awaited", len({one.flag for one in waiting}), ()),
+            ("flags_awaited", len({waiter.flag for waiter in waiting}), ()),
             ("channel_entries", channel if isinstance(channel, int) else 0, ()),
             ("notes", notes if isinstance(notes, int) else 0, ()),
         ]
         unread = nlargest(_SERIES, present, key=lambda agent: agent.unread)
-        samples += [("agent_unread_messages", one.unread, (one.agent,)) for one in unread]
-        longest = sorted(held, key=lambda one: one.timestamp or now)[:_SERIES]
+        samples += [("agent_unread_messages", agent.unread, (agent.agent,)) for agent in unread]
+        longest = sorted(held, key=lambda flag: flag.timestamp or now)[:_SERIES]
         samples += [
             (
                 "flag_held_seconds",
-                max(0.0, now - (one.timestamp or now)),
-                (one.flag, str(one.agent_id)),
+                max(0.0, now - (flag.timestamp or now)),
+                (flag.flag, str(flag.agent_id)),
             )
-            for one in longest
+            for flag in longest
         ]
         since: dict[str, list[float]] = {}
-        for one in waiting:
-            since.setdefault(one.flag, []).append(one.since)
-        for flag in sorted(since, key=lambda flag: min(since[flag]))[:_SERIES]:
-            samples.append(("flag_waiters", len(since[flag]), (flag,)))
-            samples.append(("flag_waiting_seconds", max(0.0, now - min(since[flag])), (flag,)))
+        for waiter in waiting:
+            since.setdefault(waiter.flag, []).append(waiter.since)
+        for name in sorted(since, key=lambda name: min(since[name]))[:_SERIES]:
+            samples.append(("flag_waiters", len(since[name]), (name,)))
+            samples.append(("flag_waiting_seconds", max(0.0, now - min(since[name])), (name,)))
         return samples

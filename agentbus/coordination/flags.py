@@ -169,7 +169,7 @@ def look(scope: Scope, flags: list[str]) -> Op[tuple[str, list[FlagState]]]:
 
 def holders_seen(scope: Scope, states: Iterable[FlagState]) -> Op[dict[str, float]]:
     """Return the seconds since the holder of each held flag was last seen, by agent, if it ever was."""
-    agents = sorted({str(one.agent_id) for one in states if one.state == "held"})
+    agents = sorted({str(flag.agent_id) for flag in states if flag.state == "held"})
     seen: dict[str, float] = {}
     for at in range(0, len(agents), _PAGE):
         page = agents[at : at + _PAGE]

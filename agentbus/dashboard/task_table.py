@@ -12,6 +12,7 @@ from agentbus.dashboard.error_groups import LetterGroups
 from agentbus.dashboard.task_lists import TaskList
 from agentbus.dashboard.task_search import TaskSearch
 from agentbus.queues import attempt_search, state as states, task_state
+from agentbus.queues.attempts import host_of
 from agentbus.queues.ids import PRIORITIES, ROUTER, split
 from agentbus.store.steps import Batch
 from agentbus.workers import registry
@@ -65,8 +66,7 @@ class TaskRow:
     @property
     def host(self) -> str | None:
         """The host of its worker, by the worker's name."""
-        host, _, rest = (self.worker or "").partition(":")
-        return host if rest and host != "hand" else None
+        return host_of(self.worker)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,9 @@ def of_task(scope: Scope, task_id: str, entry: str, group: str, since: float) ->
     for _ in range(_MOST // _AT_ONCE):
         script = one_step(Script("find_attempts", (key,), (start, _AT_ONCE, entry, quoted)))
         reply = yield from or_empty(script, [b""])
-        for found in reply[1:]:
+        for logged in reply[1:]:
             attempts += [
-                task.attempt for task in _ended(found) if (task.id, task.group) == (task_id, group)
+                task.attempt for task in _ended(logged) if (task.id, task.group) == (task_id, group)
             ]
         start = text(reply[0])
         if not start or (attempts and attempts[-1].outcome in (DONE, "dead", "cancelled")):

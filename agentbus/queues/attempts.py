@@ -44,8 +44,7 @@ class Attempt:
     @property
     def host(self) -> str | None:
         """The host of its worker, by the worker's name."""
-        host, _, rest = (self.worker or "").partition(":")
-        return host if rest and taker(self.worker) is None else None
+        return host_of(self.worker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,12 @@ class StopOrder:
 
     agent_id: str
     timestamp: str
+
+
+def host_of(worker: str | None) -> str | None:
+    """Return the host of a worker, by its name; None for an agent that takes tasks by hand."""
+    host, _, rest = (worker or "").partition(":")
+    return host if rest and taker(worker) is None else None
 
 
 def who(worker: str, agent: str) -> bytes:
