@@ -18,7 +18,7 @@ _ALWAYS = {
 }
 # The same examples on every run: a merge is never stopped by a find that it did not cause.
 settings.register_profile("ci", max_examples=40, derandomize=True, database=None, **_ALWAYS)
-settings.register_profile("nightly", max_examples=10_000, **_ALWAYS)
+settings.register_profile("nightly", max_examples=2_000, **_ALWAYS)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
@@ -33,22 +33,19 @@ _PHASES = tuple(phase for phase in Phase if phase is not Phase.explain)
 
 
 def runs() -> settings:
-    """Return settings for state machines: 12 runs in CI, 1,000 at night."""
-    nightly = settings.default.max_examples >= 1000
+    """Return settings for state machines: 12 runs in CI, 200 at night."""
     return settings(
-        max_examples=1000 if nightly else 12,
-        stateful_step_count=50 if nightly else 30,
+        max_examples=200 if NIGHTLY else 12,
+        stateful_step_count=50 if NIGHTLY else 30,
         phases=_PHASES,
     )
 
 
 def few() -> settings:
-    """Return settings for what is dear and comes in dozens: 8 examples in CI, all of them at night."""
-    nightly = settings.default.max_examples >= 1000
-    return settings(max_examples=settings.default.max_examples if nightly else 8)
+    """Return settings for what is dear and comes in dozens: 8 examples in CI, 200 at night."""
+    return settings(max_examples=200 if NIGHTLY else 8)
 
 
 def share(nightly_examples: int) -> settings:
     """Return settings for a part of the 10,000 examples of forgeries at night; 6 in CI."""
-    nightly = settings.default.max_examples >= 1000
-    return settings(max_examples=nightly_examples if nightly else 6, phases=_PHASES)
+    return settings(max_examples=nightly_examples if NIGHTLY else 6, phases=_PHASES)
