@@ -181,10 +181,15 @@ class QueueMachine(Machine):
 
     @rule(group=groups, which=numbers, next_=consumers, count=st.integers(0, 5))
     def a_retry_falls_due(self, group: str, which: int, next_: str, count: int) -> None:
-        aside = [(task, one) for task, one in self.model.pending_of(group) if one.holder == ASIDE]
+        # A suspect has no time to fall due: it is given out next, those with the fewest attempts first.
+        aside = [
+            (task, one)
+            for task, one in self.model.pending_of(group)
+            if one.holder == ASIDE and not one.suspect
+        ]
         if aside:
             task, pending = aside[which % len(aside)]
-            pending.due, pending.suspect = pending.due or self.model.tick(), 0
+            pending.due = pending.due or self.model.tick()
             retries = self.keys.retries(QUEUE, group, task.priority)
             self.ask("ZADD", retries, "XX", pending.due, task.entry_id)
         if count:
