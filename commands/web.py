@@ -47,13 +47,15 @@ VERB = Verb(
         "The address under which a proxy shows the pages, with its path.",
     ),
     Param("--reports DIR", "Show the pages that report --html wrote into DIR.", values="file"),
+    Param("--all-projects", "With a token, too, lead to the server's other projects."),
     Param("--open", "Open the address in a browser."),
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     text="Prints the address to open. It holds a code that works once, within 10 minutes, in one browser,"
     " which then keeps a session; start it again for another browser. With --token-file the address holds"
     " no code, and any number of browsers can enter the token of the file. Elsewhere than on the loopback"
     " address, and with --public-url, a token is always needed: without --token-file one is made and"
-    " printed. The pages only read, unless --write is given;"
+    " printed. A switcher leads to the server's other projects that its ACL lets this user read; where a"
+    " token lets others in, only with --all-projects. The pages only read, unless --write is given;"
     " then the channel and the log say who did what. Ctrl-C and SIGTERM end it, with 0. JSON: url, project,"
     " token.",
     examples=(
@@ -139,6 +141,7 @@ async def _serve(
                 hosts=hosts,
                 origins=(origin,) if origin else (),
                 reports=args.reports,
+                all_projects=args.all_projects or token is None,
                 address=address,
             )
             await serve(app, listening, ended=ended, prefix=prefix, say=call.out.warn)

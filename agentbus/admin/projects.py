@@ -71,7 +71,7 @@ def listed(scope: Scope, *, one_shard: bool = False, most: int = _MOST) -> Op[Pr
             break
     projects: list[Project] = []
     for at in range(0, len(project_names), _AT_ONCE):
-        projects += yield from _described(sorted(project_names)[at : at + _AT_ONCE])
+        projects += yield from described(sorted(project_names)[at : at + _AT_ONCE])
     projects.sort(key=lambda one: (-(one.last_activity or 0.0), one.project))
     left_out = max(1, size - examined) if int(cursor) else 0
     return Projects(tuple(projects), left_out, one_shard)
@@ -111,7 +111,8 @@ def _project_of(key: bytes) -> str | None:
         return None
 
 
-def _described(known: Sequence[str]) -> Op[list[Project]]:
+def described(known: Sequence[str]) -> Op[list[Project]]:
+    """Return the figures of those of some projects that the server has."""
     wanted: list[tuple[str | int, ...]] = []
     for keys in map(Keys, known):
         wanted += [

@@ -104,6 +104,7 @@ def app(
     hosts: Collection[str] = ("localhost", "127.0.0.1", "::1"),
     origins: Collection[str] = (),
     reports: str | None = None,
+    all_projects: bool = False,
 ) -> Starlette:
     """Return a project's dashboard as an ASGI application, to be mounted into another application.
 
@@ -112,8 +113,9 @@ def app(
     there too, or from one of `origins` (`https://bus.example.com`), whose host counts as reached by TLS.
     With a `token` each browser must enter it once; without one the application around it decides who may
     see the pages. `reports` is a directory: the pages that `agentbus report --html` has written into it are
-    listed and shown. Raises `ConfigError` without the extra `web`, and for a token of less than 16
-    characters, and `UsageError` for a bus that is not asynchronous.
+    listed and shown. With `all_projects` a switcher leads to the pages of the server's other projects that
+    its ACL lets this user read, on which the forms act, too. Raises `ConfigError` without the extra `web`,
+    and for a token of less than 16 characters, and `UsageError` for a bus that is not asynchronous.
     """
     if not isinstance(bus, Awaiting):
         raise UsageError(
@@ -135,4 +137,5 @@ def app(
         hosts=hosts,
         origins=origins,
         reports=reports,
+        all_projects=all_projects,
     )

@@ -15,15 +15,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, UsageError
 from agentbus.dashboard import person as persons, report_files
 from agentbus.dashboard.web import actions
-from agentbus.dashboard.web.guard import FORM, HEADERS, LEAVE, LOOPBACK, SESSION, WebGuard
+from agentbus.dashboard.web.guard import FORM, HEADERS, LOOPBACK, ROOT, SESSION, WebGuard
 from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed
-from agentbus.dashboard.web.page import PageView, TextFile, WebContext, WebPage
+from agentbus.dashboard.web.page import PROJECTS, PageView, TextFile, WebContext, WebPage
 from agentbus.dashboard.web.pages import PAGES, TEXTS, archive
+from agentbus.dashboard.web.projects import OtherProjects
 from agentbus.dashboard.web.sessions import RENEWED, WebSessions
 from agentbus.dashboard.web.templates import page_templates
 from agentbus.dashboard.web.viewers import Viewer
@@ -62,7 +63,7 @@ class WebSite:
         context.paths = {page.name: page.path for page in PAGES}
         context.paths |= {one.name: one.path for one in TEXTS}
         context.paths |= {name: f"/act/{name}" for name in actions.ACTIONS}
-        context.paths |= {"report": _REPORT, "leave": LEAVE}
+        context.paths |= {"report": _REPORT}
         context.assets = {
             name: blake2s(data, digest_size=6).hexdigest() for name, data in self.files.items()
         }
@@ -88,6 +89,7 @@ def application(
     hosts: Collection[str] = LOOPBACK,
     origins: Collection[str] = (),
     reports: str | None = None,
+    all_projects: bool = False,
     address: str = "",
 ) -> Starlette:
     """Return the ASGI application of the pages; `agentbus.dashboard.app` describes the arguments.
@@ -100,12 +102,24 @@ def application(
     sessions = WebSessions(token, code, repr(apart))
     site.context.leaves = sessions.needed
 
+    def pages(other: AsyncBus) -> tuple[Starlette, LiveFeed]:
+        """Return the pages of another project; the guard around them is shared."""
+        theirs = WebSite(other, write=write, person=person, reports=None)
+        theirs.context.leaves = sessions.needed
+        return _application(_Served(theirs, sessions, projects)), theirs.feed
+
+    projects = OtherProjects(bus, pages, site.message) if all_projects else None
+
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
-        await site.feed.aclose()
+        await app.state.aclose()
 
-    served = _Served(site, sessions)
+    async def aclose() -> None:
+        await site.feed.aclose()
+        if projects is not None:
+            await projects.aclose()
+
     guard = Middleware(
         WebGuard,
         sessions=sessions,
@@ -115,7 +129,17 @@ def application(
         page=site.message,
         log=site.refused,
     )
-    found = Starlette(
+    app = _application(_Served(site, sessions, projects), middleware=[guard], lifespan=lifespan)
+    if projects is not None:
+        app.routes.append(Mount(PROJECTS + "/{project}", projects))
+    app.state.site = site
+    app.state.aclose = aclose
+    return app
+
+
+def _application(served: _Served, **options: Any) -> Starlette:
+    """Return the pages of one project."""
+    return Starlette(
         routes=[
             *(Route(page.path, served.show, name=page.name) for page in PAGES),
             *(Route(one.path, served.text, name=f"text {one.name}") for one in TEXTS),
@@ -124,24 +148,24 @@ def application(
             Route("/static/{name}", served.static, name="static"),
             Route("/act/{name}", served.act, methods=["POST"], name="act"),
         ],
-        middleware=[guard],
-        lifespan=lifespan,
         exception_handlers={
             404: served.not_found,
             HTTPException: served.refused,
             Exception: served.failed,
         },
+        **options,
     )
-    found.state.site = site
-    return found
 
 
 class _Served:
     """The endpoints of the routes."""
 
-    def __init__(self, site: WebSite, sessions: WebSessions) -> None:
+    def __init__(
+        self, site: WebSite, sessions: WebSessions, projects: OtherProjects | None
+    ) -> None:
         self._site = site
         self._sessions = sessions
+        self._projects = projects
 
     def _view(
         self,
@@ -151,8 +175,8 @@ class _Served:
         snapshot: Snapshot | None,
     ) -> PageView:
         csrf = self._sessions.csrf(request.scope[SESSION])
-        base = request.scope.get("root_path", "")
-        return PageView(self._site.context, page, query, base, csrf, snapshot)
+        base, root = request.scope.get("root_path", ""), request.scope[ROOT]
+        return PageView(self._site.context, page, query, base, root, csrf, snapshot)
 
     async def show(self, request: Request) -> Response:
         """Answer with a page."""
@@ -160,7 +184,7 @@ class _Served:
         page = site.by_path[_path(request) or "/"]
         query = dict(request.query_params)
         notices = {
-            kind: self._sessions.unsealed(request.cookies.get(kind, ""))
+            kind: self._sessions.unsealed(request.cookies.get(_notice(request, kind), ""))
             for kind in (_DONE, _FAILED)
         }
         status, view = 200, self._view(request, page, query, site.feed.newest)
@@ -171,12 +195,18 @@ class _Served:
         except AgentBusError as error:
             error.name_operation("web")
             status, name, values = _status(error), "error.html", {"error": error}
-        shown = {"done": notices[_DONE], "failed": notices[_FAILED]}
+        shown = {
+            "done": notices[_DONE],
+            "failed": notices[_FAILED],
+            "projects": await self._projects.names() if self._projects is not None else (),
+        }
         html = site.templates.render(name, {"view": view, **shown, **values})
         answer = HTMLResponse(html, status)
         for kind, text in notices.items():
             if text:
-                answer.delete_cookie(kind, path=view.base + "/", httponly=True, samesite="strict")
+                answer.delete_cookie(
+                    _notice(request, kind), path=view.base + "/", httponly=True, samesite="strict"
+                )
         return answer
 
     async def text(self, request: Request) -> Response:
@@ -245,7 +275,7 @@ class _Served:
             kind, said = _FAILED, str(error.message)
         self._site.feed.forget()
         answer.set_cookie(
-            kind,
+            _notice(request, kind),
             self._sessions.sealed(said[:1_000]),
             max_age=60,
             path=base + "/",
@@ -257,8 +287,7 @@ class _Served:
 
     async def not_found(self, request: Request, _error: Any) -> Response:
         """Answer a request for a page that does not exist."""
-        base = request.scope.get("root_path", "")
-        said = self._site.message(base, "Not found", "There is no such page.")
+        said = self._site.message(request.scope[ROOT], "Not found", "There is no such page.")
         return HTMLResponse(said, 404)
 
     async def refused(self, request: Request, error: Any) -> Response:
@@ -271,7 +300,7 @@ class _Served:
         said = (
             "This page failed unexpectedly: this is a defect. The operations log names the error."
         )
-        text = self._site.message(request.scope.get("root_path", ""), "Failed", said)
+        text = self._site.message(request.scope[ROOT], "Failed", said)
         # Add the headers here: this handler runs outside the guard, which adds them to other
         # replies.
         return HTMLResponse(text, 500, HEADERS)
@@ -333,6 +362,12 @@ class _EventStream(Response):
     async def _left(receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
+
+
+def _notice(request: Request, kind: str) -> str:
+    """Return the name of the cookie of a notice: a project's is not shown by another's page."""
+    project = request.path_params.get("project", "")
+    return f"{kind}_{blake2s(project.encode(), digest_size=8).hexdigest()}" if project else kind
 
 
 def _path(request: Request) -> str:

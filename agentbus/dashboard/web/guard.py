@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from agentbus.dashboard.web.sessions import WebSessions
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# Keys in the scope of accepted requests: the session's cookie, and the fields of a form.
-SESSION, FORM = "agentbus.session", "agentbus.form"
+# Keys in the scope of accepted requests: the session's cookie, the fields of a form, and the path below
+# which the application is mounted, of which the path of a project is a part in `root_path`.
+SESSION, FORM, ROOT = "agentbus.session", "agentbus.form", "agentbus.root"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -102,6 +103,7 @@ class WebGuard:
         """Return the answer to a request that is not passed to the application."""
         headers, base = Headers(scope=scope), scope.get("root_path", "")
         path = scope["path"].removeprefix(base)
+        scope[ROOT] = base
         host = headers.getlist("host")
         if len(host) != 1 or not self._is_ours(host[0], scope):
             return self._refuse(
@@ -307,4 +309,4 @@ async def _form(headers: Headers, receive: Receive, most: int) -> Mapping[str, s
     return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
 
 
-__all__ = ["FORM", "HEADERS", "LEAVE", "LOOPBACK", "SESSION", "WebGuard"]
+__all__ = ["FORM", "HEADERS", "LEAVE", "LOOPBACK", "ROOT", "SESSION", "WebGuard"]

@@ -23,11 +23,12 @@ resolve `..` in paths, escaped or not.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
 from dataclasses import dataclass
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The path below which the projects of the switcher are.
+PROJECTS = "/p"
 # Rows per page of a table.
 ROWS = 100
 _MOST_PAGES = 1_000_000
@@ -128,9 +131,9 @@ class TextFile:
 class PageView:
     """One request for a page: the bus, the newest snapshot, the query, and the application's links.
 
-    `base` is the path below which the application is mounted, `csrf` the token of the viewer's
-    session, `write` tells whether actions are allowed, and `person` is the agent that performs
-    them.
+    `base` is the path below which the pages of the project are, `root` the one below which the
+    application is mounted, `csrf` the token of the viewer's session, `write` tells whether actions are
+    allowed, and `person` is the agent that performs them.
     """
 
     def __init__(
@@ -139,6 +142,7 @@ class PageView:
         page: WebPage | TextFile,
         query: Mapping[str, str],
         base: str,
+        root: str,
         csrf: str,
         snapshot: Snapshot | None,
     ) -> None:
@@ -146,6 +150,7 @@ class PageView:
         self.page = page
         self.query = query
         self.base = base
+        self.root = root
         self.csrf = csrf
         # Parameters that the page has chosen itself, which its stream keeps.
         self.chosen: dict[str, str] = {}
@@ -239,6 +244,10 @@ class PageView:
         """Return the link to this page with some parameters of its query changed."""
         return self.link(self.page.name, **{**self.query, **query})
 
+    def of(self, project: str) -> str:
+        """Return the link to the pages of a project of the switcher."""
+        return f"{self.root}{PROJECTS}/{quote(project)}/"
+
     @property
     def back(self) -> str:
         """The address of this page, below `base`, to which an action returns."""
@@ -255,7 +264,7 @@ class PageView:
 
     def asset(self, name: str) -> str:
         """Return the link to a file of `static`."""
-        return f"{self.base}/static/{name}?v={self.context.assets[name]}"
+        return f"{self.root}/static/{name}?v={self.context.assets[name]}"
 
     def id(self, *parts: object) -> str:
         """Return an HTML id for a row, from names that may be any text."""
@@ -264,9 +273,10 @@ class PageView:
 
     def again(self, snapshot: Snapshot | None) -> PageView:
         """Return this view with a newer snapshot, for the live regions."""
-        found = PageView(self.context, self.page, self.query, self.base, self.csrf, snapshot)
-        found._is_live = True
-        return found
+        view = copy.copy(self)
+        view._snapshot = snapshot
+        view._is_live = True
+        return view
 
     async def shared(
         self,

@@ -206,7 +206,7 @@ async def serve(
     ending = asyncio.create_task(ended.wait())
     try:
         await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
-        await app.state.site.feed.aclose()
+        await app.state.aclose()
         server.should_exit = True
         await serving
     finally:
