@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 import agentbus
 from agentbus.store.steps import Batch, Command, one_step
 from tests.servers import Shell
@@ -56,6 +60,35 @@ def test_the_channel_keeps_as_many_entries_as_the_settings_say(
     # Whole nodes of the stream are trimmed, of 100 entries.
     assert kept == 701
     assert 100 <= left <= 300
+
+
+def test_the_channel_keeps_messages_for_as_long_as_the_settings_say(
+    real_shell: Shell, real_url: str, project: str
+) -> None:
+    config = real_shell.home / "config.yaml"
+    config.write_text("channel: {keep: 1h}\n")
+    with agentbus.connect(real_url, project=project, agent="ada") as bus:
+        now, key = int(time.time() * 1000), bus.scope.keys.channel
+        for age in (7_200, 3_700, 3_500):
+            message = ("agent_id", "ada", "message", str(age))
+            bus.runner.run(one_step(Command("XADD", key, f"{now - age * 1000}-0", *message)))
+
+        real_shell.ok("speak", "new", "--config", str(config))
+
+        assert [one.text for one in bus.overhear(last=9)] == ["3500", "new"]
+
+
+@pytest.mark.parametrize("keep", ["0", "10s", "x", "[]", "true"])
+def test_a_retention_of_the_channel_that_is_no_time_is_refused(
+    real_shell: Shell, keep: str
+) -> None:
+    config = real_shell.home / "config.yaml"
+    config.write_text(f"channel: {{keep: {keep}}}\n")
+
+    done = real_shell.run("speak", "hi", "--config", str(config))
+
+    assert done.returncode == 2
+    assert "such as 30d" in done.stderr
 
 
 def test_a_bound_of_the_channel_that_loses_everything_is_refused(real_shell: Shell) -> None:

@@ -63,7 +63,7 @@ def take(
                 *(keys.channel, keys.agents, keys.topics, once.key),
             ),
             (
-                *(scope.agent, milliseconds, int(force), scope.channel_bound, once.token),
+                *(scope.agent, milliseconds, int(force), scope.channel_trim, once.token),
                 *(name, f"announced {name}" + (f": {remark}" if remark else ""), renews, remark),
             ),
             writes=True,
@@ -119,7 +119,7 @@ def end(
         ),
         (
             *(scope.agent, how, int(force), "" if token is None else _token(token), remark),
-            *(max(1, round(span("kept", kept))), scope.channel_bound, once.token, name),
+            *(max(1, round(span("kept", kept))), scope.channel_trim, once.token, name),
             f"{how} {name}" + (f": {remark}" if remark else ""),
             scope.peers,
         ),

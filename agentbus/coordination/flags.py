@@ -126,7 +126,7 @@ def renew(scope: Scope, hold: Hold[Any], ttl: float | None = None) -> Op[Hold[An
         (keys.flag(hold.flag), keys.fence(hold.flag), keys.channel, keys.agents, keys.topics),
         (
             *(hold.agent_id, hold.token, holds.milliseconds_of(span)),
-            *(scope.channel_bound, hold.flag),
+            *(scope.channel_trim, hold.flag),
         ),
         writes=True,
     )

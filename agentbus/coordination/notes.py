@@ -48,7 +48,7 @@ def jot(
             ),
             (
                 *(title, body, scope.agent, ",".join(labels), had, int(if_absent)),
-                *(scope.channel_bound, once.token, f"noted {title}", len(labels)),
+                *(scope.channel_trim, once.token, f"noted {title}", len(labels)),
             ),
             writes=True,
         )
@@ -77,7 +77,7 @@ def forget(scope: Scope, key: str) -> Op[None]:
                 *(keys.jot(title), keys.jots, keys.channel, keys.agents, keys.topics, once.key),
                 *(keys.tag(tag) for tag in had.split(",") if tag),
             ),
-            (title, scope.agent, had, scope.channel_bound, once.token, f"forgot {title}"),
+            (title, scope.agent, had, scope.channel_trim, once.token, f"forgot {title}"),
             writes=True,
         )
         reply = yield step

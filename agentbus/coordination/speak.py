@@ -30,7 +30,7 @@ def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> O
     step = Script(
         "speak",
         (keys.channel, keys.agents, keys.topics, once.key),
-        (scope.agent, said, topic or "", scope.channel_bound, once.token, *fields),
+        (scope.agent, said, topic or "", scope.channel_trim, once.token, *fields),
         writes=True,
     )
     reply = yield step

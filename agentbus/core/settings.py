@@ -93,7 +93,7 @@ class Settings:
         hook_text: str = "counts",
         withheld: Mapping[str, ConfigError] | None = None,
         exchange_limit: int = EXCHANGE_LIMIT,
-        channel: int = names.CHANNEL_BOUND,
+        channel: tuple[int, float | None] = (names.CHANNEL_BOUND, None),
     ) -> None:
         self.agent = agent
         self.project = project
@@ -103,8 +103,8 @@ class Settings:
         self.deadline = deadline
         self.max_body = max_body
         self.exchange_limit = exchange_limit
-        # The channel keeps about the newest entries of this number.
-        self.channel_bound = channel
+        # The channel keeps about the newest entries of this number, and none for longer than these seconds.
+        self.channel_bound, self.channel_keep = channel
         self.sources = sources
         # Only the events commands use the database URL, which may hold a password.
         self.database = database

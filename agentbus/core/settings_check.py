@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, InvalidName, UsageError
+from agentbus.core.timespec import duration
 from agentbus.core.validate import Located, Problems
 
 _LARGEST_BODY = 64 * 1024 * 1024
@@ -183,9 +184,14 @@ def _hook_text(given: Located) -> str | None:
     return str(given.value) if given.value in said else given.wrong(" or ".join(said))
 
 
-def _channel(given: Located) -> int | None:
-    bound = given.fields(("bound",)).get("bound")
-    return names.CHANNEL_BOUND if bound is None else bound.whole(100, 1_000_000_000)
+def _channel(given: Located) -> tuple[int, float | None] | None:
+    fields = given.fields(("bound", "keep"))
+    bound, keep = fields.get("bound"), fields.get("keep")
+    most = names.CHANNEL_BOUND if bound is None else bound.whole(100, 1_000_000_000)
+    seconds = None if keep is None else duration(str(keep.value))
+    if keep is not None and (seconds is None or not 60 <= seconds < 1e9):
+        return keep.wrong("a time from 1m on, such as 30d")
+    return None if most is None else (most, seconds)
 
 
 def _mapping(given: Located) -> object:

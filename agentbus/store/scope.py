@@ -73,6 +73,7 @@ class Scope:
         agent: str,
         *,
         channel_bound: int = CHANNEL_BOUND,
+        channel_keep: float | None = None,
         max_body: int = MAX_BODY_BYTES,
         exchange_limit: int = EXCHANGE_LIMIT,
         webhook_secret: str | None = None,
@@ -86,6 +87,7 @@ class Scope:
         self.keys = Keys(project)
         self.agent = agent
         self.channel_bound = channel_bound
+        self.channel_keep = channel_keep
         self.max_body = max_body
         self.exchange_limit = exchange_limit
         # None where webhooks are off.
@@ -102,6 +104,13 @@ class Scope:
         # Offset of the server's clock from the local clock, in seconds.
         self._ahead = 0.0
         self._begin()
+
+    @property
+    def channel_trim(self) -> str:
+        """The bound of the channel, and after a space the milliseconds for which messages are kept."""
+        return f"{self.channel_bound}" + (
+            f" {self.channel_keep * 1000:.0f}" if self.channel_keep is not None else ""
+        )
 
     def note_server_time(self, seconds: float) -> None:
         """Note the server's time from a reply that carries it."""
@@ -234,6 +243,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         max_body=settings.max_body,
         exchange_limit=settings.exchange_limit,
         channel_bound=settings.channel_bound,
+        channel_keep=settings.channel_keep,
         webhook_secret=settings.webhook_secret if settings.webhooks else None,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
