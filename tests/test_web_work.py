@@ -5,13 +5,51 @@ from __future__ import annotations
 import pytest
 
 import agentbus
-from agentbus.dashboard import Pages, RowRange
+from agentbus.dashboard import Dashboard, Pages, RowRange
 from agentbus.tasks import Flows, FlowTask, Limits, Schedules, chain, group
 from tests.browsing import Browser
 from tests.servers import ask
 from tests.tiers import on_one_store
 
 pytestmark = on_one_store
+_PAGES = ("tasks", "schedules", "flows", "limits")
+
+
+async def test_at_rest_the_pages_of_work_say_what_the_verbs_say(bus, served):
+    mail = bus.queue("mail")
+    Limits(bus).set("mail", at_once=2)
+    mail.publish_many(range(5))
+    mail.fetch()[0].bury("broken")
+    mail.fetch()
+    flows, schedules = Flows(bus), Schedules(bus)
+    flow = flows.publish(chain(_step("build"), _step("ship")))
+    bus.queue("work").fetch()[0].ack()
+    schedules.add("report", "reports", every=3600)
+    schedules.add("old", "fetch", every=60)
+    schedules.pause("old")
+    browser = Browser(served)
+
+    pages = {name: (await browser.get(f"/{name}")).page for name in _PAGES}
+    rows = {name: [row for row in page.all("tr") if "id" in row] for name, page in pages.items()}
+    (stats,) = bus.stats("mail")
+    listed = Dashboard(bus).task_list(limit=100).rows
+
+    assert len(rows["tasks"]) == len(listed) == 7
+    for state in {task.state for task in listed}:
+        number = sum(task.state == state for task in listed)
+        only = (await browser.get(f"/tasks?state={state}")).page
+        assert len([row for row in only.all("tr") if "id" in row]) == number
+    assert (stats.dead, stats.pending) == (
+        sum(task.state == "dead" for task in listed),
+        sum(task.state == "running" for task in listed),
+    )
+    assert len(rows["schedules"]) == len(schedules.list())
+    assert len(rows["flows"]) == len(flows.list())
+    state = flows.show(flow)
+    counted = (state.size, state.done, state.failed, state.cancelled)
+    assert f"running {' '.join(map(str, counted))}" in pages["flows"].text
+    assert len(rows["limits"]) == len(Limits(bus).list())
+    assert f"default {stats.pending} " in pages["limits"].text
 
 
 # -- schedules --
