@@ -30,13 +30,14 @@ def check(call: Call) -> None:
         return
     if not conflicts:
         return
-    refused = [leases.refusal(path, lease) for path, lease in conflicts]
+    agent = call.settings.agent
+    refused = [leases.refusal(agent, path, lease) for path, lease in conflicts]
     for other in refused[1:_NAMED]:
         call.out.warn(other.message)
-    first = leases.refusal(*conflicts[0], len(conflicts) - 1)
+    first = leases.refusal(agent, *conflicts[0], len(conflicts) - 1)
     first.shell_hint = (
         f"leave it out ('git restore --staged {shell_word(f':/{first.path}')}'), or"
-        f" {leases.ask_for(first.agent)}"
+        f" {leases.advice(agent, first.agent)}"
     )
     raise first
 

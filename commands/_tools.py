@@ -98,7 +98,7 @@ def _nearby(call: ToolCall) -> None:
     leases = [agent for agent in bus.leases() if agent.agent != own]
     if leases:
         told = [
-            f"{shown(agent.pattern)} by {word(agent.agent)} until {of_day(agent.until)}"
+            f"{shown(agent.pattern)} by {agent.holder} until {of_day(agent.until)}"
             for agent in leases[:_NEAR]
         ]
         more = " and others: call lease" if len(leases) > _NEAR else ""

@@ -206,7 +206,7 @@ def _held(snapshot: Snapshot) -> list[Held]:
     rows = []
     for lease in snapshot.leases:
         row = Held(
-            f"lease {lease.pattern} {lease.agent}",
+            f"lease {lease.pattern} {lease.agent} {lease.sub or ''}",
             shown(lease.pattern),
             "lease",
             lease.agent,

@@ -8,7 +8,6 @@ from agentbus.coordination import leases
 from agentbus.coordination.leases import quoted, shown
 from agentbus.core.clock import of_day, rfc3339
 from agentbus.core.errors import UsageError
-from agentbus.core.names import word
 
 _TAKING = ("--why", "--ttl", "--wait")
 
@@ -30,9 +29,10 @@ VERB = Verb(
     " repository. '*' and '?' stand for characters within a segment, '**' for any number of segments, and"
     " 'src/' for 'src/**'. All paths are leased, or none: if another agent's lease overlaps one, exit 4,"
     " with the agent, the reason, the end and the pattern. A lease of this agent is renewed, and its own"
-    " leases never conflict. 'lease --check --staged' is for a pre-commit hook: it exits 4 only if"
-    " another agent has leased a staged path, and 0 if the server cannot be reached. JSON: pattern,"
-    " agent, why, until, token.",
+    " leases never conflict with each other or with those of a subagent; the leases of two of its subagents"
+    " do. 'lease --check --staged' is for a pre-commit hook: it exits 4 only if another agent has leased a"
+    " staged path, and 0 if the server cannot be reached. JSON: pattern, agent, why, until, token, sub (the"
+    " agent's subagent that has the lease, or null).",
     examples=(
         "agentbus lease 'src/db/**' docs/schema.md --why migration",
         "agentbus lease src/parser.py --ttl 1h --wait 300",
@@ -72,7 +72,7 @@ def run(call: Call) -> None:
         if scope.peers:
             _session.warn(call)
         for lease in taken.displaced:
-            out.warn(f"{word(lease.agent)} has lost the lease of {shown(lease.pattern)}")
+            out.warn(f"{lease.holder} has lost the lease of {shown(lease.pattern)}")
         for lease in taken.leases:
             out.record(_fields(lease), _until(lease))
     elif args.force or any(getattr(args, name[2:]) is not None for name in _TAKING):
@@ -82,7 +82,7 @@ def run(call: Call) -> None:
             why = f'"{quoted(lease.why)}", ' if lease.why else ""
             out.record(
                 _fields(lease),
-                f"{shown(lease.pattern)} by {word(lease.agent)} until {of_day(lease.until)}"
+                f"{shown(lease.pattern)} by {lease.holder} until {of_day(lease.until)}"
                 f" ({why}token {lease.token})",
             )
 
@@ -96,7 +96,7 @@ def _check(call: Call) -> None:
         return
     for path, lease in call.run(leases.check_paths(call.enter(), args.paths)).items():
         if lease is None:
-            nobody = dict.fromkeys(("agent", "why", "until", "token"))
+            nobody = dict.fromkeys(("agent", "why", "until", "token", "sub"))
             out.record({"pattern": path, **nobody}, f"{shown(path)} is free")
         else:
             own = {**_fields(lease), "pattern": path}
@@ -114,4 +114,5 @@ def _fields(lease: leases.Lease) -> dict[str, object]:
         "why": lease.why,
         "until": rfc3339(lease.until),
         "token": lease.token,
+        "sub": lease.sub,
     }

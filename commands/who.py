@@ -21,7 +21,8 @@ VERB = Verb(
     Param("--all", "All known agents, including those that are gone."),
     text="Last seen first. An agent is present if it recorded its presence within 24 hours and is not gone,"
     " or used the channel within an hour. JSON: agent, state (active, idle, waiting, gone; null without a"
-    " record), seen, client, host, branch, doing, leases, unread.",
+    " record), seen, client, host, branch, doing, leases, unread; subs, the leases of each"
+    " subagent, where there are any.",
     examples=("agentbus who", "agentbus who --doing 'the parser'", "agentbus who --all --json"),
 )
 
@@ -43,6 +44,7 @@ def run(call: Call) -> None:
     _views.empty(call, agents)
     for agent in agents[: args.max]:
         fields = _values.fields(agent, *_FIELDS) | {"seen": rfc3339(agent.seen)}
+        fields |= {"subs": {**agent.subs}} if agent.subs else {}
         out.record(fields, _line(agent, now) if out.text else "")
     if len(agents) > args.max:
         out.warn(f"more agents are {'known' if args.all else 'present'}: give a larger --max")
@@ -55,12 +57,17 @@ def _line(agent: Presence, now: float) -> str:
     if agent.branch is not None:
         line += f", {_cut(agent.branch)}"
     if agent.leases:
-        line += f", leases {' '.join(map(_cut, agent.leases[:_LEASES]))}"
+        line += f", leases {' '.join(_lease(agent, pattern) for pattern in agent.leases[:_LEASES])}"
         left = len(agent.leases) - _LEASES
         line += f" and {left} more" if left > 0 else ""
     if agent.unread:
         line += f", {agent.unread} unread"
     return line + (f": {agent.doing}" if agent.doing else "")
+
+
+def _lease(agent: Presence, pattern: str) -> str:
+    by = [word(sub) for sub, patterns in agent.subs.items() if pattern in patterns]
+    return _cut(pattern) + (f" (subagent {' and '.join(by)})" if by else "")
 
 
 def _age(seconds: float) -> str:

@@ -15,7 +15,7 @@ from tests.servers import Shell, program
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 CLOCK = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d"
-FIELDS = ["pattern", "agent", "why", "until", "token"]
+FIELDS = ["pattern", "agent", "why", "until", "token", "sub"]
 
 
 @pytest.fixture

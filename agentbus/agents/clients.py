@@ -66,6 +66,8 @@ class Client(Facts):
     other_events: Mapping[str, str] = {}
     # The fields that may hold the id of the session.
     session: tuple[str, ...] = ("session_id",)
+    # The fields that may hold the id of the subagent that acts.
+    subagent: tuple[str, ...] = ("agent_id",)
     # The fields of a tool's name and of its input, in each layout.
     tool_fields: tuple[tuple[str, str], ...] = (("tool_name", "tool_input"),)
     # Tools that edit a file, each with the fields of its input that may hold the path. Tools that may

@@ -11,7 +11,6 @@ from agentbus.coordination.leases import MOST_PATTERNS, patterns
 from agentbus.core import names
 from agentbus.core.clock import of_day
 from agentbus.core.errors import UsageError
-from agentbus.core.names import is_plain
 
 if TYPE_CHECKING:
     from agentbus.agents.event import Event
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 # Maximum characters of a reason, and of a path or a pattern, in a refusal.
 _WHY, _PATH = 80, 120
-_SUB = 6
 _LEASED_MS = 600_000
 
 
@@ -46,7 +44,7 @@ def _lease(event: Event, wanted: list[str]) -> str | None:
     step = taking(
         *(event.scope, event.scope.once(), _LEASED_MS, pairs),
         auto=True,
-        sub=_sub(event.given.get("agent_id")),
+        sub=event.sub,
         counts=True,
     )
     reply = event.execute(step)
@@ -54,15 +52,16 @@ def _lease(event: Event, wanted: list[str]) -> str | None:
         # If no lease is left, the reply does not say that another agent edits the path: allow the
         # edit.
         return None
-    return refusal(leases.refusal_of(wanted, int(reply[3]), reply[4:]))
+    return refusal(event, leases.refusal_of(event.scope, wanted, int(reply[3]), reply[4:]))
 
 
-def refusal(held: LeaseHeld) -> str:
+def refusal(event: Event, held: LeaseHeld) -> str:
     """Return the one-line reason of a refused edit, with advice other than taking the lease."""
     why = f'"{leases.quoted(_cut(held.why, _WHY))}", ' if held.why else ""
     known = held.agent == checked(held.agent)
     who = held.agent if known else names.word(_cut(held.agent, _WHY))
-    ask = f"ask: agentbus tell {names.shell_word(held.agent)} '…?' --wait 300"
+    ask = leases.advice(event.scope.agent, held.agent)
+    who = leases.held_by(who, held.sub)
     return (
         f"{leases.shown(_cut(held.path, _PATH))} is leased by {who} until {of_day(held.until)}"
         f" ({why}{leases.shown(_cut(held.pattern, _PATH))})."
@@ -78,11 +77,6 @@ def _patterns(event: Event, path: str) -> list[str]:
         if isinstance(error, (UsageError, ValueError)):
             return []
         raise
-
-
-def _sub(agent_id: object) -> str:
-    """Return the prefix of a subagent's id that identifies the editing part of the agent."""
-    return agent_id[:_SUB] if isinstance(agent_id, str) and is_plain(agent_id[:_SUB]) else ""
 
 
 def _cut(text: str, most: int) -> str:

@@ -37,10 +37,14 @@ class Event:
         self.kind = kind
         self.given = given
         self.session = _session(text(given, *client.session))
-        agent = ""
-        if self.session:
+        agent = self.sub = ""
+        child = text(given, *client.subagent)
+        if child or self.session:
             from agentbus.core import client_session
 
+        if child:
+            self.sub = client_session.part(child)
+        if self.session:
             agent = client_session.name(client.name, self.session)
         there = given.get("cwd")
         if (
@@ -75,6 +79,7 @@ class Event:
         from agentbus.store.scope import enter
 
         backend, self.scope = enter(self.settings)
+        self.scope.sub = self.sub
         if self.kind != "start":
             # Only the start of a session starts the embedded server.
             backend.revive = None
@@ -104,9 +109,7 @@ class Event:
         keys, agent, kind = self.scope.keys, self.scope.agent, self.kind
         stays = kind == "stop" and not self.client.stopped_before(self.given)
         flag = int(stays) if kind != "wake" else "" if rested is None else rested
-        if kind not in ("stop", "wake") and (
-            self.given.get("agent_id") or self.client.form(self.event) is None
-        ):
+        if kind not in ("stop", "wake") and (self.sub or self.client.form(self.event) is None):
             # The client shows no output of this event, or shows it to a subagent, which ends: keep
             # the messages for the next event.
             kind = "unseen"
@@ -116,7 +119,7 @@ class Event:
                 *(keys.who(agent), keys.agents, keys.inbox(agent), keys.inbox_at(agent)),
                 *(keys.leases, keys.lease_fence),
             ),
-            (agent, kind, _KEPT, every, _LEASED, flag, *self.place(), *place),
+            (agent, kind, _KEPT, every, _LEASED, flag, self.sub, *self.place(), *place),
             writes=True,
         )
 

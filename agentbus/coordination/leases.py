@@ -1,7 +1,8 @@
 """Leases: the right to edit paths, with an owner, an end, a reason and a fencing token.
 
-Leases of different agents never overlap: a single script checks that, and takes either all paths of a call
-or none. Leases do not appear on the channel. All times are the server's.
+Leases of different agents never overlap, nor do those of two subagents of one agent; those of an agent and
+of its subagent may. A single script checks that, and takes either all paths of a call or none. Leases do
+not appear on the channel. All times are the server's.
 
 Users and tools spell paths in many ways, so a pattern is relative to the repository's root. In it, `*` and
 `?` match characters within a segment, and `**` matches any number of segments.
@@ -53,7 +54,7 @@ class Lease:
     """An agent's right to edit the paths that match a pattern, from `since` to `until` (unix times).
 
     `token` is a fencing token of up to 64 bits that only grows; a renewal keeps it. `auto` is true for a
-    lease that a hook took, and `sub` is the subagent that holds it.
+    lease that a hook took; `sub` is the subagent that holds it, None for the agent itself.
     """
 
     pattern: str
@@ -68,7 +69,12 @@ class Lease:
     def described(self) -> str:
         """Return who holds the lease, until when and why, as worded in a refusal."""
         why = f'"{quoted(self.why)}", ' if self.why else ""
-        return f"leased by {names.word(self.agent)} until {of_day(self.until)} ({why}{shown(self.pattern)})"
+        return f"leased by {self.holder} until {of_day(self.until)} ({why}{shown(self.pattern)})"
+
+    @property
+    def holder(self) -> str:
+        """The agent, and its subagent if it has one, as worded in a line."""
+        return held_by(names.word(self.agent), self.sub)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ def take(
                 hint="wait until one ends, drop those that are done, or lease a pattern for several paths",
             )
         if last:
-            raise refusal_of(wanted, int(reply[3]), reply[4:])
+            raise refusal_of(scope, wanted, int(reply[3]), reply[4:])
         left = min(int(reply[2]) / 1000 + _SLACK, RECHECK)
         remaining = (until or 0.0) - scope.monotonic()
         if remaining > 0:
@@ -154,7 +160,8 @@ def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease
     """Extend leases that this agent holds to `ttl` seconds from now, all or none. Raises `NotHolder`."""
     pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
     once = scope.once()
-    step = taking(scope, once, _milliseconds("ttl", ttl), pairs)
+    part = held_now[0].sub or "" if held_now else ""
+    step = taking(scope, once, _milliseconds("ttl", ttl), pairs, sub=part)
     reply = yield step
     scope.free_slot(once, step)
     if reply[0] != b"taken":
@@ -168,7 +175,8 @@ def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease
 def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[list[Lease]]:
     """End this agent's leases of paths (without paths, all of its leases), and return them.
 
-    With `force`, other agents' leases of the same patterns also end. Leases that can be ended are ended
+    Those of the agent's subagents count as its own, but a subagent ends only its own leases. With `force`,
+    other agents' leases of the same patterns also end. Leases that can be ended are ended
     even if it raises `NotHolder` because another agent holds the rest, or `NotFound` because nobody does.
     """
     wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
@@ -187,13 +195,14 @@ def not_own(scope: Scope, pattern: str, reply: bytes) -> AgentBusError:
     If several of an agent's leases overlap, it can give only all or none of them.
     """
     other = lease(reply) if reply else None
-    if other is None or other.agent != scope.agent:
+    if other is None or not _may_end(scope, other):
         return _not_own(scope, pattern, other, "give")
     kept = shown(other.pattern)
     return LeaseHeld(
         f"{shown(pattern)} overlaps {kept}, which {names.word(scope.agent)} would keep",
         hint=f"give {kept}, too, or drop it",
         agent=other.agent,
+        sub=other.sub,
         why=other.why,
         until=other.until,
         pattern=other.pattern,
@@ -206,7 +215,7 @@ def _not_own(scope: Scope, pattern: str, other: Lease | None, what: str) -> NotH
     if other is not None:
         return NotHolder(
             f"{path} is not {names.word(scope.agent)}'s to {what}: it is {other.described()}",
-            hint=ask_for(other.agent),
+            hint=advice(scope.agent, other.agent),
         )
     return NotFound(
         f"{names.word(scope.agent)} has no lease of {path}",
@@ -222,10 +231,15 @@ def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:
     return [held_now[number - 1].pattern for number, _ in missing]
 
 
-def end_of(scope: Scope, agent: str, held_now: Sequence[Lease] = ()) -> Op[list[Lease]]:
-    """End leases of any agent by token (without any, all of them); return those that were in force."""
+def end_of(
+    scope: Scope, agent: str, held_now: Sequence[Lease] = (), sub: str = ""
+) -> Op[list[Lease]]:
+    """End leases of any agent, or of one of its subagents, by token; return those that were in force.
+
+    Without tokens, all of them end.
+    """
     pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
-    ended, _ = yield from _drop(scope, pairs, every=not held_now, agent=agent)
+    ended, _ = yield from _drop(scope, pairs, every=not held_now, agent=agent, sub=sub)
     return list(ended)
 
 
@@ -234,7 +248,7 @@ def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease
 
     The number counts all pairs of a pattern and another agent's overlapping lease.
     """
-    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, *wanted))
+    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, scope.sub, *wanted))
     overlaps = [
         (wanted[int(number) - 1], lease(json))
         for number, json in zip(reply[1::2], reply[2::2], strict=True)
@@ -252,7 +266,7 @@ def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None
         raise UsageError("no path was given", hint="give at least one")
     overlaps, others = yield from check(scope, wanted)
     if others:
-        raise refusal(*overlaps[0], others - 1)
+        raise refusal(scope.agent, *overlaps[0], others - 1)
     own = dict(overlaps)
     return {pattern: own.get(pattern) for pattern in wanted}
 
@@ -264,14 +278,14 @@ def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]
     conflicts are returned.
     """
     known = yield from leases(scope)
-    if all(known_lease.agent == scope.agent for known_lease in known):
+    if all(_agrees(scope, known_lease) for known_lease in known):
         return []
     named = of_files(files, by_worktree=scope.leases_by_worktree)
     wanted = [*named]
     overlaps: list[tuple[str, Lease]] = []
     for at in range(0, len(wanted), MOST_PATTERNS):
         page, _ = yield from check(scope, wanted[at : at + MOST_PATTERNS])
-        overlaps += [(named[path], other) for path, other in page if other.agent != scope.agent]
+        overlaps += [(named[path], other) for path, other in page if not _agrees(scope, other)]
     return overlaps
 
 
@@ -282,9 +296,9 @@ def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
 
 
 def leases(scope: Scope) -> Op[list[Lease]]:
-    """Return the leases in force, by pattern and agent."""
-    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent,))
-    return sorted(map(lease, reply[2::2]), key=lambda held: (held.pattern, held.agent))
+    """Return the leases in force, by pattern, agent and subagent."""
+    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, ""))
+    return sorted(map(lease, reply[2::2]), key=_order)
 
 
 def lease(reply: bytes) -> Lease:
@@ -302,19 +316,20 @@ def lease(reply: bytes) -> Lease:
     )
 
 
-def refusal_of(wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
+def refusal_of(scope: Scope, wanted: Sequence[str], number: int, pairs: Sequence[Any]) -> LeaseHeld:
     """Return the error for a refusal, given pairs of a pattern's number and a lease."""
-    return refusal(wanted[int(pairs[0]) - 1], lease(pairs[1]), number - 1)
+    return refusal(scope.agent, wanted[int(pairs[0]) - 1], lease(pairs[1]), number - 1)
 
 
-def refusal(path: str, conflict: Lease, others: int = 0) -> LeaseHeld:
-    """Return the error for a path that another agent has leased; `others` counts further conflicts."""
+def refusal(agent: str, path: str, conflict: Lease, others: int = 0) -> LeaseHeld:
+    """Return the error for a path that others have leased; `others` counts further conflicts."""
     more = f"; {others} more conflict{'' if others == 1 else 's'}" if others else ""
     return LeaseHeld(
         f"{shown(path)} is {conflict.described()}{more}",
         # Do not suggest force: models follow hints literally.
-        hint=f"do something else, or {ask_for(conflict.agent)}",
+        hint=f"do something else, or {advice(agent, conflict.agent)}",
         agent=conflict.agent,
+        sub=conflict.sub,
         why=conflict.why,
         until=conflict.until,
         pattern=conflict.pattern,
@@ -323,9 +338,29 @@ def refusal(path: str, conflict: Lease, others: int = 0) -> LeaseHeld:
     )
 
 
-def ask_for(agent: str) -> str:
-    """Return the hint that says how to ask the holder of a lease."""
-    return f"ask: agentbus tell {names.shell_word(agent)} '…?' --wait 300"
+def advice(agent: str, holder: str) -> str:
+    """Return what an agent can do about another's lease: ask, or wait for a subagent of its own."""
+    if holder == agent:
+        return "wait: the leases of a subagent end with it"
+    return f"ask: agentbus tell {names.shell_word(holder)} '…?' --wait 300"
+
+
+def held_by(agent: str, sub: str | None) -> str:
+    """Return the holder of a lease for display, given the agent as it is shown."""
+    return f"{agent} (subagent {names.word(sub)})" if sub else agent
+
+
+def _agrees(scope: Scope, held: Lease) -> bool:
+    """Tell whether a lease does not conflict with those of this agent, or of its acting subagent."""
+    return held.agent == scope.agent and (not scope.sub or held.sub in (None, scope.sub))
+
+
+def _may_end(scope: Scope, held: Lease) -> bool:
+    return held.agent == scope.agent and (not scope.sub or held.sub == scope.sub)
+
+
+def _order(held: Lease) -> tuple[str, str, str]:
+    return held.pattern, held.agent, held.sub or ""
 
 
 def lost(patterns: Sequence[str]) -> NotHolder:
@@ -353,12 +388,14 @@ def _drop(
     force: bool = False,
     every: bool = False,
     agent: str | None = None,
+    sub: str = "",
 ) -> Op[tuple[tuple[Lease, ...], list[tuple[int, Lease | None]]]]:
     keys, once, peers = scope.keys, scope.once(), "" if agent else scope.peers
+    part = sub if agent else scope.sub
     step = Script(
         "end_leases",
         (keys.leases, keys.lease_bell, once.key),
-        (agent or scope.agent, int(force), peers, int(every), once.token, *pairs),
+        (agent or scope.agent, part, int(force), peers, int(every), once.token, *pairs),
         writes=True,
     )
     reply = yield step

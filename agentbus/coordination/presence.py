@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentbus.core import names, repository
@@ -38,8 +38,8 @@ class Presence:
 
     `state` is `active`, `idle`, `waiting` or `gone`, or None for an agent that only used the channel;
     `since` is the start of that state. `client`, `session`, `host`, `pid`, `cwd`, `branch` and `doing` are
-    as recorded by the agent. `leases` are the patterns that it has leased; `unread` is the number of its
-    unread messages.
+    as recorded by the agent. `leases` are the patterns that it and its subagents have leased, and `subs`
+    maps each of these subagents to its own; `unread` is the number of its unread messages.
     """
 
     agent: str
@@ -55,6 +55,7 @@ class Presence:
     pid: int | None = None
     cwd: str | None = None
     since: float | None = None
+    subs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def here(
@@ -175,14 +176,14 @@ def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, l
         [agent for agent, _ in agents],
     )
     read = [
-        _presence(agent, last, fields(flat), int(unread), tuple(sorted(map(text, leases))))
+        _presence(agent, last, fields(flat), int(unread), sorted(map(text, leases)))
         for (agent, last), (flat, unread, leases) in zip(agents, replies, strict=True)
     ]
     return int(now) / 1000, read
 
 
 def _presence(
-    agent: str, last: float, named: dict[str, str], unread: int, leases: tuple[str, ...]
+    agent: str, last: float, named: dict[str, str], unread: int, leases: list[str]
 ) -> Presence:
     """Return an agent's presence from the fields of its record, which any program may have written."""
     state = named.get("state")
@@ -196,6 +197,11 @@ def _presence(
     if state is not None and host == os.uname().nodename and number and not runs(number):
         state = "gone"
     doing = named.get("doing")
+    held = [lease.split("\n") for lease in leases]
+    subs: dict[str, tuple[str, ...]] = {}
+    for pattern, sub in held:
+        if sub:
+            subs[sub] = (*subs.get(sub, ()), pattern)
     return Presence(
         agent,
         state,
@@ -204,12 +210,13 @@ def _presence(
         host,
         named.get("branch"),
         None if doing is None else doing[:LONGEST_DOING],
-        leases,
+        tuple(dict.fromkeys(pattern for pattern, _ in held)),
         unread,
         named.get("session"),
         number,
         named.get("cwd"),
         since,
+        subs,
     )
 
 

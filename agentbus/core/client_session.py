@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.names import SESSION_VARIABLES
+from agentbus.core.names import SESSION_VARIABLES, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ _PRIME = 0x9E3779B97F4A7BB9
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _LONGEST_CLIENT, _LONGEST_ID = 16, 200
+# Characters of a subagent's short name.
+_PART = 6
 # Limit on the number of ancestor processes to examine.
 _HIGHEST = 64
 _SHELLS = frozenset(
@@ -48,15 +50,31 @@ def name(client: str, session: str) -> str:
         raise ValueError(f"{client!r} is not the name of a client")
     if not is_id(session):
         raise ValueError(f"{session[:60]!r} is not the id of a session")
+    word = WORDS.split()[_number(session) >> 15 & 511]
+    return f"{client}-{word}-{_letters(session, 3)}"
+
+
+def _number(text: str) -> int:
     # This is faster than importing hashlib, and spreads ids that differ in few places as evenly.
-    number = pow(int.from_bytes(session.encode(), "big"), 3, _PRIME) >> 8
-    letters = "".join([_LETTERS[number >> 5 * at & 31] for at in range(3)])
-    return f"{client}-{WORDS.split()[number >> 15 & 511]}-{letters}"
+    return pow(int.from_bytes(text.encode("utf-8", "replace"), "big"), 3, _PRIME) >> 8
+
+
+def _letters(text: str, many: int) -> str:
+    number = _number(text)
+    return "".join([_LETTERS[number >> 5 * at & 31] for at in range(many)])
 
 
 def is_id(session: str) -> bool:
     """Return whether a text may be a session id: printable ASCII without spaces."""
     return 0 < len(session) <= _LONGEST_ID and all("!" <= c <= "~" for c in session)
+
+
+def part(agent_id: str) -> str:
+    """Return the short form of a subagent's id, by which leases and messages name it."""
+    # An id that begins with a time, or with a word, differs from others only at its end.
+    random = "-" not in agent_id or agent_id[14:15] == "4"
+    short = agent_id[:_PART] if random else agent_id[-_PART:]
+    return short if is_plain(short) else _letters(agent_id, _PART)
 
 
 def folder_in(state: str) -> str:

@@ -126,8 +126,8 @@ class NotHolder(Refused):
 class LeaseHeld(Refused):
     """Another agent has leased the path.
 
-    It has the lease's `agent`, `why`, end (`until`, unix time) and `pattern`, the requested `path`, and
-    `others`, the number of further conflicting leases.
+    It has the lease's `agent`, its subagent `sub`, `why`, end (`until`, unix time) and `pattern`, the
+    requested `path`, and `others`, the number of further conflicting leases.
     """
 
     def __init__(
@@ -142,9 +142,11 @@ class LeaseHeld(Refused):
         pattern: str = "",
         path: str = "",
         others: int = 0,
+        sub: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint, shell_hint=shell_hint)
         self.agent = agent
+        self.sub = sub
         self.why = why
         self.until = until
         self.pattern = pattern

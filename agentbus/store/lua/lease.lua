@@ -1,10 +1,10 @@
 #!lua
 -- Takes leases on path patterns, or renews those of this agent.
--- It takes all, or none if another agent's lease overlaps one. Also deletes expired leases, and
+-- It takes all, or none if a lease of another agent, or of another subagent of this agent, overlaps one. Also deletes expired leases, and
 -- marks the agent as seen, so that others can send it messages.
 -- KEYS: leases, fence, bell, metrics, counts of refusals, agents, once slot
--- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, which part of the
---       agent ('' for none), 1 to count a refusal, most leases of a project, token, then for each: pattern, and the
+-- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, the agent's
+--       subagent ('' for none), 1 to count a refusal, most leases of a project, token, then for each: pattern, and the
 --       fencing token of the lease that is renewed ('' to take it, too)
 -- Returns: {'taken', how many were taken from others, their lines, then for each 'new' or 'renewed' and its lines};
 --          {'held', bell's last id, ms until the last of them has ended, how many, then for the first 20: number of the
@@ -18,22 +18,23 @@
 --@include count_refused
 --@include say
 --@include overlap
+--@include holder
 --@include leases
 local before = already(KEYS[7], ARGV[9])
 if before then return before end
 stored_token(KEYS[2])
-local now, agent = clock(), ARGV[1]
+local now, agent, sub = clock(), ARGV[1], ARGV[6]
 local paths, tokens = {}, {}
 for i = 10, #ARGV, 2 do paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1] end
 local found, over = leases(KEYS[1], now)
 local mine = {}
 for _, one in ipairs(found) do
-  if one.agent == agent then mine[one.path] = one end
+  if one.agent == agent and one.sub == sub then mine[one.path] = one end
 end
 for n, path in ipairs(paths) do
   if tokens[n] ~= '' and not (mine[path] and mine[path].token == tokens[n]) then return { 'over', n } end
 end
-local conflicts = overlapping(found, paths, agent, false)
+local conflicts = overlapping(found, paths, agent, sub, false)
 if #conflicts > 0 and ARGV[3] ~= '1' then
   if ARGV[7] == '1' then count_refused(KEYS[4], KEYS[5], 100000, '~leases', 1) end
   local there, bell = pcall(stream, KEYS[3])
@@ -81,7 +82,7 @@ for _, one in ipairs(taken) do reply[#reply + 1] = one.text end
 for n, path in ipairs(paths) do
   local old = mine[path] or { lease = {}, token = '0', ends = 0 }
   local values, renews = old.lease, old.token ~= '0'
-  local ends, why, sub = now + tonumber(ARGV[2]), values['why'], values['sub']
+  local ends, why = now + tonumber(ARGV[2]), values['why']
   -- A lease that is renewed by its token remains manual or automatic, as it was.
   local auto = values['auto'] == true and (ARGV[5] == '1' or tokens[n] ~= '') or ARGV[5] == '1' and not renews
   -- A hook neither shortens nor replaces a lease that the agent itself has taken.
@@ -89,13 +90,12 @@ for n, path in ipairs(paths) do
   if renews and ends < old.ends then woken = true end
   local since = renews and type(values['since']) == 'number' and whole(values['since']) or now
   if ARGV[4] ~= '' then why = ARGV[4] end
-  if ARGV[6] ~= '' then sub = ARGV[6] end
   local token = renews and old.token or next_token(ends - now)
   if renews then
     local needed = tonumber(token_ttl(string.format('%d', ends - now)))
     if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end
   end
-  redis.call('HSET', KEYS[1], path .. '\n' .. agent, string.format(
+  redis.call('HSET', KEYS[1], lease_field(path, agent, sub), string.format(
     '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s}', json(agent), json(path),
     json(why), ends, since, token, tostring(auto), json(sub)))
   reply[#reply + 1] = renews and 'renewed' or 'new'

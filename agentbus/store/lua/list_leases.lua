@@ -1,15 +1,16 @@
 #!lua flags=no-writes
 -- Lists the leases that overlap path patterns; without a pattern, all leases.
 -- KEYS: leases
--- ARGV: agent, then the patterns
--- Returns: how many pairs of a pattern and another agent's lease overlap, then for the first 20 pairs: number of the
+-- ARGV: agent, its subagent ('' for none), then the patterns
+-- Returns: how many pairs of a pattern and a lease overlap that is another's, then for the first 20 pairs: number of the
 --          pattern, and the lease's lines; then the same for this agent's own leases, the first one of each pattern;
 --          without a pattern: 0, then for each lease 0 and its lines
 --@include json
 --@include overlap
+--@include holder
 --@include leases
 local paths, reply, last = {}, { 0 }, 0
-for i = 2, #ARGV do paths[#paths + 1] = ARGV[i] end
+for i = 3, #ARGV do paths[#paths + 1] = ARGV[i] end
 local found = leases(KEYS[1], clock())
 local function add(n, one)
   reply[#reply + 1] = n
@@ -19,10 +20,10 @@ if #paths == 0 then
   for _, one in ipairs(found) do add(0, one) end
   return reply
 end
-local others = overlapping(found, paths, ARGV[1], false)
+local others = overlapping(found, paths, ARGV[1], ARGV[2], false)
 reply[1] = #others
 for at = 1, math.min(20, #others) do add(others[at][1], others[at][2]) end
-for _, each in ipairs(overlapping(found, paths, ARGV[1], true)) do
+for _, each in ipairs(overlapping(found, paths, ARGV[1], ARGV[2], true)) do
   if each[1] ~= last then add(each[1], each[2]) end
   last = each[1]
 end

@@ -11,6 +11,7 @@
 --@include ids
 --@include stream
 --@include overlap
+--@include holder
 --@include leases
 --@include inbox
 --@include pressing

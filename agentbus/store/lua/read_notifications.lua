@@ -5,7 +5,8 @@
 -- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
 --       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
 --       hooks last, 1 if a stop may be refused (for a wake the ms in which
---       an active agent must have done nothing to count as idle, '' for never), then fields and values of the presence
+--       an active agent must have done nothing to count as idle, '' for never), the subagent that goes on ('' for
+--       none), then fields and values of the presence
 -- Returns: {} if there is nothing new; {'news', now in ms, asks, urgent messages, others, unread messages, then for each
 --          ask and urgent message its sender and the ms when it was sent}; for a stop {'idle', then pattern and token of
 --          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}; for a wake with
@@ -17,6 +18,7 @@
 --@include replace
 --@include fence
 --@include overlap
+--@include holder
 --@include leases
 --@include inbox
 --@include pressing
@@ -28,17 +30,18 @@ local seen = tonumber(before[2] or '') or 0
 local marks = redis.pcall('HMGET', at, 'heard', 'notified')
 local heard, notified = marks[1], marks[2]
 
-local function own_leases()
+-- own_leases(sub): returns the leases that hooks of this agent took, for it or for this subagent.
+local function own_leases(sub)
   local found = {}
   local there, all = pcall(leases, KEYS[5], now)
   for _, one in ipairs(there and all or {}) do
-    if one.agent == agent and one.lease['auto'] == true then found[#found + 1] = one end
+    if one.agent == agent and (one.sub == '' or one.sub == sub) and one.lease['auto'] == true then found[#found + 1] = one end
   end
   return found
 end
 local function renew()
   local ms = tonumber(ARGV[5])
-  for _, one in ipairs(own_leases()) do
+  for _, one in ipairs(own_leases(ARGV[7])) do
     if one.lease['until'] - now < ms / 2 then
       local value = redis.call('HGET', KEYS[5], one.field)
       value = string.gsub(value, '("until"%s*:%s*)%d+', '%1' .. string.format('%d', now + ms), 1)
@@ -59,7 +62,7 @@ local function news(kind, found)
   return { kind, string.format('%d', now), found.asks, found.urgent, found.others, unread(inbox, at), unpack(found.who) }
 end
 local function record(state)
-  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 7) })
+  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 8) })
 end
 
 if event == 'stop' then
@@ -72,7 +75,7 @@ if event == 'stop' then
   end
   record('idle')
   local reply = { 'idle' }
-  for _, one in ipairs(own_leases()) do
+  for _, one in ipairs(own_leases('')) do
     reply[#reply + 1] = one.path
     reply[#reply + 1] = one.token
   end
@@ -99,6 +102,9 @@ end
 
 if before[1] ~= 'active' or now - seen >= tonumber(ARGV[4]) or seen > now then
   record('active')
+  renew()
+elseif ARGV[7] ~= '' then
+  -- Only its own events renew the leases of a subagent, one of several that are active.
   renew()
 end
 if event == 'unseen' then return {} end

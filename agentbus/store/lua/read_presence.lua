@@ -2,22 +2,21 @@
 -- Reads the presence of agents, with their leases and numbers of unread messages.
 -- KEYS: leases, then for each agent its presence, its inbox and the inbox's positions
 -- ARGV: the agents
--- Returns: {now in ms, then for each agent {presence as HGETALL returns it, unread messages, patterns of its leases}}
+-- Returns: {now in ms, then for each agent {presence as HGETALL returns it, unread messages, its leases, each a pattern, a newline and a subagent}}
 --@include ids
+--@include holder
 --@include stream
 --@include inbox
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local leased = {}
 for i = 1, #ARGV do leased[ARGV[i]] = {} end
--- A lease's field is its pattern, a newline and its agent. Another program may have written any
--- field.
 local leases = redis.pcall('HGETALL', KEYS[1])
 for i = 1, leases['err'] and 0 or #leases, 2 do
-  local at = string.find(leases[i], '\n', 2, true)
-  local mine = at and leased[string.sub(leases[i], at + 1)]
+  local path, agent, sub = holder(leases[i])
+  local mine = leased[agent or '']
   if mine and (tonumber(string.match(leases[i + 1], '"until"%s*:%s*(%d+)')) or 0) > now then
-    mine[#mine + 1] = string.sub(leases[i], 1, at - 1)
+    mine[#mine + 1] = path .. '\n' .. sub
   end
 end
 local function waiting(inbox, at)

@@ -21,6 +21,7 @@
 --@include inbox
 --@include fence
 --@include overlap
+--@include holder
 --@include leases
 --@include give_leases
 local before = already(KEYS[2], ARGV[2])
@@ -77,7 +78,11 @@ for i = first, #ARGV, 2 do
     if count >= tonumber(ARGV[5]) then return { 'fast', name, count } end
   end
 end
-local mine, ended, other = leases_to_give(KEYS[3], now, sender, gives)
+local acting = ''
+for i = 1, #fields, 2 do
+  if fields[i] == 'sub' then acting = fields[i + 1] end
+end
+local mine, ended, other = leases_to_give(KEYS[3], now, sender, acting, gives)
 if not mine then return { 'unleased', ended, other } end
 if #mine > 0 then stored_token(KEYS[4]) end
 delete(KEYS[3], ended)

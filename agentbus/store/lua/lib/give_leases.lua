@@ -1,21 +1,26 @@
--- leases_to_give(key, now, agent, paths): returns this agent's leases of exactly these patterns,
--- and the fields of leases that end with them, which hooks took on the same paths. Otherwise
+-- leases_to_give(key, now, agent, sub, paths): returns the leases of exactly these patterns that this
+-- agent's subagent ('' for any) has, and the fields of leases that end with them, which hooks or other
+-- subagents of the agent took on the same paths. Otherwise
 -- returns nil, the number of the first pattern that cannot be given, and the lines of another
 -- agent's lease of it ('' for none), or of an overlapping lease that this agent would keep.
-local function leases_to_give(key, now, agent, paths)
+local function leases_to_give(key, now, agent, sub, paths)
   if #paths == 0 then return {}, {} end
   local found, mine, going, ended = leases(key, now), {}, {}, {}
   for n, path in ipairs(paths) do
     local other = ''
     for _, one in ipairs(found) do
-      if one.path == path and one.agent == agent then mine[n] = one end
-      if one.path == path and one.agent ~= agent then other = one.text end
+      if one.path == path and owns(one, agent, sub) then
+        mine[n] = mine[n] or one
+        if one ~= mine[n] then ended[#ended + 1] = one.field end
+        going[one.field] = true
+      elseif one.path == path then
+        other = one.text
+      end
     end
     if not mine[n] then return nil, n, other end
-    going[mine[n].field] = true
   end
   -- Two agents must not hold leases that overlap.
-  for _, met in ipairs(overlapping(found, paths, agent, true)) do
+  for _, met in ipairs(overlapping(found, paths, agent, '', true)) do
     local n, one = unpack(met)
     if not going[one.field] then
       if one.lease['auto'] ~= true then return nil, n, one.text end
@@ -35,7 +40,7 @@ local function give_leases(key, fences, bell, now, to, mine)
     local token = fence(fences, string.format('%d', ends - now))
     if before > redis.call('PTTL', fences) then redis.call('PEXPIRE', fences, before) end
     local why = one.lease['why']
-    redis.call('HSET', key, one.path .. '\n' .. to, string.format(
+    redis.call('HSET', key, lease_field(one.path, to, ''), string.format(
       '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":false,"sub":null}', cjson.encode(to),
       cjson.encode(one.path), type(why) == 'string' and cjson.encode(why) or 'null', ends, now, token))
   end

@@ -34,22 +34,22 @@ function later.__index(one, name)
   elseif name == 'text' then
     local values = one.lease
     found = lines(one.path, one.agent, values['why'], one.ends, values['since'], one.token,
-      values['auto'] == true and '1' or '', values['sub'])
+      values['auto'] == true and '1' or '', one.sub)
   end
   rawset(one, name, found)
   return found
 end
--- leases(key, now): returns the leases in force, each with its field, path, agent, JSON, end and
--- computed values; and the fields of leases that have ended or are malformed.
+-- leases(key, now): returns the leases in force, each with its field, path, agent, subagent, JSON,
+-- end and computed values; and the fields of leases that have ended or are malformed.
 local function leases(key, now)
   local flat, found, over, count = redis.call('HGETALL', key), {}, {}, 0
   for i = 1, #flat, 2 do
     local field, json = flat[i], flat[i + 1]
-    local at, ends = string.find(field, '\n', 2, true), string.match(json, '"until"%s*:%s*(%d+)')
-    if at and at < #field and ends and tonumber(ends) > now then
-      local path = string.sub(field, 1, at - 1)
+    local path, agent, sub = holder(field)
+    local ends = string.match(json, '"until"%s*:%s*(%d+)')
+    if path and ends and tonumber(ends) > now then
       count = count + 1
-      found[count] = setmetatable({ field = field, path = path, agent = string.sub(field, at + 1), json = json,
+      found[count] = setmetatable({ field = field, path = path, agent = agent, sub = sub, json = json,
         ends = whole(tonumber(ends)), head = head(path) }, later)
     else
       over[#over + 1] = field
@@ -57,14 +57,19 @@ local function leases(key, now)
   end
   return found, over
 end
--- overlapping(found, paths, agent, own): returns pairs of a path's number and an overlapping lease,
--- among this agent's leases if `own`, else among those of other agents.
-local function overlapping(found, paths, agent, own)
+-- agrees(one, agent, sub): returns whether a lease conflicts with none of this agent's subagent
+-- ('' for the agent itself): the agent works with each of its subagents, which exclude each other.
+local function agrees(one, agent, sub)
+  return one.agent == agent and (one.sub == sub or one.sub == '' or sub == '')
+end
+-- overlapping(found, paths, agent, sub, own): returns pairs of a path's number and an overlapping
+-- lease, among those that agree with this agent's subagent if `own`, else among the others.
+local function overlapping(found, paths, agent, sub, own)
   local met = {}
   for n, path in ipairs(paths) do
     local wanted = { path = path, head = head(path) }
     for _, one in ipairs(found) do
-      if (one.agent == agent) == own and overlap(wanted, one) then met[#met + 1] = { n, one } end
+      if agrees(one, agent, sub) == own and overlap(wanted, one) then met[#met + 1] = { n, one } end
     end
   end
   return met
