@@ -8,6 +8,9 @@ import pytest
 
 import agentbus
 from agentbus import LeaseHeld, NotHolder
+from agentbus.core import client_session
+from tests import inprocess
+from tests.hooks import Session
 from tests.repositories import make_repository
 from tests.servers import Shell
 
@@ -142,3 +145,78 @@ def test_the_command_line_shows_which_subagent_leases_a_path(real_shell: Shell, 
     real_shell.environment = {**ada, "AGENTBUS_SUB": "bbbbbb"}
     done = real_shell.run("lease", "--check", "a.py")
     assert (done.returncode, "(subagent aaaaaa)" in done.stderr) == (4, True)
+
+
+# -- hooks --
+
+CHILD, OTHER = "aea73fcb53ce7fe11", "b1c2d3cb53ce7fe12"
+
+
+@pytest.fixture
+def session(real_url, project, tmp_path, monkeypatch) -> Session:
+    found = Session(real_url, project, tmp_path)
+    monkeypatch.chdir(found.root)
+    return found
+
+
+def test_an_edit_of_what_a_sibling_edits_is_refused_until_the_sibling_ends(session):
+    assert session.edit("a.py", agent_id=CHILD) == ""
+    assert session.edit("a.py") == ""
+
+    refused = session.edit("a.py", agent_id=OTHER)
+
+    assert f"a.py is leased by {session.agent} (subagent aea73f) until" in refused
+    assert "agentbus tell" not in refused
+    with session.bus() as own:
+        own.scope.sub = "aea73f"
+        own.lease("docs/**")
+        assert session.answer("SubagentStop", agent_id=CHILD) == ""
+        assert held(own) == [("a.py", None)]
+    assert session.edit("a.py", agent_id=OTHER) == ""
+
+
+def test_a_subagent_reads_one_line_with_the_name_and_the_leases_of_the_session(session):
+    session.edit("a.py", agent_id=OTHER)
+
+    line = session.context("SubagentStart", agent_id=CHILD, agent_type="general-purpose")
+
+    assert "\n" not in line
+    assert line.startswith(f"AgentBus: you are a subagent (aea73f) of {session.agent}.")
+    assert "a.py (subagent b1c2d3) until" in line
+
+
+@pytest.mark.parametrize("client", ["codex", "copilot"])
+def test_a_subagents_shell_acts_for_the_session_from_the_first_hook_on(
+    session, client, monkeypatch
+):
+    parent, child = "0199aaaa-7d0e-7c55-9b1e-0a6f2d8c41aa", "0199aaaa-7d0e-7c55-9b1e-0a6f2dffffff"
+    sent = {"codex": {"session_id": parent, "agent_id": child}}.get(
+        client, {"session_id": child, "agent_id": child, "parent_agent_id": parent}
+    )
+    session.answer("SubagentStart", client=client, **sent)
+    name = client_session.name(client, parent)
+    variable = {"codex": "CODEX_THREAD_ID", "copilot": "COPILOT_AGENT_SESSION_ID"}[client]
+    environment = {**session.environment, variable: child}
+
+    with inprocess.environment(environment), agentbus.connect() as shell:
+        shell.lease("a.py")
+        assert [(one.agent, one.sub) for one in shell.leases()] == [(name, "ffffff")]
+    patch = "*** Begin Patch\n*** Update File: a.py\n*** End Patch\n"
+    edit = {"tool_name": "apply_patch", "tool_input": {"input": patch}}
+    assert session.answer("PreToolUse", client=client, **sent, **edit) == ""
+    # The session itself is not refused, either.
+    own = {"session_id": parent}
+    assert session.answer("PreToolUse", client=client, **own, **edit) == ""
+
+
+def test_a_bell_waits_for_the_session_whose_subagent_runs_in_copilot(session):
+    parent, child = "c21a267f-5bea-49fb-92f4-181f2a71d670", "d21a267f-5bea-49fb-92f4-181f2a71d671"
+    agent = client_session.name("copilot", parent)
+    with session.bus("reviewer") as reviewer, session.bus(agent) as own:
+        own.here()
+        reviewer.tell(agent, "why?")
+    its = {"session_id": child, "agent_id": child, "parent_agent_id": parent}
+
+    assert session.answer("PostToolUse", client="copilot", tool_name="bash", **its) == ""
+    said = session.answer("PostToolUse", client="copilot", tool_name="bash", session_id=parent)
+    assert "1 ask" in said

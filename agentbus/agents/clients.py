@@ -68,6 +68,10 @@ class Client(Facts):
     session: tuple[str, ...] = ("session_id",)
     # The fields that may hold the id of the subagent that acts.
     subagent: tuple[str, ...] = ("agent_id",)
+    # The field of a subagent's event that holds the session it belongs to, if its own id is another one's.
+    parent: tuple[str, ...] = ()
+    # True if a shell of a subagent has the subagent's id in place of the session's.
+    child_shells: bool = False
     # The fields of a tool's name and of its input, in each layout.
     tool_fields: tuple[tuple[str, str], ...] = (("tool_name", "tool_input"),)
     # Tools that edit a file, each with the fields of its input that may hold the path. Tools that may
@@ -220,7 +224,8 @@ def _answers(
     context: Mapping[str, Any], deny: Mapping[str, Any], go_on: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any] | None]:
     """Return the forms that add to what the model reads, refuse an edit, and refuse a turn's end."""
-    return {"start": context, "turn": context, "tool": context, "edit": deny, "stop": go_on}
+    context_of = dict.fromkeys(("start", "turn", "tool", "substart"), context)
+    return {**context_of, "edit": deny, "stop": go_on}
 
 
 _EVENTS = {
@@ -231,6 +236,7 @@ _EVENTS = {
     "Stop": "stop",
     "SessionEnd": "end",
 }
+_SUBAGENTS = {"SubagentStart": "substart", "SubagentStop": "substop"}
 _HOOK = "hookSpecificOutput"
 _CONTEXT = {_HOOK: {"hookEventName": EVENT, "additionalContext": TEXT}}
 _DENIAL = {"permissionDecision": "deny", "permissionDecisionReason": TEXT}
@@ -239,7 +245,7 @@ _BLOCK = {"decision": "block", "reason": TEXT}
 
 _CLAUDE = Client(
     name="claude",
-    events=_EVENTS,
+    events=_EVENTS | _SUBAGENTS,
     # A second hook of Stop: it is asynchronous and may make the agent go on later.
     other_events={"Wake": "wake"},
     edits={
@@ -268,7 +274,8 @@ _CLAUDE = Client(
 )
 _CODEX = Client(
     name="codex",
-    events=_EVENTS,
+    events=_EVENTS | _SUBAGENTS,
+    child_shells=True,
     edits={"Bash": (), _PATCH: ()},
     patches=("Bash", _PATCH),
     patch_fields=("command", "input", "patch"),
@@ -298,8 +305,12 @@ _COPILOT = Client(
     name="copilot",
     # Plugins have the layout of Claude Code, which is the last one of each fact; Copilot's own hook files
     # have another.
-    events=_EVENTS,
+    events=_EVENTS | _SUBAGENTS,
+    parent=("parent_agent_id", "parentAgentId"),
+    child_shells=True,
     other_events={
+        "subagentStart": "substart",
+        "subagentStop": "substop",
         "sessionStart": "start",
         "userPromptSubmitted": "turn",
         "preToolUse": "edit",

@@ -38,13 +38,12 @@ class Event:
         self.given = given
         self.session = _session(text(given, *client.session))
         agent = self.sub = ""
-        child = text(given, *client.subagent)
-        if child or self.session:
+        self.child = _session(text(given, *client.subagent))
+        if self.child:
+            self._enter_subagent()
+        if self.session:
             from agentbus.core import client_session
 
-        if child:
-            self.sub = client_session.part(child)
-        if self.session:
             agent = client_session.name(client.name, self.session)
         there = given.get("cwd")
         if (
@@ -56,6 +55,37 @@ class Event:
             os.chdir(there)
         # Resolve the settings for the directory and the session of the event.
         self.settings = resolve(flags, session=agent)
+
+    def _enter_subagent(self) -> None:
+        """Act for the session that the subagent belongs to, also in what is a session's event otherwise."""
+        from agentbus.core import client_session
+
+        client, folder = self.client, client_session.folder_in(state_directory())
+        if client.parent:
+            above = _session(text(self.given, *client.parent))
+            self.session = above or client_session.parent_of(folder, client.name, self.child) or ""
+            if not self.session:
+                # The agent of the session itself has an id, too, and no parent.
+                self.session, self.child = _session(text(self.given, *client.session)), ""
+                return
+            # A subagent may have been started by another one.
+            while (
+                upper := client_session.parent_of(folder, client.name, self.session)
+            ) is not None:
+                self.session = upper
+        self.sub = client_session.part(self.child)
+        self.kind = {"start": "substart", "stop": "substop", "end": "substop"}.get(
+            self.kind, self.kind
+        )
+        if client.child_shells and self.session:
+            try:
+                if self.kind == "substop":
+                    client_session.remove_child(folder, client.name, self.child)
+                else:
+                    client_session.write_child(folder, client.name, self.child, self.session)
+            except OSError:
+                # The folder is read-only: the shells of the subagent act under a name of its own.
+                return
 
     @classmethod
     def read(cls, client: str, event: str, data: bytes, flags: dict[str, object]) -> Event | None:

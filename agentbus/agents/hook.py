@@ -170,10 +170,15 @@ def _answered(event: Event, *, was_away: bool) -> dict[str, object] | None:
 
             refused = edits.lease(event)
             return None if refused is None else event.client.answer(event.event, refused)
-        if event.kind not in ("start", "end"):
+        if event.kind not in ("start", "end", "substart", "substop"):
             return _show_notifications(event, was_away)
         from agentbus.agents import sessions
 
+        if event.kind == "substart":
+            return sessions.begin_subagent(event)
+        if event.kind == "substop":
+            sessions.end_subagent(event)
+            return None
         if event.kind == "start":
             return sessions.begin(event)
         sessions.end(event)

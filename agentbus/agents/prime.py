@@ -164,12 +164,17 @@ def _leased(reply: Sequence[Any], quotes: bool, call: str) -> str:
 
 def _lease(lines: str, quotes: bool, *, own: bool) -> str:
     pattern, agent, why, until = lines.split("\n")[:4]
-    shown = path(pattern) if quotes or _PLAIN_PATH.issuperset(pattern) else "a path"
+    shown = path(pattern) if quotes else plain_path(pattern)
     ends = f"until {of_day(int(until) / 1000)}"
     if own:
         return f"{shown} {ends}"
     reason = f' ("{_cut(why)}")' if quotes and why else ""
     return f"{shown} by {_cut(word(agent)) if quotes else checked(agent)} {ends}{reason}"
+
+
+def plain_path(pattern: str) -> str:
+    """Return a pattern without unusual characters, which could be read as a sentence, or `a path`."""
+    return path(pattern) if _PLAIN_PATH.issuperset(pattern) else "a path"
 
 
 def path(pattern: str) -> str:

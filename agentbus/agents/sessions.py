@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.agents import prime, tasks
+from agentbus.agents.bell import checked
 from agentbus.coordination import leases, presence, sessions
 from agentbus.coordination.leases import of_files
 from agentbus.coordination.sessions import lives
 from agentbus.core import client_session, repository
-from agentbus.core.names import shell_word
+from agentbus.core.clock import of_day
+from agentbus.core.names import is_plain, shell_word
 from agentbus.core.settings import (
     VARIABLES,
     repository as repository_here,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Script
 
 _GIT_SECONDS = 2.0
+# Leases that the first line of a subagent lists.
+_SHOWN = 4
 
 
 def announce(event: Event) -> None:
@@ -98,6 +102,36 @@ def end(event: Event) -> None:
     _together(event, [here, _first(leases.drop(scope))])
     if os.path.isdir(os.path.join(state_directory(), "taken")):
         tasks.give_back(event)
+
+
+def begin_subagent(event: Event) -> dict[str, object] | None:
+    """Return the line that a subagent reads first: whose name it has, and what the session has leased."""
+    if not event.sub:
+        return None
+    scope = event.scope
+    held = [
+        one
+        for one in map(leases.lease, event.execute(_first(leases.leases(scope)))[2::2])
+        if one.agent == scope.agent
+    ]
+    listed = [
+        f"{prime.plain_path(one.pattern)}"
+        f"{f' (subagent {one.sub})' if one.sub and is_plain(one.sub) else ''} until {of_day(one.until)}"
+        for one in held[:_SHOWN]
+    ]
+    if len(held) > _SHOWN:
+        listed.append(f"{len(held) - _SHOWN} more")
+    line = (
+        f"AgentBus: you are a subagent ({event.sub}) of {checked(scope.agent)}."
+        f" Leased by this session: {' · '.join(listed) or 'none'}."
+    )
+    return event.client.answer(event.event, line)
+
+
+def end_subagent(event: Event) -> None:
+    """End all leases of a subagent, also those that it took by a command: nobody else can drop them."""
+    if event.sub:
+        event.execute(_first(leases.end_of(event.scope, event.scope.agent, sub=event.sub)))
 
 
 def forget(event: Event) -> None:

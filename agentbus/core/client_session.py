@@ -19,6 +19,8 @@ _PRIME = 0x9E3779B97F4A7BB9
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _LONGEST_CLIENT, _LONGEST_ID = 16, 200
+# Seconds after which the record of a subagent is removed; its next hook writes it again.
+_CHILD_KEPT = 86_400
 # Characters of a subagent's short name.
 _PART = 6
 # Limit on the number of ancestor processes to examine.
@@ -90,7 +92,7 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
     """
     above = of_ancestor(folder)
     named = [
-        (client, session, variable)
+        (client, parent_of(folder, client, session) or session, variable)
         for variable, client in SESSION_VARIABLES.items()
         if (session := environment.get(variable)) and is_id(session)
     ]
@@ -100,6 +102,69 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
     client, session, variable = (own or named)[0]
     pid = above.pid if own and above is not None else None
     return ClientSession(client, session, name(client, session), variable, pid)
+
+
+# -- the files of subagents whose shells have an id of their own --
+
+
+def write_child(folder: str, client: str, child: str, parent: str) -> None:
+    """Record the session that a subagent belongs to. Raises `OSError`."""
+    path = _child(folder, client, child)
+    if os.path.lexists(path) or child == parent:
+        return
+    from agentbus.core.settings_check import make_private
+
+    make_private(folder)
+    for each in os.listdir(folder):
+        # A subagent whose end no hook has seen.
+        if each[:4] == "sub-" and _is_old(os.path.join(folder, each)):
+            _unlink(os.path.join(folder, each))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    beside = f"{path}.{os.getpid()}"
+    descriptor = os.open(beside, flags, 0o600)
+    try:
+        os.write(descriptor, parent.encode())
+    finally:
+        os.close(descriptor)
+    os.replace(beside, path)
+
+
+def remove_child(folder: str, client: str, child: str) -> None:
+    """Remove the record of a subagent that has ended."""
+    _unlink(_child(folder, client, child))
+
+
+def parent_of(folder: str, client: str, child: str) -> str | None:
+    """Return the session that a subagent belongs to; None for the id of a session."""
+    try:
+        with open(_child(folder, client, child), "rb") as file:
+            parent = file.read(_LONGEST_ID + 1).decode()
+    except (OSError, ValueError):
+        return None
+    return parent if is_id(parent) else None
+
+
+def subagent(environment: Mapping[str, str], folder: str) -> str:
+    """Return the subagent whose id a client gave to this process in place of a session's, '' if none."""
+    for variable, client in SESSION_VARIABLES.items():
+        child = environment.get(variable)
+        if child and is_id(child) and parent_of(folder, client, child) is not None:
+            return part(child)
+    return ""
+
+
+def _child(folder: str, client: str, child: str) -> str:
+    safe = "".join([c if c.isalnum() else "-" for c in child])[-100:]
+    return os.path.join(folder, f"sub-{client}-{safe}")
+
+
+def _is_old(path: str) -> bool:
+    import time
+
+    try:
+        return time.time() - os.stat(path).st_mtime > _CHILD_KEPT
+    except OSError:
+        return False
 
 
 # -- the files of the clients' processes --

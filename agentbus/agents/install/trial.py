@@ -128,6 +128,8 @@ def sample(client: Client, event: str, session: str, path: str) -> dict[str, Any
     kind = client.kind(event)
     if kind == "stop":
         return given | {client.stop_fields[-1]: False}
+    if kind in ("substart", "substop"):
+        return given | dict.fromkeys(client.parent[:1], session) | {client.subagent[0]: "trial"}
     if kind != "edit":
         return given
     tool, arguments = client.tool_fields[-1]
