@@ -75,7 +75,7 @@ def test_each_clients_hooks_are_run(user, client):
     events = SAME.get(client, tuple(FACTS[client].events)[:-1])
     shows = {event: found[client, event]["shows"] for event in events}
     assert [event for event, text in shows.items() if not text] == (
-        ["beforeSubmitPrompt"] if client == "cursor" else []
+        {"cursor": ["beforeSubmitPrompt"], "copilot": ["SubagentStop"]}.get(client, [])
     )
 
 

@@ -234,9 +234,10 @@ _EVENTS = {
     "PreToolUse": "edit",
     "PostToolUse": "tool",
     "Stop": "stop",
+    "SubagentStart": "substart",
+    "SubagentStop": "substop",
     "SessionEnd": "end",
 }
-_SUBAGENTS = {"SubagentStart": "substart", "SubagentStop": "substop"}
 _HOOK = "hookSpecificOutput"
 _CONTEXT = {_HOOK: {"hookEventName": EVENT, "additionalContext": TEXT}}
 _DENIAL = {"permissionDecision": "deny", "permissionDecisionReason": TEXT}
@@ -245,7 +246,7 @@ _BLOCK = {"decision": "block", "reason": TEXT}
 
 _CLAUDE = Client(
     name="claude",
-    events=_EVENTS | _SUBAGENTS,
+    events=_EVENTS,
     # A second hook of Stop: it is asynchronous and may make the agent go on later.
     other_events={"Wake": "wake"},
     edits={
@@ -274,7 +275,7 @@ _CLAUDE = Client(
 )
 _CODEX = Client(
     name="codex",
-    events=_EVENTS | _SUBAGENTS,
+    events=_EVENTS,
     child_shells=True,
     edits={"Bash": (), _PATCH: ()},
     patches=("Bash", _PATCH),
@@ -305,7 +306,7 @@ _COPILOT = Client(
     name="copilot",
     # Plugins have the layout of Claude Code, which is the last one of each fact; Copilot's own hook files
     # have another.
-    events=_EVENTS | _SUBAGENTS,
+    events=_EVENTS,
     parent=("parent_agent_id", "parentAgentId"),
     child_shells=True,
     other_events={
