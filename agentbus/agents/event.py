@@ -84,7 +84,7 @@ class Event:
                 else:
                     client_session.write_child(folder, client.name, self.child, self.session)
             except OSError:
-                # The folder is read-only: the shells of the subagent act under a name of its own.
+                # The folder is read-only: the shells of the subagent act under another name.
                 return
 
     @classmethod

@@ -339,7 +339,7 @@ def refusal(agent: str, path: str, conflict: Lease, others: int = 0) -> LeaseHel
 
 
 def advice(agent: str, holder: str) -> str:
-    """Return what an agent can do about another's lease: ask, or wait for a subagent of its own."""
+    """Return what an agent can do about another's lease: ask, or wait for one of its subagents."""
     if holder == agent:
         return "wait: the leases of a subagent end with it"
     return f"ask: agentbus tell {names.shell_word(holder)} '…?' --wait 300"

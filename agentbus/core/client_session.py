@@ -104,7 +104,7 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
     return ClientSession(client, session, name(client, session), variable, pid)
 
 
-# -- the files of subagents whose shells have an id of their own --
+# -- the files of subagents whose shells have another id --
 
 
 def write_child(folder: str, client: str, child: str, parent: str) -> None:
