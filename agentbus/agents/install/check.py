@@ -18,7 +18,7 @@ from agentbus.core.errors import AgentBusError
 
 _TOOLS = 10
 # The kinds of the events of a session, as they come.
-_ORDER = ("start", "turn", "tool", "edit", "stop", "end")
+_ORDER = ("start", "turn", "tool", "edit", "substart", "substop", "stop", "end")
 
 
 @dataclass
