@@ -6,12 +6,16 @@ import json
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StructType
 
 import agentbus
+from agentbus.core.settings import resolve
 from agentbus.errors import BackendUnavailable
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.source.data_source import AgentBusSource
+from agentbus.pipeline.source.growing_reader import GrowingReader
+from agentbus.pipeline.source.options import Options
 from agentbus.pipeline.spark.errors import told
 from tests.pipeline.queries import completed
 from tests.tiers import nightly
@@ -165,6 +169,38 @@ def test_batches_are_as_large_as_they_may_be(grow, valkey, project):
     assert [len(batch) for batch in batches] == [10, 10, 5]
 
 
+def test_a_batch_keeps_its_bound_over_many_streams_which_take_turns(valkey, project, real_url):
+    names = [f"q:{n}" for n in range(12)]
+    for name in names:
+        fill(valkey, project, name, numbered(2))
+    options = Options({"maxrowspertrigger": "5"}, resolve({"url": real_url, "project": project}))
+    reader = GrowingReader(options)
+    offset, sizes = reader.initialOffset(), []
+    while (end := reader.latestOffset(offset, ReadMaxRows(5))) != offset:
+        sizes.append(sum(end[name][1] - offset.get(name, ["", 0])[1] for name in end))
+        offset = end
+        # The first streams grow all the time, and the others have their turn.
+        if len(sizes) < 4:
+            fill(valkey, project, "q:0", [f"{10 + len(sizes)}-1"])
+    reader.stop()
+
+    assert max(sizes) == 5
+    assert sum(sizes) == 27
+    assert {name: offset[name][1] for name in names} == {**dict.fromkeys(names, 2), "q:0": 5}
+
+
+def test_lost_entries_count_as_their_row_in_a_limited_batch(grow, valkey, project):
+    for name in ("q:a", "q:b", "q:c"):
+        fill(valkey, project, name, numbered(30))
+        valkey.ask("XTRIM", f"{project}:{name}", "MAXLEN", "4")
+
+    batches = grow(maxRowsPerTrigger="3")
+
+    assert max(map(len, batches)) == 3
+    assert sum(row.lost or 0 for batch in batches for row in batch) == 78
+    assert sum(row.kind == "queue" for batch in batches for row in batch) == 12
+
+
 def test_entries_trimmed_between_two_batches_are_counted(grow, valkey, project):
     fill(valkey, project, "q:mail", numbered(5))
     grow()
@@ -239,6 +275,13 @@ def test_a_password_in_an_option_is_refused_and_not_shown(registered):
 def test_a_wrong_option_is_told(load, options, words):
     with pytest.raises(PySparkException, match=words):
         load(**options).collect()
+
+
+def test_a_table_in_the_catalog_is_refused_with_the_reason(registered):
+    with pytest.raises(
+        PySparkException, match="catalog cannot keep a table of the source agentbus"
+    ):
+        registered.sql("CREATE TABLE entries USING agentbus OPTIONS (streams 'queues')")
 
 
 def test_a_server_that_is_not_there_is_told(registered, project):

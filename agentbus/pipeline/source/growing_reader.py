@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -40,10 +41,17 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader: RangeReader | None = None
         self._discovery: Discovery | None = None
         self._goal: dict[str, ReadPosition] | None = None
+        self._last = ""
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends the reader to its tasks, which open their own connections.
-        return {"_options": self._options, "_reader": None, "_discovery": None, "_goal": None}
+        return {
+            "_options": self._options,
+            "_reader": None,
+            "_discovery": None,
+            "_goal": None,
+            "_last": "",
+        }
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start of the first batch: the beginning, or the option `from`."""
@@ -136,16 +144,23 @@ class GrowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for name, (start, end) in new.items()
                 if name in self._goal and start.added < self._goal[name].added
             }
-        waiting = sum(end.added - start.added for start, end in new.values())
-        ends = dict(begin)
-        for name, (start, end) in new.items():
-            backlog = end.added - start.added
-            share = (
-                backlog if most is None or waiting <= most else max(1, most * backlog // waiting)
-            )
-            if share < backlog:
+        ends, room = dict(begin), most
+        # Begin after the stream with which the last limited batch ended, so that each has its turn.
+        names = sorted(new)
+        turn = bisect.bisect_right(names, self._last)
+        for name in names[turn:] + names[:turn]:
+            if room is not None and room <= 0:
+                break
+            start, end = new[name]
+            lost = planning.gone(start, end, heads[name])
+            # The lost entries of a stream are one row.
+            rows = end.added - start.added - lost + (lost > 0)
+            if room is not None and rows > room:
+                share, rows = max(1, room - (lost > 0)), room
                 end = yield from self._part(reader, name, start, end, heads[name], share)
             ends[name] = end
+            if room is not None:
+                room, self._last = room - rows, name
         return ends
 
     def _part(

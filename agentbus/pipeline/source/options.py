@@ -106,6 +106,11 @@ def _known(given: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[
     if "paths" in values:
         raise UsageError("several paths are given to load", hint="read each archive by itself")
     unknown = sorted(set(values) - {name.lower() for name in known})
+    if unknown and unknown[0].startswith("option."):
+        raise UsageError(
+            f"Spark's catalog cannot keep a table of {what}",
+            hint="use CREATE TEMPORARY VIEW … USING agentbus OPTIONS (…)",
+        )
     if unknown:
         raise UsageError(
             f"{what} has no option {unknown[0][:60]!a}", hint=f"it has {', '.join(known)}"
