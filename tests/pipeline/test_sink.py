@@ -6,7 +6,7 @@ import json
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -121,6 +121,52 @@ def test_a_query_writes_each_row_once_also_when_a_batch_is_run_again(
     run()
 
     assert sorted(found["n"] for found in payloads(valkey, project)) == list(range(700))
+
+
+def test_a_save_in_foreachbatch_is_written_once_when_its_batch_runs_again(
+    registered, save, valkey, project, tmp_path
+):
+    source, checkpoint, failures = tmp_path / "in", tmp_path / "checkpoint", [RuntimeError("died")]
+    source.mkdir()
+    (source / "a.json").write_text("".join(f'{{"n": {n}}}\n' for n in range(700)))
+
+    def both(batch, _number):
+        tasks = batch.select(F.to_json(F.struct("n")).alias("payload"))
+        save(tasks, queue="mail")
+        save(tasks, queue="copy")
+        if failures:
+            raise failures.pop()
+
+    def run():
+        rows = registered.readStream.schema("n INT").json(str(source))
+        writer = rows.writeStream.foreachBatch(both).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="died"):
+        run()
+    run()
+
+    for stream in ("q:mail", "q:copy"):
+        assert sorted(row["n"] for row in payloads(valkey, project, stream)) == list(range(700))
+
+
+def test_a_save_with_a_name_and_a_number_is_written_once(registered, save, valkey, project):
+    frame = registered.range(5).select(F.col("id").cast("string").alias("payload"))
+
+    for version in (7, 7, 8):
+        save(frame, queue="mail", txnAppId="nightly", txnVersion=str(version))
+    save(frame, queue="mail", txnAppId="other", txnVersion="7")
+
+    assert sorted(payloads(valkey, project)) == sorted([*range(5)] * 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"txnappid": "a"}, {"txnversion": "1"}, {"txnappid": "a", "txnversion": "-1"}]
+)
+def test_a_save_with_half_a_name_is_refused(written, options):
+    with pytest.raises(UsageError, match=r"txnAppId is .* and txnVersion"):
+        written("payload STRING", [("1",)], queue="mail", **options)
 
 
 def test_text_is_a_payload_if_it_is_asked_for(written, valkey, project):

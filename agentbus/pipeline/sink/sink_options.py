@@ -28,7 +28,7 @@ _KNOWN = {
     "topic": (),
     "notes": (),
 }
-_ALWAYS = ("url", "project", "agent", "timeout")
+_ALWAYS = ("url", "project", "agent", "timeout", "txnAppId", "txnVersion")
 # Options of Spark itself.
 _SPARKS = ("path", "header", "checkpointlocation")
 # Seconds without progress at a full queue, or without a server, after which a task fails.
@@ -40,7 +40,8 @@ class Sink:
     """The parameters of a Spark task that writes rows: the server, the target, and the options.
 
     `settings` may hold a password, which is sent only inside the pickled writer. `run` is unique to
-    this writer. `bound` and `window` are those of the queue.
+    this writer; `app` and `version`, if given, name a save that may be repeated. `bound` and `window`
+    are those of the queue.
     """
 
     settings: Settings
@@ -49,6 +50,8 @@ class Sink:
     name: str
     columns: tuple[str, ...]
     timeout: float = TIMEOUT
+    app: str = ""
+    version: int = 0
     is_json: bool = True
     on_full: str = "wait"
     bound: int = 0
@@ -77,7 +80,9 @@ def sink(
             hint="give url another server; see the reference of URLs",
         )
     timeout = float(number(values, "timeout") or TIMEOUT)
-    found = Sink(settings, secrets.token_hex(8), target, name, tuple(schema.names), timeout)
+    app, version = _transaction(values)
+    run, columns_ = secrets.token_hex(8), tuple(schema.names)
+    found = Sink(settings, run, target, name, columns_, timeout, app, version)
     if target == "topic":
         columns.check(schema, columns.MESSAGE, ("message",), "a topic")
         return found
@@ -122,6 +127,19 @@ def _target(values: Mapping[str, str]) -> tuple[str, str]:
     if target == "queue":
         writable(name)
     return target, name
+
+
+def _transaction(values: Mapping[str, str]) -> tuple[str, int]:
+    """Return the options that name a save: an application's id, and a number that grows."""
+    app, version = values.get("txnappid", ""), values.get("txnversion", "")
+    if not app and not version:
+        return "", 0
+    if not (app and version.isascii() and version.isdigit() and len(version) < 16):
+        raise UsageError(
+            f"txnAppId is {app[:40]!a}, and txnVersion {version[:40]!a}",
+            hint="give both: a name, and a whole number that grows with each save",
+        )
+    return app, int(version)
 
 
 def _on_full(values: Mapping[str, str], found: Policy) -> str:

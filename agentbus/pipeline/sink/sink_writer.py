@@ -69,7 +69,20 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
 
 def _spot(sink: Sink) -> Spot:
     context = TaskContext.get()
-    return Spot(sink.run, 0, context.partitionId() if context else 0, SAVE_KEPT)
+    partition = context.partitionId() if context else 0
+    if sink.app:
+        return Spot(_named_run(sink, sink.app), sink.version, partition, QUERY_KEPT)
+    # A save in `foreachBatch` belongs to the batch, which runs again if the driver dies.
+    query = context.getLocalProperty(_QUERY) if context else None
+    batch = context.getLocalProperty(_BATCH) if context else None
+    if query and batch:
+        return Spot(_named_run(sink, query), int(batch), partition, QUERY_KEPT)
+    return Spot(sink.run, 0, partition, SAVE_KEPT)
+
+
+def _named_run(sink: Sink, name: str) -> str:
+    """Return the run of the saves of one name to a target: equal rows may go to several targets."""
+    return digest([name.encode(), sink.target.encode(), sink.name.encode()])
 
 
 def _spot_in_query() -> Spot:
