@@ -6,16 +6,21 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pyspark
 import pytest
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 
-from agentbus.errors import BackendUnavailable, ConfigError, UsageError
-from agentbus.pipeline.spark import quiet
+from agentbus.errors import BackendUnavailable, UsageError
+from agentbus.pipeline.spark import quiet, session as opening
 from agentbus.pipeline.spark.session import java_options, session
 from tests.pipeline import clusters
+from tests.servers import scrubbed
+from tests.source_tree import ROOT
 
 # A whole life: a job in a Python worker, errors of Spark's, and the JVM killed.
 LIFE = """
@@ -94,18 +99,49 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path):
     assert "-Xmx1x" in done.stdout
 
 
-@pytest.mark.parametrize("master", [None, "spark://127.0.0.1:1", "yarn"])
-def test_a_user_without_a_passwd_entry_gets_an_error_before_java_starts(master, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
+def test_a_user_id_without_a_passwd_entry_runs_spark(tmp_path):
+    number = 2_000_000_001
+    folder = tmp_path / "home"
+    folder.mkdir()
+    # The directories above are root's own.
+    caps = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    program = (
+        "import os; from agentbus.pipeline.spark.session import session;"
+        "print(session('local[1]', conf={'spark.driver.memory': '600m'}).range(5).count(), os.getuid())"
+    )
+
+    done = subprocess.run(
+        ["setpriv", "--reuid", str(number), *caps, sys.executable, "-c", program],
+        env={**scrubbed(dict(os.environ)), "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+    assert (done.stdout, done.returncode) == (f"5 {number}\n", 0), done.stderr
+
+
+def test_hadoop_and_java_are_told_of_a_user_without_a_passwd_entry(monkeypatch, tmp_path):
+    logins = []
+    hadoop = SimpleNamespace(createRemoteUser=str, setLoginUser=logins.append)
+    inner = SimpleNamespace(security=SimpleNamespace(UserGroupInformation=hadoop))
+    apache = SimpleNamespace(hadoop=inner)
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=apache))
+    conf = SparkConf(loadDefaults=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 2_000_000_001)
-    monkeypatch.setattr("agentbus.pipeline.spark.session._check_reach", lambda *_: None)
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(opening, "launch", lambda _conf, _said=None: SimpleNamespace(jvm=jvm))
+    monkeypatch.setattr(opening.settings, "hand_down", lambda **_variables: None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda **_options: None)
 
-    with pytest.raises(ConfigError, match="user id 2000000001: it has no passwd") as caught:
-        session(master)
+    opening._start(conf, "local[1]", "off")
 
-    assert caught.value.exit_code == 2
-    assert "libnss_wrapper" in str(caught.value.hint)
+    assert logins == ["2000000001"]
+    assert f'"-Duser.home={tmp_path}"' in conf.get("spark.driver.extraJavaOptions")
 
 
 def test_options_of_the_users_own_win_over_what_suits_a_short_life():

@@ -12,6 +12,7 @@ import socket
 import sys
 import urllib.parse
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -24,6 +25,9 @@ from agentbus.pipeline.spark import classes, home, java, quiet, scratch
 from agentbus.pipeline.spark.errors import sentence, told
 from agentbus.pipeline.spark.launch import launch
 from agentbus.pipeline.spark.shipping import send, ship
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
 
 # All cores of this machine, and four attempts per task, as on a cluster; by default, a local Spark
 # tries once.
@@ -213,7 +217,6 @@ def on_loopback(master: str) -> bool:
 
 def _start(conf: SparkConf, master: str, log_level: str) -> None:
     """Start the JVM: with our Java, this Python and a quiet log."""
-    _check_user()
     found = java.find()
     variables = {"JAVA_HOME": found.home}
     chosen = settings.variable("PYSPARK_PYTHON")
@@ -232,11 +235,16 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
         variables["SPARK_LOCAL_IP"] = _LOOPBACK
     settings.hand_down(**variables)
     own = conf.get("spark.driver.extraJavaOptions") or ""
+    nameless = _is_nameless()
+    if nameless:
+        # Java takes the home directory from the passwd entry, too.
+        folder = settings.variable("HOME") or str(scratch.place())
+        own = f'"-Duser.home={folder}" {own}'
     if is_local(master):
         own = " ".join([*classes.options(found), own])
     conf.set("spark.driver.extraJavaOptions", java_options(master, own, log_level))
     if log_level != "off":
-        SparkContext._ensure_initialized(gateway=launch(conf))
+        _use(launch(conf), nameless=nameless)
         return
     # Output of the JVM, and of Spark before its log is set up, matters only if the JVM does not
     # start.
@@ -248,21 +256,24 @@ def _start(conf: SparkConf, master: str, log_level: str) -> None:
             f"Spark did not start on {found.program}: {_why(said, error)}",
             hint="log level `debug` shows all that it said",
         ) from error
+    _use(gateway, nameless=nameless)
+
+
+def _use(gateway: JavaGateway, *, nameless: bool) -> None:
+    """Make a JVM Spark's, logged in to Hadoop, which refuses a user id without a name."""
+    if nameless:
+        login = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+        login.setLoginUser(login.createRemoteUser(str(os.getuid())))
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _check_user() -> None:
-    """Raise `ConfigError` for a user without a name: Hadoop's login fails, whatever the options of Java."""
+def _is_nameless() -> bool:
+    """Tell whether the user id has no passwd entry, as in a container with a random one."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
-        raise ConfigError(
-            f"Spark cannot run as the user id {os.getuid()}: it has no passwd entry, and so no name",
-            hint=(
-                "run it as a user of /etc/passwd, add an entry there, or preload libnss_wrapper with"
-                " NSS_WRAPPER_PASSWD"
-            ),
-        ) from None
+        return True
+    return False
 
 
 def java_options(master: str, own: str, log_level: str) -> str:
