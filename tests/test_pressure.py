@@ -9,6 +9,7 @@ import pytest
 
 import agentbus
 from agentbus.errors import QueueFull
+from agentbus.queues import janitor
 from agentbus.queues.delivery import Delivery
 from tests.conftest import Connect
 from tests.servers import ask
@@ -121,6 +122,24 @@ def test_ten_times_the_bound_stay_behind_a_running_task_which_is_then_named(
 
     with pytest.raises(QueueFull, match=rf"has not finished {running.partition('@')[0]}"):
         queue.publish("one more")
+
+
+@on_one_store
+def test_ten_times_the_bound_stay_for_an_archive_which_is_then_named(bus: agentbus.Bus) -> None:
+    queue = bus.queue("mail", bound=5)
+    queue.publish(0)
+    bus._run("keep", janitor.keep(bus.scope, "archive:a", "mail", "normal", "0-1"))
+    for number in range(1, 50):
+        (delivery,) = queue.fetch(count=1)
+        delivery.ack()
+        queue.publish(number)
+    (delivery,) = queue.fetch(count=1)
+    delivery.ack()
+
+    with pytest.raises(QueueFull, match="keeps 50 tasks, because an archive with --hold") as caught:
+        queue.publish("one more")
+
+    assert "agentbus archive release" in str(caught.value.shell_hint)
 
 
 def test_delayed_tasks_and_those_that_are_not_done_share_the_bound(bus: agentbus.Bus) -> None:

@@ -352,11 +352,21 @@ def full(queue: str, bound: int, reply: Sequence[Any]) -> QueueFull:
     group, oldest, number = text(reply[2]), text(reply[3]), int(reply[1])
     tasks = "task" if number == 1 else "tasks"
     if oldest:
-        reader = f"the group {group!r}" if group else "a reader outside of groups"
-        said = (
-            f"the queue {queue!r} keeps {number} {tasks}, because {reader} has not finished"
-            f" {oldest}; ten times its limit of {bound} are kept"
+        reader = (
+            f"the group {group!r} has not finished"
+            if group
+            else "an archive with --hold, or another reader outside of groups, has not passed"
         )
+        said = (
+            f"the queue {queue!r} keeps {number} {tasks}, because {reader} {oldest};"
+            f" ten times its limit of {bound} are kept"
+        )
+        if not group:
+            return QueueFull(
+                said,
+                hint="run the archiver, or end its hold by release(settings, path)",
+                shell_hint="run the archiver, or end its hold: agentbus archive release PATH",
+            )
         hint = "wait until it is finished, or cancel it"
     else:
         said = f"the queue {queue!r} holds {number} unfinished {tasks}; the limit is {bound}" + (
