@@ -202,8 +202,9 @@ def test_a_list_that_holds_anything_but_counts_is_null(spark):
     assert [row["ran_counts"] for row in rows] == [None] * len(lists)
 
 
-def test_a_list_is_cut_after_the_last_bucket(spark):
-    row = first(spark, schema.METRICS, fields={"ran": json.dumps([1] * 40).replace(" ", "")})
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,  ", ":")])
+def test_a_list_is_cut_after_the_last_bucket(spark, separators):
+    row = first(spark, schema.METRICS, fields={"ran": json.dumps([1] * 40, separators=separators)})
 
     assert row["ran_counts"] == [1] * BUCKETS
 

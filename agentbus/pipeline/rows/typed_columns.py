@@ -95,7 +95,8 @@ def _buckets(field: str) -> str:
     text, number = f"fields['{field}']", r"(?:0|[1-9]\\d{0,14})"
     return (
         rf"case when {text} = '[]' then cast(array() as array<bigint>)"
-        rf" when {text} rlike '^\\[{number}(?:,{number})*+\\]\\z'"
+        # A cast to a number ignores blanks.
+        rf" when {text} rlike '^\\[ *{number}(?: *, *{number})*+ *\\]\\z'"
         f" then slice(cast(split(substring({text}, 2, octet_length({text}) - 2), ',') as array<bigint>), 1,"
         f" {BUCKETS}) end"
     )
