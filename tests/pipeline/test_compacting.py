@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import warnings
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,8 +21,9 @@ from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
-from agentbus.pipeline.archives.versions import COMPACT
+from agentbus.pipeline.archives.versions import COMPACT, EMPTY, File, State
 from agentbus.pipeline.rows import typed_columns as typed
+from agentbus.pipeline.rows.typed_columns import TYPED
 from tests.pipeline.archives import row, write_archive
 from tests.tiers import nightly
 
@@ -143,6 +145,48 @@ def test_a_dry_run_tells_what_would_be_done(spark, tmp_path):
     assert told == Compacted(1, 3, None, 6, before.bytes, None)
     assert seen == []
     assert Log(place(tmp_path)).open() == before
+
+
+def held(kind: str, *files: tuple[str, int, bool]) -> State:
+    """Return the state of an archive with files of one day: name, bytes, whether they are typed."""
+    names = tuple(sorted(TYPED[kind]))
+    made = {
+        name: File(name, kind, "2026-11-20", 1, size, {}, 0, 0, names if typed else ())
+        for name, size, typed in files
+    }
+    return replace(EMPTY, files=made)
+
+
+@pytest.mark.parametrize(
+    ("files", "merged"),
+    [
+        ([("day", 30_000_000, True), ("late", 2_000, False)], ["late"]),
+        ([("day", 30_000_000, True), ("a", 2_000, True), ("b", 2_000, False)], ["a", "b"]),
+        ([("day", 30_000_000, True), ("late", 2_000, True)], []),
+        ([("day", 30_000_000, True), ("a", 2_000, True), ("b", 3_000, True)], ["a", "b"]),
+        ([("day", 30_000, True), ("late", 10_000, False)], ["day", "late"]),
+        ([("a", 60 << 20, True), ("b", 60 << 20, True)], []),
+    ],
+)
+def test_a_late_file_is_merged_with_those_of_its_size(files, merged):
+    todo = compacting._todo(held("queue", *files), "2026-11-21")
+
+    assert [[file.path for file in found] for _, found in todo] == ([merged] if merged else [])
+
+
+def test_rows_that_come_late_each_night_are_rewritten_a_few_times():
+    files, written = [("day", 1_000_000, True)], 0
+    for night in range(256):
+        files.append((f"late{night}", 1_000, False))
+        ((_, merged),) = compacting._todo(held("queue", *files), "2026-11-21")
+        size, gone = sum(file.bytes for file in merged), {file.path for file in merged}
+        files = [file for file in files if file[0] not in gone]
+        files.append((f"merged{night}", size, True))
+        written += size
+
+    # Rewriting the day each night would write 290 MB.
+    assert written < 10_000_000
+    assert len(files) < 10
 
 
 @pytest.mark.parametrize("text", ["soon", "2026-13-01", "2026-02-30", "20261120", "2026-W47-5"])

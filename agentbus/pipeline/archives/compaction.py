@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILE_BYTES = 128 << 20
+# A file is merged with smaller ones that together have at least a fourth of its size.
+_TIER = 4
 # Sizes of a row group, the smallest unit of reading: several tasks can read one file, and skip
 # parts of it.
 _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 100_000
@@ -112,17 +114,35 @@ def compact(
 
 
 def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
-    """Yield closed partitions worth compacting: several files, or missing typed columns."""
+    """Yield the files to merge of each closed partition, if that is worth it."""
     found: dict[tuple[str, str], list[File]] = defaultdict(list)
     for file in state.files.values():
         if file.date < limit:
             found[file.date, file.kind].append(file)
     for (_, kind), files in sorted(found.items()):
-        wanted = set(TYPED.get(kind, ()))
-        untyped = any(wanted - set(file.typed) for file in files)
-        # Do not compact files again whose result was slightly smaller than a file may be.
-        if untyped or len(files) > _pieces(files, FILE_BYTES // 2):
-            yield kind, sorted(files, key=lambda file: file.path)
+        if merged := _tier(kind, files):
+            yield kind, sorted(merged, key=lambda file: file.path)
+
+
+def _tier(kind: str, files: list[File]) -> list[File]:
+    """Return the files of a partition to merge: those without typed columns, and others of their size.
+
+    A late row does not rewrite its whole day: a file is merged once the smaller ones have at least a
+    fraction of its size, so that each row is rewritten a few times in all.
+    """
+    wanted = set(TYPED.get(kind, ()))
+    untyped = [file for file in files if wanted - set(file.typed)]
+    merged = untyped.copy()
+    typed_files = (file for file in files if not wanted - set(file.typed))
+    for file in sorted(typed_files, key=lambda file: file.bytes):
+        if file.bytes <= _TIER * _bytes(merged):
+            merged.append(file)
+        elif untyped or len(merged) > 1:
+            break
+        else:
+            merged = [file]
+    # Do not compact files again whose result was slightly smaller than a file may be.
+    return merged if untyped or len(merged) > _pieces(merged, FILE_BYTES // 2) else []
 
 
 def _each(
