@@ -54,7 +54,8 @@ def session(
     `rows` is the number of rows to process, if known: a session for few rows has other settings.
     """
     with extra():
-        from agentbus.pipeline.spark import errors, quiet, reach  # needs the extra `pipeline`
+        # Needs the extra `pipeline`.
+        from agentbus.pipeline.spark import classes, errors, quiet, reach
 
         # Needs the extra `pipeline`.
         from agentbus.pipeline.spark.session import FEW_ROWS, is_local, session as open_session
@@ -90,6 +91,8 @@ def session(
             # The JVM may have been killed, which the error above reports.
             with contextlib.suppress(Exception):
                 spark.stop()
+        with contextlib.suppress(OSError):
+            classes.prepare_later()
 
 
 @contextlib.contextmanager

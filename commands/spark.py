@@ -12,7 +12,8 @@ VERB = Verb(
     ),
     text="With the file, Spark starts on this machine in about half the time. --prepare takes a minute"
     " or two, once for each Java and PySpark, and does nothing if the file exists; the file may be"
-    " deleted at any time. Connects to no server. Needs the extra pipeline."
+    " deleted at any time. The first verb that uses Spark does the same in the background when it has"
+    " ended, unless AGENTBUS_SPARK_PREPARE is off. Connects to no server. Needs the extra pipeline."
     " JSON: spark, java, java_version, home, classes (the file, null if there is none), bytes.",
     examples=("agentbus spark", "agentbus spark --prepare"),
 )

@@ -108,6 +108,56 @@ def test_nothing_is_prepared_where_nothing_can_be_kept(shell, tmp_path):
     assert f"{tmp_path}/file/agentbus cannot be written to" in done.stderr
 
 
+@pytest.fixture
+def prepared(monkeypatch, tmp_path):
+    """Return the processes that are started to store the classes of a Java that has none."""
+    started = []
+    found = java.find()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(classes, "_started", [])
+    monkeypatch.setattr(
+        classes.subprocess, "Popen", lambda words, **options: started.append((words, options))
+    )
+    classes.options(found)
+    return found, started
+
+
+def test_the_first_session_has_its_classes_stored_once(prepared, monkeypatch):
+    found, started = prepared
+
+    classes.prepare_later()
+    classes.prepare_later()
+
+    ((words, options),) = started
+    assert words[-1].endswith("run(['spark', '--prepare'])")
+    assert options["start_new_session"]
+    # The process finds the same Java, and so writes the file that the next session looks for.
+    monkeypatch.setenv("JAVA_HOME", options["env"]["JAVA_HOME"])
+    assert classes.path(java.find()) == classes.path(found)
+
+
+def test_a_storing_that_came_to_nothing_is_tried_again_after_an_hour(prepared):
+    found, started = prepared
+    classes.prepare_later()
+    os.utime(classes.path(found).with_suffix(".preparing"), (0, 0))
+
+    classes.prepare_later()
+
+    assert len(started) == 2
+
+
+def test_classes_are_not_stored_where_that_is_off_or_was_done(prepared, monkeypatch):
+    found, started = prepared
+    with monkeypatch.context() as off:
+        off.setenv("AGENTBUS_SPARK_PREPARE", "off")
+        classes.prepare_later()
+    classes.path(found).touch()
+
+    classes.prepare_later()
+
+    assert started == []
+
+
 @pytest.mark.slow
 def test_spark_starts_from_the_classes_that_were_kept(shell, cache, tmp_path):
     options = {"env": {"XDG_CACHE_HOME": str(cache)}, "timeout": 600}
