@@ -167,6 +167,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, homes: Iterator[pathlib.P
     home = next(homes)
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
+    # A process in the background would take its time from other tests.
+    monkeypatch.setenv("AGENTBUS_SPARK_PREPARE", "off")
 
 
 @pytest.fixture(autouse=True)

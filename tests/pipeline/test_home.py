@@ -6,7 +6,9 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import types
 
 import pyspark
 import pytest
@@ -114,9 +116,15 @@ def prepared(monkeypatch, tmp_path):
     started = []
     found = java.find()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("AGENTBUS_SPARK_PREPARE")
     monkeypatch.setattr(classes, "_started", [])
     monkeypatch.setattr(
-        classes.subprocess, "Popen", lambda words, **options: started.append((words, options))
+        classes,
+        "subprocess",
+        types.SimpleNamespace(
+            DEVNULL=subprocess.DEVNULL,
+            Popen=lambda words, **options: started.append((words, options)),
+        ),
     )
     classes.options(found)
     return found, started
