@@ -18,7 +18,7 @@ def _patch(path: str, old: str, new: str) -> str:
 
 
 class Claude(Client):
-    name, version = "claude", "2.1.197"
+    name, version = "claude", "2.1.332"
 
     def configure(self, url: str) -> None:
         self.url = url
@@ -50,6 +50,11 @@ class Claude(Client):
             Call("Edit", file | {"old_string": old, "new_string": new}),
         ]
 
+    def tool(self, name: str, **given: Any) -> list[Step]:
+        # It describes the tools of servers to its model after a search.
+        search = Call("ToolSearch", {"query": f"select:mcp__plugin_agentbus_agentbus__{name}"})
+        return [search, Call(name, given)]
+
 
 class TerminalClaude(Claude):
     """Claude Code on a terminal, as a person has it: it goes on when a turn has ended."""
@@ -74,7 +79,7 @@ class TerminalClaude(Claude):
 
 
 class Codex(Client):
-    name, version = "codex", "0.169.0"
+    name, version = "codex", "0.171.0"
     # It knows nothing of the first: patches go through the shell. The second takes patches, and finds the
     # tools of servers by a search; the third runs all tools from JavaScript.
     models = ("scripted", "gpt-5.5", "gpt-5.6-sol")

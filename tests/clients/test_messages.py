@@ -56,7 +56,7 @@ def test_an_agent_goes_on_once_when_an_ask_is_unread(desk: Desk):
     assert len(run.requests) == 2
     first, second = run.requests
     assert "before you stop" not in first.everywhere
-    assert second.last.count("AgentBus: before you stop, look at 1 ask from reviewer") == 1
+    assert second.at("user").count("AgentBus: before you stop, look at 1 ask from reviewer") == 1
     assert ASK not in second.everywhere
 
 
