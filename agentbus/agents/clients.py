@@ -85,6 +85,8 @@ class Client(Facts):
     stopped: bool = False
     # The form of an answer by event or by what the event is for AgentBus; None if the client takes none.
     answers: Mapping[str, Mapping[str, Any] | None]
+    # True if the text that a hook adds after a tool reaches the model at the level of that tool.
+    adds_at_tool_level: bool = False
     # True if the answer to a session that begins has the name of its agent.
     takes_name: bool = False
     # The condition on which a hook may wait for a message while the agent is idle: `terminal` or `always`.
@@ -328,6 +330,7 @@ _COPILOT = Client(
     stop_fields=("stopHookActive", "stop_hook_active"),
     # The context is at the top in both layouts.
     answers=_answers({"additionalContext": TEXT}, _DENIAL, _BLOCK) | {"PreToolUse": _DENY},
+    adds_at_tool_level=True,
     programs=("copilot",),
     user=("COPILOT_HOME", ".copilot", ""),
     settings="settings.json",
@@ -356,6 +359,7 @@ _GEMINI = Client(
     },
     edits=dict.fromkeys(("replace", "write_file"), ("file_path",)),
     answers=_answers(_CONTEXT, *[{"decision": "deny", "reason": TEXT}] * 2),
+    adds_at_tool_level=True,
     programs=("gemini",),
     extension="gemini",
     second=1000,
@@ -381,6 +385,7 @@ _OPENCODE = Client(
     stop_fields=("again",),
     answers=_answers({"context": TEXT}, {"deny": TEXT}, {"prompt": TEXT})
     | {"wake": {"prompt": TEXT}},
+    adds_at_tool_level=True,
     takes_name=True,
     wakes="always",
     programs=("opencode",),

@@ -203,7 +203,8 @@ def _show_notifications(event: Event, was_away: bool) -> dict[str, object] | Non
     if reply[0] == b"stay":
         return event.client.answer(event.event, bell.stay(reply))
     said = bell.bell(reply)
-    if event.settings.hook_text == "quote":
+    at_tool_level = event.kind == "tool" and event.client.adds_at_tool_level
+    if at_tool_level and event.settings.hook_text == "quote":
         from agentbus.agents import quote
 
         quoted = quote.newest(event, int(reply[1]) / 1000, int(reply[5]))

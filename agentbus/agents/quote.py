@@ -1,6 +1,6 @@
 """Quotes the newest message after a bell, if the user's own config file has `hook.text: quote`.
 
-Clients show it above the level of a tool, where no other text of another agent ever appears.
+Only clients that show it to the model at the level of a tool receive it, and only after a tool.
 """
 
 from __future__ import annotations
