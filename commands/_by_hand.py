@@ -40,15 +40,33 @@ def take(call: Call) -> None:
 
 def give_back(call: Call, task_id: str, token: int) -> None:
     """Give back a task of which no agent knows, without counting an attempt."""
+    agent = call.settings.agent
+    _release(call, task_tokens.TaskToken(call.bus.project, agent, task_id, _GROUP, str(token)))
+
+
+def give_up(call: Call) -> None:
+    """Give back a task, with the kept token or the given one, without counting an attempt."""
+    kept = _token(call)
+    if not _release(call, kept):
+        raise StaleToken(
+            f"the token {kept.token} of the task {kept.task_id!r} is stale",
+            hint="another has the task, or it was settled: leave it",
+        )
+    fields = {"task_id": kept.task_id, "group": kept.group, "state": "waiting"}
+    call.out.record(fields, f"{kept.task_id} given back")
+
+
+def _release(call: Call, kept: TaskToken) -> bool:
+    """Give a task back; return whether it was held with this token."""
     bus = call.bus
     # Drop the token first: hooks renew a task whose token is kept.
-    task_tokens.drop(
-        task_tokens.TaskToken(bus.project, call.settings.agent, task_id, _GROUP, str(token))
-    )
+    task_tokens.drop(kept)
+    give = holding.give_back(bus.runner, kept.task_id, kept.token, kept.group)
     try:
-        bus.runner.run(holding.give_back(bus.runner, task_id, token, _GROUP), verb="task")
+        held: bool = bus.runner.run(give, verb="task")
     finally:
         bus.close()
+    return held
 
 
 def settle(call: Call) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.commands._output import ReaderGone
 from agentbus.commands._program import ProgramFailed, ProgramRefused, ProgramStopped
+from agentbus.commands._worktree import WorktreeInUse
 
 if TYPE_CHECKING:
     from agentbus.commands._declare import Call
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from agentbus.queues.delivery import Delivery
     from agentbus.workers.match import MatchWorker
     from agentbus.workers.worker import Worker
+
+# Seconds after which a task is tried again whose worktree another process uses.
+_BUSY = 15.0
 
 
 class Handling:
@@ -47,6 +51,11 @@ class Handling:
                 delivery.retry(0.0)
                 return
             raise
+        except WorktreeInUse as error:
+            # A worker that seemed dead still runs it.
+            self._call.out.warn(f"{delivery.id} is tried again in {_BUSY:g} s: {error.message}")
+            delivery.snooze(_BUSY)
+            return
         # Acknowledge the task now: a worker acknowledges a batch after its last task, and if it
         # were killed before that, programs that have finished would run again.
         ours = delivery.ack(result)

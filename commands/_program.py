@@ -16,6 +16,7 @@ import orjson
 
 from agentbus.commands._payload import json_or_text
 from agentbus.commands._program_output import ProgramOutput, to_stderr
+from agentbus.commands._worktree import GitFailed, without_git
 from agentbus.core import envelope
 from agentbus.core.context import is_traceparent
 from agentbus.core.errors import InvalidPayload
@@ -23,6 +24,7 @@ from agentbus.core.process_guard import ProcessGuard
 from agentbus.queues.retry import Bury, Retry
 
 if TYPE_CHECKING:
+    from agentbus.commands._worktree import Worktree, Worktrees
     from agentbus.queues.delivery import Delivery
 
     class Watched(Protocol):
@@ -56,6 +58,8 @@ VARIABLES = tuple(
 )
 # The system limits a variable to 128 KiB.
 _LONGEST_RESULTS = 100_000
+# Bytes of a result that may say where the work of a task is.
+_WHERE = 8192
 
 
 class ProgramFailed(Retry):
@@ -88,16 +92,21 @@ class Program:
         timeout: float | None,
         limit: int,
         warn: Callable[[str], None],
+        worktrees: Worktrees | None = None,
     ) -> None:
         self._command = list(command)
         self._environment = {
             k: v for k, v in environment.items() if k not in (*VARIABLES, *_KEPT_BACK)
         }
+        if worktrees is not None:
+            self._environment = without_git(self._environment)
+            limit = max(0, limit - _WHERE)
         self._timeout = timeout
         self._limit = limit
         self._warn = warn
         # Writes the lines of output; None writes none.
         self.pass_on: Callable[[bytes], None] | None = to_stderr
+        self._worktrees = worktrees
         self._until: float | None = None
         self._guard = ProcessGuard()
 
@@ -118,7 +127,31 @@ class Program:
         """Run the command for a task and return its output; raises `ProgramFailed`."""
         data = orjson.dumps(delivery.payload) + b"\n"
         fields = {**_fields(delivery), **_results(delivery)}
-        return self.run(delivery, data, fields, json_or_text)
+        if self._worktrees is None:
+            return self.run(delivery, data, fields, json_or_text)
+        try:
+            return self._run_apart(self._worktrees, delivery, data, fields)
+        except GitFailed as error:
+            raise ProgramFailed(error.message) from None
+
+    def _run_apart(
+        self, worktrees: Worktrees, delivery: Delivery, data: bytes, fields: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Run the command in the task's worktree; return its output, and where its work is."""
+        with worktrees.of(delivery) as worktree:
+            if worktree.reused:
+                self._warn(f"task {delivery.id} goes on in the worktree {worktree.path}")
+            try:
+                output = self.run(delivery, data, fields, json_or_text, worktree)
+            except ProgramFailed as error:
+                branch, path = worktrees.settle(worktree)
+                where = f"; its worktree stays: '{path}'" if path else ""
+                where += f"; its commits are on '{branch}'" if branch else ""
+                raise type(error)(f"{error}{where}", error.program_output) from None
+            branch, path = worktrees.settle(worktree)
+        if path:
+            self._warn(f"task {delivery.id} is done; its worktree stays: {path}")
+        return {"output": output, "branch": branch, "worktree": path}
 
     def run(
         self,
@@ -126,8 +159,13 @@ class Program:
         data: bytes,
         fields: Mapping[str, str],
         read: Callable[[str], Any],
+        worktree: Worktree | None = None,
     ) -> Any:
         """Run the command with `data` on its stdin, and return its output, converted by `read`."""
+        apart: dict[str, Any] = {}
+        if worktree is not None:
+            # As long as the program lives, no other worker runs one there.
+            apart = {"cwd": worktree.cwd, "pass_fds": (worktree.lock,)}
         try:
             process = self._guard.popen(
                 self._command,
@@ -136,6 +174,7 @@ class Program:
                 stderr=subprocess.PIPE,
                 env={**self._environment, **fields},
                 start_new_session=True,
+                **apart,
             )
         except OSError as error:
             # The arguments or variables are too long: another program published a task with such an

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 from agentbus.agents.tools import LONGEST_WAIT
 from agentbus.commands import _inbox, _spoken
 from agentbus.commands._part import part
+from agentbus.commands._payload import json_or_text
 from agentbus.coordination import announce, frames, inbox, receipts, speak, tell as messages
 from agentbus.coordination.leases import shown
 from agentbus.core.clock import of_day
 from agentbus.core.errors import EpochMismatch, InvalidPayload, NotFound, TimedOut, UsageError
 from agentbus.core.escape import escaped
+from agentbus.core.json_text import to_json
 from agentbus.core.names import word
 from agentbus.core.stream import position
 from agentbus.core.timespec import preceding
+from agentbus.queues.ids import taker
 
 if TYPE_CHECKING:
     from agentbus.commands._tool_call import ToolCall
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 _LETTERS, _MESSAGES = 6_000, 20
 # Maximum number of agents and leases in a result; `who` and `lease` list all.
 _NEAR = 8
+# Maximum number of tasks of the board, and the options of a new task.
+_TASKS = 25
+_PUT = ("after", "priority", "key", "ordering_key")
 
 
 def catch_up(call: ToolCall) -> None:
@@ -246,31 +252,88 @@ def _unless_taken(call: ToolCall, undo: Callable[[], object]) -> None:
 
 
 def work(call: ToolCall) -> None:
-    """Take a task by hand, settle it, or publish one."""
+    """List the board, take a task by hand, settle it, or publish one."""
     given, action = call.given, call.given["do"]
-    place = "queue" if action in ("take", "put") else "id"
-    other = "id" if place == "queue" else "queue"
-    if place not in given or other in given:
-        raise UsageError(f"{action} takes {place}, not {other}", hint=f"give the {place}")
-    body = given.get("body")
-    if action == "put":
-        if body is None:
-            raise UsageError("put needs a body", hint="give the payload")
-        call.verb("publish", queue=given["queue"], payload=_literal(body))
+    if action == "list":
+        _only(given, "queue")
+        _board(call)
+    elif action == "put":
+        _only(given, "queue", "title", "body", *_PUT, needs="queue")
+        _put(call)
     elif action == "take":
-        try:
-            call.verb("task", action="take", id=given["queue"])
-        except NotFound as error:
-            call.out.record({}, error.message)
-            return
-        # Import this late: each session has its own server, and few sessions take tasks, which need
-        # half of the package.
-        from agentbus.commands import _by_hand
-
-        task: Any = call.captured.records[0]
-        _unless_taken(call, lambda: _by_hand.give_back(call, task["task_id"], task["token"]))
+        _only(given, "queue", needs="queue")
+        _take(call)
     else:
-        call.verb("task", action=action, id=given["id"], text=_literal(body))
+        _only(given, "id", *(() if action == "give_back" else ("body",)), needs="id")
+        verb = {"fail": "retry", "give_back": "give-back"}.get(action, action)
+        call.verb("task", action=verb, id=given["id"], text=_literal(given.get("body")))
+
+
+def _only(given: dict[str, Any], *fields: str, needs: str | None = None) -> None:
+    """Raise `UsageError` for an argument that an action of `work` does not have, or that is missing."""
+    extra = sorted(given.keys() - {"do", *fields})
+    if extra or (needs is not None and needs not in given):
+        raise UsageError(
+            f"{given['do']} takes {', '.join(fields)}, not {', '.join(extra) or 'nothing'}",
+            hint=f"give the {needs}" if not extra else f"leave {extra[0]} out",
+        )
+
+
+def _board(call: ToolCall) -> None:
+    """Print the unfinished tasks, and what blocks them."""
+    # Import this late, like all that only tasks need: each session has its own server.
+    from agentbus.commands import _task_list
+
+    queue = call.given.get("queue")
+    table = _task_list.board(call, queue, _TASKS)
+    now = call.bus.scope.server_now()
+    for row in table.rows:
+        state = "ready" if row.is_ready(now) else row.state
+        about = [state, row.id]
+        about += [row.priority] if row.priority and row.priority != "normal" else []
+        about += [f'"{escaped(row.title)}"'] if row.title else []
+        about += [f"by {word(taker(row.worker) or row.worker)}"] if row.worker else []
+        about += [f"since {of_day(row.began)}"] if row.began and state == "running" else []
+        about += [f"after {', '.join(row.waits_for)}"] if row.waits_for else []
+        call.out.record(_task_list.fields(row), " ".join(about))
+    if not table.rows:
+        call.out.record({}, "No task is unfinished.")
+    if not table.complete:
+        call.out.record({}, "There are more: name a queue.")
+
+
+def _put(call: ToolCall) -> None:
+    given = call.given
+    title, body = given.get("title"), _literal(given.get("body"))
+    if title is None and body is None:
+        raise UsageError("put needs a body", hint="give the payload, or a title")
+    if title is not None:
+        rest = {} if body is None else {"body": json_or_text(body)}
+        body = to_json({"title": title, **rest})
+    call.verb(
+        "publish",
+        queue=given["queue"],
+        payload=body,
+        payload_json=title is not None,
+        unique="key" in given,
+        **{name: given[name] for name in _PUT if name in given},
+    )
+
+
+def _take(call: ToolCall) -> None:
+    queue = call.given["queue"]
+    try:
+        call.verb("task", action="take", id=queue)
+    except NotFound as error:
+        if queue not in call.bus.queues():
+            raise
+        call.out.record({}, error.message)
+        return
+    # Import this late: few sessions take tasks, which need half of the package.
+    from agentbus.commands import _by_hand
+
+    task: Any = call.captured.records[0]
+    _unless_taken(call, lambda: _by_hand.give_back(call, task["task_id"], task["token"]))
 
 
 def _literal(text: str | None) -> str | None:

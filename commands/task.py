@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus.queues.attempts import Attempt
     from agentbus.queues.task_state import TaskState
 
-BY_HAND = ("take", "done", "retry", "bury", "renew")
+BY_HAND = ("take", "done", "retry", "give-back", "bury", "renew")
 _SAY = ("done", "retry", "bury")
 # Fields of the envelope whose names are those of other rows.
 _ENVELOPE = {"task": "name", "attempts": "limit"}
@@ -34,6 +34,7 @@ VERB = Verb(
             "take QUEUE": "Take a task for this agent; print its id, its token and its payload.",
             "done ID [RESULT]": "It is done; keep its result.",
             "retry ID [ERROR]": "It failed, or is given back: retry it, or bury it after the last attempt.",
+            "give-back ID": "Give it back: it is ready at once, and this attempt does not count.",
             "bury ID ERROR": "Move it to the dead letters.",
             "renew ID": "Hold it for longer.",
         }
@@ -46,6 +47,10 @@ VERB = Verb(
         values="group",
     ),
     Param("--state S", "With list: tasks in this state.", choices=STATES),
+    Param(
+        "--ready",
+        "With list: those that 'take' would give now, in that order; see the state blocked.",
+    ),
     Param("--queue Q", "With list: tasks of this queue.", values="queue"),
     Param("--name N", "With list: typed tasks of this name."),
     Param("--since TIME|30m", "With list: those to which something has happened since then."),
@@ -70,7 +75,10 @@ VERB = Verb(
         convert=seconds,
     ),
     Param("--after S", "With retry: in S seconds (the queue's backoff).", convert=seconds),
-    Param("--token T", "With done, retry, bury and renew: the token (the one that take kept)."),
+    Param(
+        "--token T",
+        "With done, retry, give-back, bury and renew: the token (the one that take kept).",
+    ),
     text="A state is waiting (a worker may take it), delayed, blocked (by other tasks), running,"
     " retrying, done, dead or cancelled. The attempts of a task that failed once are recorded for 24"
     " hours, others in the log of attempts, as long as it has them. A cancelled task does not start any"
@@ -83,8 +91,9 @@ VERB = Verb(
     " task, or it was settled otherwise: exit 4. No token is kept: exit 5. take: exit 5 if no task is"
     " ready, 3 after --wait. set changes a task that is delayed, blocked or retrying (whose priority"
     " stays), and exits 4 for another. JSON: for list task_id, queue, group, state,"
-    " name, priority, timestamp, due, began, finished, took_ms, worker, host, attempts, error; for show and"
-    " set task_id, queue, group, priority, state,"
+    " name, priority, timestamp, due, began, finished, took_ms, worker, host, attempts, error,"
+    " title (the first line of a text, or the field of that name), key, ordering_key, waits_for; for show"
+    " and set task_id, queue, group, priority, state,"
     " timestamp, due, began, finished, took_ms, worker, host, idle, attempts, runs, error, letter,"
     " replayed, waits_for, awaited_by, payload, envelope, progress (fraction, text, timestamp),"
     " stop_asked (agent_id, timestamp); each of runs has attempt, worker,"
@@ -96,6 +105,7 @@ VERB = Verb(
     examples=(
         "agentbus task list --state done --since 1h",
         "agentbus task list --text 'order 399'",
+        "agentbus task list --ready --queue todo",
         "agentbus task show 1763622000123-0@mail",
         "agentbus task show 1763622000123-0@mail --group audit --json",
         "agentbus task cancel 1763622000123-0@mail",
@@ -105,11 +115,14 @@ VERB = Verb(
         "agentbus task retry 1763622000123-0@review 'the build is red' --after 10m",
     ),
     subject="id",
-    excludes={"--at": ("--now",)},
+    excludes={
+        "--at": ("--now",),
+        "--ready": ("--state", "--name", "--since", "--text"),
+    },
     goes_with={
         "--group": ("list", "show", "set", *BY_HAND),
         **dict.fromkeys(
-            ("--state", "--queue", "--name", "--since", "--text", "--limit"), ("list",)
+            ("--state", "--ready", "--queue", "--name", "--since", "--text", "--limit"), ("list",)
         ),
         **dict.fromkeys(("--priority", "--at", "--now"), ("set",)),
         "--wait": ("take",),
@@ -138,7 +151,7 @@ def run(call: Call) -> None:
     if action not in BY_HAND:
         {"list": _task_list.show, "show": _show, "set": _set, "cancel": _cancel}[action](call)
         return
-    by_name = {"take": _by_hand.take, "renew": _by_hand.renew}
+    by_name = {"take": _by_hand.take, "renew": _by_hand.renew, "give-back": _by_hand.give_up}
     by_name.get(action, _by_hand.settle)(call)
 
 

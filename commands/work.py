@@ -9,7 +9,15 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _processes, _progress, _together, _typed, _worker_log, _working
+from agentbus.commands import (
+    _processes,
+    _progress,
+    _together,
+    _typed,
+    _worker_log,
+    _working,
+    _worktree,
+)
 from agentbus.commands._batch_handling import BatchHandling
 from agentbus.commands._declare import Call, Param, Verb, seconds, whole
 from agentbus.commands._handling import Handling
@@ -140,6 +148,12 @@ VERB = Verb(
     ),
     Param("--drain-timeout S", "With --drain: give up after S seconds.", convert=some_time),
     Param("--count N", "Stop after N tasks are done.", convert=at_least_one),
+    Param(
+        "--worktree",
+        "Run the program for each task in a new git worktree, on a new branch from HEAD named after the"
+        " task. At the end the worktree is removed if it is clean; else it stays, and is named.",
+    ),
+    Param("--keep", "With --worktree: keep all worktrees."),
     Param("--queues Q,...", "Of MODULE:TASKS, run the tasks of these queues alone."),
     Param(
         "--reload",
@@ -156,7 +170,11 @@ VERB = Verb(
     " With --json, stdout has a record for each run of a program: task_id, attempt, outcome (done,"
     " failed, buried, cancelled, stale), error, took_ms; of a handler only the totals. With --batch, the"
     " program reads a payload a line, of the tasks in AGENTBUS_TASK_IDS; as many lines of its output are"
-    " their results. If it fails, all of them have failed, and each is retried alone.",
+    " their results. If it fails, all of them have failed, and each is retried alone."
+    " With --worktree, the result is {output, branch, worktree}: what the program printed, the branch that"
+    " has its commits, and the worktree if it stays. It is clean if git sees no change (ignored files do"
+    " not count), and its commits are on a branch; a branch whose commits are all on another is deleted."
+    " A retry goes on in the worktree, or on the branch, that the last attempt left.",
     examples=(
         "agentbus work mail -- ./send-mail.sh",
         "agentbus work thumbnails --concurrency 4 --timeout 60 -- python resize.py",
@@ -164,12 +182,14 @@ VERB = Verb(
         "agentbus work rows --batch 500 -- ./load.sh",
         "agentbus work build --drain --attempts 1 -- ./build.sh",
         "agentbus work mail --handler handlers:send",
+        "agentbus work todo --worktree -- claude -p 'Do the task on stdin, and commit.'",
         "agentbus work app:tasks --queues mail,thumbnails --concurrency 4",
     ),
     subject="queue",
-    goes_with={"--drain-timeout": ("--drain",)},
+    goes_with={"--drain-timeout": ("--drain",), "--keep": ("--worktree",)},
     excludes={
         "--batch": ("--handler", "--match"),
+        "--worktree": ("--handler", "--batch", "--reload"),
         "--match": ("--drain", "--drain-timeout", "--count", "--max-tasks-per-child"),
         "--count": ("--processes", "--max-tasks-per-child"),
         "--reload": ("--drain", "--drain-timeout", "--processes", "--max-tasks-per-child"),
@@ -187,7 +207,7 @@ def run(call: Call) -> int:
     if bool(args.command) == (args.handler is not None):
         if args.handler is not None:
             raise UsageError("there are both a program and a handler", hint="give one of them")
-        if ":" in args.queue:
+        if ":" in args.queue and not args.worktree:
             return _typed.run(call)
         raise UsageError(
             "there is nothing to run",
@@ -366,12 +386,14 @@ def _program(call: Call) -> Program:
     same = {"AGENTBUS_PROJECT": settings.project, "AGENTBUS_AGENT": settings.agent}
     if settings.url is not None:
         same["AGENTBUS_URL"] = settings.url
+    variables = {**environment(), **same}
     return Program(
         args.command,
-        environment={**environment(), **same},
+        environment=variables,
         timeout=args.timeout,
         limit=settings.max_body,
         warn=call.out.warn,
+        worktrees=_worktree.opened(variables, keep=args.keep) if args.worktree else None,
     )
 
 

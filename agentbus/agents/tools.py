@@ -195,13 +195,18 @@ TOOLS = (
     Tool(
         "work",
         "Work on tasks",
-        "Take a task from a queue; complete, retry or dead-letter it; or publish a new one. A task"
-        " taken is yours until its visibility ends.",
+        "The board: list what is ready, running or blocked. Take a task from a queue: it is yours until its"
+        " visibility ends; then done, fail (it is retried), give_back or bury it. Or put a new one.",
         {
-            "do": _one_of("take", "done", "retry", "bury", "put"),
-            "queue": {**_TEXT, "description": "of take and put"},
+            "do": _one_of("list", "take", "done", "fail", "give_back", "retry", "bury", "put"),
+            "queue": {**_TEXT, "description": "of list, take and put"},
             "id": _TEXT,
+            "title": _TEXT,
             "body": {**_TEXT, "description": "result, error or payload"},
+            "after": {**_LIST, "description": "ids to wait for"},
+            "priority": _one_of("low", "normal", "high", "critical"),
+            "key": {**_TEXT, "description": "put once while unfinished"},
+            "ordering_key": {**_TEXT, "description": "one at a time"},
         },
         needs=("do",),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.stream import id_time
@@ -13,7 +13,7 @@ from agentbus.dashboard.task_lists import TaskList
 from agentbus.dashboard.task_search import TaskSearch
 from agentbus.queues import attempt_search, state as states, task_state
 from agentbus.queues.attempts import host_of
-from agentbus.queues.ids import PRIORITIES, ROUTER, split
+from agentbus.queues.ids import PRIORITIES, ROUTER, is_writable, split
 from agentbus.store.steps import Batch
 from agentbus.workers import registry
 
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 _ENDED = task_state.ENDED
 # States whose tasks the server lists by themselves; it lists others among all entries of a stream.
 _LISTED = ("running", "retrying", "delayed", "blocked")
+# States of unfinished tasks, in the order of a board.
+_OPEN = ("waiting", *_LISTED)
 # Maximum queues and groups, entries of the attempt log per request, and attempts and tasks to read.
 _PLACES, _PAGE, _READ = 300, 200, 10_000
+# Maximum characters of a title.
+_TITLE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ class TaskRow:
 
     `state` is as in `TaskState`. `began` and `took` are those of the last attempt, by `worker`; `took` of a
     running task is the seconds so far. `error` is the first line of the last error. `at` orders the list:
-    the end of the last attempt, or its beginning, or the publication. None means unknown.
+    the end of the last attempt, or its beginning, or the publication. None means unknown. `title` is the
+    field `title` of its payload, or the first line of a payload that is text. `waits_for` are the
+    unfinished tasks that block it: its dependencies, or the one before it with its ordering key.
     """
 
     id: str
@@ -57,6 +63,10 @@ class TaskRow:
     worker: str | None = None
     attempts: int | None = None
     error: str | None = None
+    title: str | None = None
+    key: str | None = None
+    ordering_key: str | None = None
+    waits_for: tuple[str, ...] = ()
 
     @property
     def at(self) -> float:
@@ -67,6 +77,14 @@ class TaskRow:
     def host(self) -> str | None:
         """The host of its worker, by the worker's name."""
         return host_of(self.worker)
+
+    def is_ready(self, now: float) -> bool:
+        """Return whether a worker or an agent would be given the task at the unix time `now`."""
+        if self.state == "running":
+            # An agent that took it by hand held it until then; a worker's task has no such time.
+            return self.due is not None and self.due <= now
+        due = self.state == "retrying" and (self.due or 0.0) <= now
+        return (due or self.state == "waiting") and not self.waits_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +104,13 @@ class TaskFilter:
     group: str | None = None
     name: str | None = None
     since: float | None = None
+    unfinished: bool = False
 
     def matches(self, row: TaskRow) -> bool:
         """Return whether the filter matches a task."""
         return (
             self.state in (None, row.state)
+            and not (self.unfinished and row.state in _ENDED)
             and self.queue in (None, row.queue)
             and self.group in (None, row.group)
             and self.name in (None, row.name)
@@ -121,13 +141,16 @@ class TaskLister:
         self._seen = seen
         self._rows: dict[tuple[str, str], TaskRow] = {}
         self._complete = True
+        self._now = 0.0
 
     def table(self, queues: Sequence[str]) -> Op[TaskTable]:
         """Return the newest tasks of these queues."""
         wanted, scope = self._wanted, self._scope
         if wanted.queue is not None:
             queues = [queue for queue in queues if queue == wanted.queue]
-        _, summed = yield from ranking.summaries(scope, queues, self._policies.letters_of)
+        elif wanted.unfinished:
+            queues = [queue for queue in queues if is_writable(queue)]
+        self._now, summed = yield from ranking.summaries(scope, queues, self._policies.letters_of)
         places = [
             (queue.queue, group.group or "default")
             for queue in summed
@@ -136,18 +159,19 @@ class TaskLister:
         ]
         if len(places) > _PLACES:
             places, self._complete = places[:_PLACES], False
-        if wanted.state in (None, *_ENDED):
+        states_listed = _OPEN if wanted.unfinished else _LISTED
+        if not wanted.unfinished and wanted.state in (None, *_ENDED):
             yield from self._ended()
-        if wanted.state in (None, "dead"):
+        if not wanted.unfinished and wanted.state in (None, "dead"):
             yield from self._letters()
         for queue, group in places:
-            if wanted.state not in _LISTED:
+            if not wanted.unfinished and wanted.state not in _LISTED:
                 yield from self._newest(queue, group)
-            for state in _LISTED:
+            for state in states_listed:
                 if wanted.state in (None, state):
                     yield from self._listed(queue, group, state)
         yield from self._with_beginnings()
-        return self._sorted()
+        return self._board() if wanted.unfinished else self._sorted()
 
     def found(self, search: TaskSearch) -> Op[TaskTable]:
         """Return the tasks that a search finds."""
@@ -167,6 +191,20 @@ class TaskLister:
 
     def _sorted(self) -> TaskTable:
         rows = sorted(self._rows.values(), key=lambda row: (row.at, row.id), reverse=True)
+        complete = self._complete and len(rows) <= self._limit
+        return TaskTable(tuple(rows[: self._limit]), complete)
+
+    def _board(self) -> TaskTable:
+        """Return the unfinished tasks: first those that are ready, in the order in which they are taken."""
+        rows = sorted(self._rows.values(), key=_turn)
+        first: dict[tuple[str, str, str], str] = {}
+        for row in sorted(rows, key=lambda row: (row.published or 0.0, row.id)):
+            if row.ordering_key is not None and row.state not in ("delayed", "blocked"):
+                before = first.setdefault((row.queue, row.group, row.ordering_key), row.id)
+                if before != row.id and row.state != "running":
+                    self._rows[row.id, row.group] = replace(row, waits_for=(before,))
+        rows = [self._rows[row.id, row.group] for row in rows]
+        rows.sort(key=lambda row: not row.is_ready(self._now))
         complete = self._complete and len(rows) <= self._limit
         return TaskTable(tuple(rows[: self._limit]), complete)
 
@@ -235,6 +273,13 @@ class TaskLister:
             return
         self._complete = self._complete and page.after is None
         self._add_entries(page.entries)
+        if state == "blocked" and page.entries:
+            ids = [entry.id for entry in page.entries]
+            waits = yield from task_state.unfinished_dependencies(self._scope, queue, ids)
+            for task_id, waits_for in zip(ids, waits, strict=False):
+                if (task_id, group) in self._rows:
+                    row = self._rows[task_id, group]
+                    self._rows[task_id, group] = replace(row, waits_for=waits_for)
 
     def _add_entries(self, entries: Sequence[Entry]) -> None:
         for row in map(_of_entry, entries):
@@ -251,7 +296,9 @@ class TaskLister:
         began = {worker.worker: (worker.began, worker.seen + worker.age) for worker in workers}
         for key, row in self._rows.items():
             since, now = began.get(row.worker or "", ({}, 0.0))
-            if row.state == "running" and row.id in since:
+            if row.state == "running" and row.began is not None:
+                self._rows[key] = replace(row, took=max(0.0, self._now - row.began))
+            elif row.state == "running" and row.id in since:
                 at = since[row.id]
                 self._rows[key] = replace(row, began=at, took=max(0.0, now - at))
 
@@ -284,9 +331,11 @@ def _of_entry(entry: Entry) -> TaskRow:
         priority=entry.priority,
         published=entry.published or None,
         due=entry.due,
+        began=entry.since if entry.state == "running" else None,
         worker=entry.holder,
         attempts=entry.attempts,
         error=entry.error,
+        **_contents(entry.payload, entry.envelope),
     )
 
 
@@ -303,9 +352,27 @@ def _of_state(task: TaskState) -> TaskRow:
         worker=task.worker,
         attempts=task.attempts,
         error=task.error,
+        **_contents(task.payload, task.envelope),
+        waits_for=task.waits_for,
     )
 
 
 def _name(envelope: Mapping[str, object]) -> str | None:
     name = envelope.get("task")
     return name if isinstance(name, str) else None
+
+
+def _contents(payload: object, envelope: Mapping[str, object]) -> dict[str, Any]:
+    """Return what a list shows of a task's payload and envelope."""
+    title = payload.get("title") if isinstance(payload, dict) else payload
+    title = title.lstrip().partition("\n")[0][:_TITLE].rstrip() if isinstance(title, str) else ""
+    keys = {name: envelope.get(name) for name in ("key", "ordering_key")}
+    return {
+        "title": title or None,
+        **{name: key if isinstance(key, str) else None for name, key in keys.items()},
+    }
+
+
+def _turn(row: TaskRow) -> tuple[int, int, float, str]:
+    priority = PRIORITIES.index(row.priority) if row.priority in PRIORITIES else len(PRIORITIES)
+    return _OPEN.index(row.state), priority, row.published or 0.0, row.id

@@ -126,6 +126,18 @@ class TaskVerbs(OnBus[BusT_co]):
         return self._task_list(wanted, text, limit)
 
     @verb
+    def board(
+        self, *, queue: str | None = None, group: str | None = "default", limit: int = 50
+    ) -> Op[TaskTable]:
+        """Return the unfinished tasks of the project or a queue, and what blocks them.
+
+        Those that are ready come first, in the order in which they are taken, then those that run, wait
+        for a retry, are delayed, or wait for others. A call reads at most `limit` tasks of each state of
+        a queue, and 300 queues. Not atomic.
+        """
+        return self._task_list(TaskFilter(queue=queue, group=group, unfinished=True), None, limit)
+
+    @verb
     def errors(
         self,
         *,

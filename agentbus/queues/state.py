@@ -11,7 +11,7 @@ from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.queues import attempts, results as stored, retry_stream
 from agentbus.queues.attempts import RUNS_KEPT
 from agentbus.queues.dead_letters import DeadLetters
-from agentbus.queues.ids import ASIDE, MOVED_FROM, RETRY, split, task_id
+from agentbus.queues.ids import ASIDE, BY_HAND, MOVED_FROM, RETRY, split, task_id
 from agentbus.store.steps import Batch, Script
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Entry:
     (held by `holder`, without a heartbeat for `idle` seconds, or by hand until `due`), `retrying` (until
     `due`), `done`, `dead` or `cancelled`. `deliveries` is the number of deliveries of a running task,
     `attempts` the number of counted runs. `error` is the reason why a malformed entry cannot be decoded.
-    `stop_asked` is the cancellation of a running task.
+    `stop_asked` is the cancellation of a running task. `since` is when an agent took it by hand.
     """
 
     id: str
@@ -51,6 +51,7 @@ class Entry:
     error: str | None
     due: float | None = None
     stop_asked: StopOrder | None = None
+    since: float | None = None
 
 
 def entries(
@@ -114,7 +115,8 @@ def entries(
             entry, _, tier = split(place)
             published = id_time(entry)
         row = pending.get(ids[i], (b"", b"", None, None))
-        begun = text(counted[i] or b"").partition(" ")[0]
+        begun, _, holder = text(counted[i] or b"").partition(" ")
+        token = holder.removeprefix(BY_HAND)
         meta.setdefault("correlation_id", str(meta.get("id") or place))
         result.append(
             Entry(
@@ -127,6 +129,8 @@ def entries(
                 # For a task held by hand, this is the end of its visibility.
                 due_at(due[i]) if states[i] in ("retrying", "running") else None,
                 attempts.stop_order(text(marks[i] or b"")) if states[i] == "running" else None,
+                # A token is the time at which it was given, in ms.
+                int(token) / 1000 if token != holder and is_number(token) else None,
             )
         )
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -328,30 +328,40 @@ def _not_ready(
 ) -> Op[tuple[Entry | None, tuple[str, ...]]]:
     """Return a task that is delayed or waits for others, and its unfinished dependencies."""
     keys, queue, name = scope.keys, address.queue, address.id
-    due, delayed, dependent, waits = yield Batch(
+    due, delayed, dependent = yield Batch(
         [
             ("ZSCORE", keys.delayed(queue), name),
             ("HGET", keys.bodies(queue), name),
             ("HGET", keys.after_bodies(queue), name),
-            ("HGET", keys.after_bodies(queue), f"{name}\n"),
         ]
     )
     if due is not None and delayed is not None:
         return unready(name, queue, group, delayed, float(due) / 1000), ()
     if dependent is None:
         return None, ()
-    marks = [str(mark) for mark in (orjson.loads(waits) if waits else ())]
-    last = f"\n{len(address.number):02d}{name}"
-    if not marks:
-        return unready(name, queue, group, dependent, None), ()
-    there = yield Batch(
-        [
-            ("ZSCORE", keys.awaited(Address(mark.partition("\n")[0]).queue), mark + last)
-            for mark in marks
-        ]
-    )
-    open_ = (mark for mark, score in zip(marks, there, strict=True) if isinstance(score, bytes))
-    return (
-        unready(name, queue, group, dependent, None),
-        tuple(mark.partition("\n")[0] for mark in open_),
-    )
+    (waits_for,) = yield from unfinished_dependencies(scope, queue, [name])
+    return unready(name, queue, group, dependent, None), waits_for
+
+
+def unfinished_dependencies(
+    scope: Scope, queue: str, names: Sequence[str]
+) -> Op[list[tuple[str, ...]]]:
+    """Return for each blocked task of a queue the tasks that it still waits for."""
+    key = scope.keys.after_bodies(queue)
+    (stored,) = yield Batch([("HMGET", key, *(f"{name}\n" for name in names))])
+    marks = [
+        [str(mark) for mark in (orjson.loads(waits) if waits else ())] for waits in as_list(stored)
+    ]
+    asked = [
+        (
+            *("ZSCORE", scope.keys.awaited(Address(mark.partition("\n")[0]).queue)),
+            f"{mark}\n{len(Address(name).number):02d}{name}",
+        )
+        for name, waits in zip(names, marks, strict=False)
+        for mark in waits
+    ]
+    scores = iter((yield Batch(asked)) if asked else ())
+    return [
+        tuple(mark.partition("\n")[0] for mark in waits if isinstance(next(scores), bytes))
+        for waits in marks
+    ]
