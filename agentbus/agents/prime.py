@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 # Maximum characters of the page, which are about 600 tokens.
 MOST = 2_400
 LEAST = 400
-_AGENTS, _LOOKED_AT, _LEASES, _DECISIONS = 6, 200, 4, 3
+_AGENTS, _LOOKED_AT, _LEASES, _DECISIONS, _QUEUES = 6, 200, 4, 3, 3
+_QUEUES_READ = 20
+# The streams of a queue, in the order of the script `sum_backlogs`.
+_STREAMS = ("normal", "critical", "high", "low", "retry")
 # More than are shown: another program may have deleted a note, or removed its tag.
 _DECISIONS_READ = 24
 _WORD, _LETTERS = 40, 60
@@ -55,21 +58,58 @@ def read(scope: Scope) -> Op[Any]:
     """Return what the page is made of, in two steps: names of agents and notes, then all else."""
     known = yield recent(scope)
     reply = yield reading(scope, known)
-    return reply
+    queues = queues_of(known)
+    backlogs = (yield summing(scope, queues)) if queues else []
+    return [*reply, ready(queues, backlogs)]
 
 
 def recent(scope: Scope) -> Batch:
-    """Return the step that reads the agents that were seen last, and the newest decisions."""
+    """Return the step that reads the last seen agents, the newest decisions, and names of queues."""
     keys = scope.keys
     decisions = "ZREVRANGE", keys.tag("decision"), 0, _DECISIONS_READ - 1
-    return Batch([("ZREVRANGE", keys.agents, 0, _LOOKED_AT - 1), decisions])
+    queues = "ZRANGE", keys.queues, 0, _QUEUES_READ - 1
+    return Batch([("ZREVRANGE", keys.agents, 0, _LOOKED_AT - 1), decisions, queues])
+
+
+def queues_of(known: Sequence[Any]) -> list[str]:
+    """Return the queues in the reply to `recent`, but for those of the bus itself."""
+    names = map(text, known[2] if isinstance(known[2], list) else [])
+    return [name for name in names if name[:1] != "~"]
+
+
+def summing(scope: Scope, queues: Sequence[str]) -> Script:
+    """Return the step that counts the tasks that wait in these queues."""
+    keys = [
+        key
+        for queue in queues
+        for key in (
+            *(scope.keys.queue(queue, stream) for stream in _STREAMS),
+            *(scope.keys.delayed(queue), scope.keys.after(queue)),
+        )
+    ]
+    return Script("sum_backlogs", keys, (len(_STREAMS), 100, 40_000, *[""] * len(queues)))
+
+
+def ready(queues: Sequence[str], backlogs: Any) -> list[tuple[int, str]]:
+    """Return how many tasks the group `default` may take, and the queue, for queues that have some."""
+    rows = zip(queues, backlogs[1:], strict=False) if isinstance(backlogs, list) else ()
+    # After three numbers a row has five values for each group, or for none.
+    counts = [
+        (int(row[at + 1]), queue)
+        for queue, row in rows
+        for at in range(3, len(row), 5)
+        if row[at] in (b"", b"default")
+    ]
+    return [(number, queue) for number, queue in counts if number]
 
 
 def reading(scope: Scope, known: Sequence[Any]) -> Script:
     """Return the step that reads the page's data, for these agents among others."""
     keys, agent = scope.keys, scope.agent
     # Another program may have stored other types.
-    recent, decided = ([*map(text, names)] if isinstance(names, list) else [] for names in known)
+    recent, decided = (
+        [*map(text, names)] if isinstance(names, list) else [] for names in known[:2]
+    )
     agents = list(dict.fromkeys([agent, *recent]))
     return Script(
         "prime",
@@ -91,7 +131,7 @@ def page(
     sandbox: bool = False,
     shared: bool = False,
 ) -> str:
-    """Return the page for a reply of the script `prime`, in at most `most` characters.
+    """Return the page for what `read` returned, in at most `most` characters.
 
     With `tools` it names the MCP server's tools instead of commands; with `sandbox` it says which
     of the two work in a sandbox; with `shared` it says that another session has the name. With
@@ -113,6 +153,7 @@ def page(
     decided = [shown for note in reply[8] if (shown := _title(text(note), quotes))]
     lines.append(
         f"Waiting for you: {said or 'nothing'}."
+        + (f"  Work: {work}" if (work := _work(reply[9], quotes)) else "")
         + (f"  Decisions ({len(decided)} newest): {', '.join(decided)}" if decided else "")
     )
     fixed = [
@@ -122,6 +163,16 @@ def page(
         *([_SHARED] if shared else []),
     ]
     return _bounded(lines, fixed, most)
+
+
+def _work(waiting: Sequence[tuple[int, str]], quotes: bool) -> str:
+    """Return how many tasks are ready in a few queues."""
+    named = [
+        f"{number} ready in {shown}"
+        for number, queue in waiting
+        if (shown := _title(queue, quotes))
+    ]
+    return ", ".join(named[:_QUEUES])
 
 
 def _bounded(lines: list[str], fixed: list[str], most: int) -> str:

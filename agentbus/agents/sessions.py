@@ -70,21 +70,24 @@ def begin(event: Event) -> dict[str, object] | None:
     place = ("branch", branch, "pid", "" if pid is None else str(pid))
     known = event.execute(prime.recent(scope))
     # The page already counts the unread messages: mark them as notified.
+    queues = prime.queues_of(known)
     steps = [
         event.read_notifications(place, every=0),
         prime.reading(scope, known),
         scope.attendance(pid),
+        *([prime.summing(scope, queues)] if queues else []),
     ]
     if event.session:
         named = _first(sessions.register(scope, event.client.name, event.session, scope.agent))
-        shared, _, reply, _ = _together(event, [named, *steps])
+        shared, _, reply, _, *backlogs = _together(event, [named, *steps])
     else:
-        shared, (_, reply, _) = [b""], _together(event, steps)
+        shared, (_, reply, _, *backlogs) = [b""], _together(event, steps)
     options = {
         "tools": event.tools,
         "sandbox": event.client.name == "codex",
         "shared": bool(shared[0]) and _is_other(pid, *shared[2:]),
     }
+    reply = [*reply, prime.ready(queues, backlogs[0] if backlogs else [])]
     page = prime.page(scope, reply, quotes=False, **options)
     return event.client.answer(event.event, page)
 
