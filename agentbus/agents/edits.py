@@ -8,7 +8,7 @@ from agentbus.agents.bell import checked
 from agentbus.coordination import leases
 from agentbus.coordination.lease_step import taking
 from agentbus.coordination.leases import MOST_PATTERNS, patterns
-from agentbus.core import names
+from agentbus.core import client_session, names
 from agentbus.core.clock import of_day
 from agentbus.core.errors import UsageError
 
@@ -41,13 +41,22 @@ def lease(event: Event) -> str | None:
 
 def _lease(event: Event, wanted: list[str]) -> str | None:
     pairs = [word for pattern in wanted for word in (pattern, "")]
-    step = taking(
-        *(event.scope, event.scope.once(), _LEASED_MS, pairs),
-        auto=True,
-        sub=event.sub,
-        counts=True,
-    )
-    reply = event.execute(step)
+    process = client_session.process_name(client_session.client_process())
+    while True:
+        step = taking(
+            *(event.scope, event.scope.once(), _LEASED_MS, pairs),
+            auto=True,
+            sub=event.sub,
+            counts=True,
+            process=process,
+        )
+        reply = event.execute(step)
+        freeing = leases.release(event.scope, reply[5::2] if reply[0] == b"held" else ())
+        freed = next(freeing, None)
+        if freed is None:
+            break
+        event.execute(freed)
+        freeing.close()
     if reply[0] in (b"taken", b"full"):
         # If no lease is left, the reply does not say that another agent edits the path: allow the
         # edit.

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.agents.bell import age, checked, waiting
+from agentbus.coordination.presence import state_of
+from agentbus.core.client_session import has_ended
 from agentbus.core.clock import of_day
 from agentbus.core.escape import escaped
 from agentbus.core.names import is_plain, word
@@ -117,7 +119,7 @@ def reading(scope: Scope, known: Sequence[Any]) -> Script:
             *(keys.agents, keys.leases, keys.inbox(agent), keys.inbox_at(agent)),
             *(*map(keys.jot, decided), *map(keys.who, agents)),
         ),
-        (agent, _AGENTS, _LEASES, _DECISIONS, len(decided), *decided, *agents),
+        (agent, _LEASES, _DECISIONS, len(decided), *decided, *agents),
     )
 
 
@@ -140,8 +142,9 @@ def page(
     above the level of a tool.
     """
     now, call = int(reply[0]), "tool" if tools else "agentbus"
-    present = int(reply[1])
-    others = [_agent(now, agent, quotes) for agent in reply[2]]
+    there = [agent for agent in reply[2] if _is_there(agent)]
+    present = 1 + len(there)
+    others = [_agent(now, agent, quotes) for agent in there[:_AGENTS]]
     more = present - 1 - len(others)
     here = " · ".join(others) + (f" · {more} more: {call} who" if others and more > 0 else "")
     head = (
@@ -191,8 +194,15 @@ def _present(number: int) -> str:
     return "1 agent is here" if number == 1 else f"{number} agents share this repository"
 
 
+def _is_there(fields: Sequence[bytes]) -> bool:
+    """Tell whether an agent is present: the process of its client may have ended."""
+    words = ("state", "seen", "host", "pid", "process")
+    named = dict(zip(words, map(text, (*fields[2:4], *fields[6:])), strict=True))
+    return state_of(text(fields[0]), 0.0, named) != "gone"
+
+
 def _agent(now: int, fields: Sequence[bytes], quotes: bool) -> str:
-    name, client, state, seen, branch, doing = map(text, fields)
+    name, client, state, seen, branch, doing = map(text, fields[:6])
     about = [each for each in (client, state or "seen") if is_plain(each) and len(each) <= 16]
     if state != "active":
         about[-1] += f" {age((now - int(seen)) / 1000)}"
@@ -205,9 +215,10 @@ def _agent(now: int, fields: Sequence[bytes], quotes: bool) -> str:
 
 
 def _leased(reply: Sequence[Any], quotes: bool, call: str) -> str:
-    others = [_lease(text(lease), quotes, own=False) for lease in reply[4]]
+    there = [line for line in map(text, reply[4]) if not has_ended(line.split("\n")[8])]
+    others = [_lease(line, quotes, own=False) for line in there]
     mine = [_lease(text(lease), quotes, own=True) for lease in reply[6]]
-    left, more = int(reply[3]) - len(others), int(reply[5]) - len(mine)
+    left, more = int(reply[3]) - len(reply[4]), int(reply[5]) - len(mine)
     said = " · ".join(others) + (f" · {left} more: {call} lease" if left > 0 else "")
     own = " · ".join(mine) + (f" · {more} more" if more > 0 else "")
     return f"Leased: {said or 'nothing by others'} · yours: {own or 'none'}"

@@ -67,7 +67,8 @@ def begin(event: Event) -> dict[str, object] | None:
     root, _ = repository_here()
     pid = client_session.client_process()
     branch = ("" if root is None else repository.branch(root)) or ""
-    place = ("branch", branch, "pid", "" if pid is None else str(pid))
+    process = client_session.process_name(pid)
+    place = ("branch", branch, "pid", "" if pid is None else str(pid), "process", process)
     known = event.execute(prime.recent(scope))
     # The page already counts the unread messages: mark them as notified.
     queues = prime.queues_of(known)
@@ -92,10 +93,10 @@ def begin(event: Event) -> dict[str, object] | None:
     return event.client.answer(event.event, page)
 
 
-def _is_other(pid: int | None, process: bytes, host: bytes, silent: bytes) -> bool:
+def _is_other(own: int | None, pid: bytes, process: bytes, host: bytes, silent: bytes) -> bool:
     """Tell whether another client's live session has the name."""
     here = host.decode("utf-8", "replace") == os.uname().nodename
-    return not (here and process == str(pid).encode()) and lives(host, process, silent)
+    return not (here and pid == str(own).encode()) and lives(pid, process, host, silent)
 
 
 def end(event: Event) -> None:

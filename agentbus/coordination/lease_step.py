@@ -25,8 +25,12 @@ def taking(
     auto: bool = False,
     sub: str = "",
     counts: bool = False,
+    process: str = "",
 ) -> Script:
-    """Return the step that takes or renews leases; `pairs` alternates patterns and their tokens (or '')."""
+    """Return the step that takes or renews leases; `pairs` alternates patterns and their tokens (or '').
+
+    Leases of a client's `process` end with it.
+    """
     keys = scope.keys
     return Script(
         "lease",
@@ -36,7 +40,7 @@ def taking(
         ),
         [
             *(scope.agent, str(milliseconds), str(int(force)), why, str(int(auto)), sub),
-            *(str(int(counts)), str(MOST_LEASES), once.token, *pairs),
+            *(str(int(counts)), str(MOST_LEASES), once.token, process, *pairs),
         ],
         writes=True,
     )

@@ -18,12 +18,14 @@ from unicodedata import normalize
 
 from agentbus.coordination.lease_step import MOST_LEASES, taking
 from agentbus.core import names
+from agentbus.core.client_session import has_ended, process_name
 from agentbus.core.clock import of_day
 from agentbus.core.errors import LeaseHeld, LeasesFull, NotFound, NotHolder, UsageError
 from agentbus.core.escape import escaped
 from agentbus.core.settings import repository
 from agentbus.core.stream import text
 from agentbus.core.validate import is_seconds
+from agentbus.store.scope import client_session
 from agentbus.store.steps import Script, Wait
 
 if TYPE_CHECKING:
@@ -54,7 +56,8 @@ class Lease:
     """An agent's right to edit the paths that match a pattern, from `since` to `until` (unix times).
 
     `token` is a fencing token of up to 64 bits that only grows; a renewal keeps it. `auto` is true for a
-    lease that a hook took; `sub` is the subagent that holds it, None for the agent itself.
+    lease that a hook took; `sub` is the subagent that holds it, None for the agent itself. `process` names
+    the process of the client's session that took it, with which it ends.
     """
 
     pattern: str
@@ -65,6 +68,7 @@ class Lease:
     token: int
     auto: bool = False
     sub: str | None = None
+    process: str | None = None
 
     def described(self) -> str:
         """Return who holds the lease, until when and why, as worded in a refusal."""
@@ -111,6 +115,7 @@ def take(
         raise UsageError("no path was given", hint="give at least one")
     reason = "" if why is None else names.name("reason", why)
     part = scope.sub if sub is None else names.name("sub", sub)
+    process = client_process(scope)
     pairs = [word for pattern in wanted for word in (pattern, "")]
     milliseconds = _milliseconds("ttl", ttl)
     until = None if not wait else scope.monotonic() + _milliseconds("wait", wait) / 1000
@@ -118,6 +123,7 @@ def take(
     while True:
         last = until is None or scope.monotonic() >= until
         options: dict[str, Any] = {"force": force, "why": reason, "auto": auto, "sub": part}
+        options["process"] = process
         step = taking(scope, once, milliseconds, pairs, counts=last, **options)
         reply: list[Any] = yield step
         what, resent = reply[0], resent or step.sendings > 1
@@ -130,12 +136,38 @@ def take(
                 f"the project has {int(reply[1])} leases, of at most {MOST_LEASES}",
                 hint="wait until one ends, drop those that are done, or lease a pattern for several paths",
             )
+        if (yield from release(scope, reply[5::2])):
+            continue
         if last:
             raise refusal_of(scope, wanted, int(reply[3]), reply[4:])
         left = min(int(reply[2]) / 1000 + _SLACK, RECHECK)
         remaining = (until or 0.0) - scope.monotonic()
         if remaining > 0:
             yield Wait(scope.keys.lease_bell, text(reply[1]), min(left, remaining))
+
+
+def release(scope: Scope, conflicts: Iterable[bytes]) -> Op[bool]:
+    """End the leases, as in a reply, whose clients' processes have ended on this host; tell whether any."""
+    ended = [held for held in map(lease, conflicts) if _has_ended(held)]
+    if ended:
+        yield from _drop(scope, [word for held in ended for word in _pair(held)], force=True)
+    return bool(ended)
+
+
+def client_process(scope: Scope) -> str:
+    """Return the name of the process of this agent's session of a client, '' if there is none."""
+    session = client_session()
+    if session is None or session.agent != scope.agent:
+        return ""
+    return process_name(session.pid)
+
+
+def _has_ended(held: Lease) -> bool:
+    return held.process is not None and has_ended(held.process)
+
+
+def _pair(held: Lease) -> tuple[str, str]:
+    return held.pattern, str(held.token)
 
 
 def leased(reply: list[Any]) -> Leased:
@@ -158,10 +190,11 @@ def untake(scope: Scope, reply: list[Any]) -> Op[list[str]] | None:
 
 def renew(scope: Scope, held_now: Sequence[Lease], ttl: float) -> Op[tuple[Lease, ...]]:
     """Extend leases that this agent holds to `ttl` seconds from now, all or none. Raises `NotHolder`."""
-    pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
+    pairs = [word for held in held_now for word in _pair(held)]
     once = scope.once()
-    part = held_now[0].sub or "" if held_now else ""
-    step = taking(scope, once, _milliseconds("ttl", ttl), pairs, sub=part)
+    part, process = held_now[0].sub or "" if held_now else "", client_process(scope)
+    milliseconds = _milliseconds("ttl", ttl)
+    step = taking(scope, once, milliseconds, pairs, sub=part, process=process)
     reply = yield step
     scope.free_slot(once, step)
     if reply[0] != b"taken":
@@ -226,7 +259,7 @@ def _not_own(scope: Scope, pattern: str, other: Lease | None, what: str) -> NotH
 
 def end(scope: Scope, held_now: Sequence[Lease]) -> Op[list[str]]:
     """End the leases with these tokens, and return the patterns of leases that had already ended."""
-    pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
+    pairs = [word for held in held_now for word in _pair(held)]
     _, missing = yield from _drop(scope, pairs)
     return [held_now[number - 1].pattern for number, _ in missing]
 
@@ -238,7 +271,7 @@ def end_of(
 
     Without tokens, all of them end.
     """
-    pairs = [word for held in held_now for word in (held.pattern, str(held.token))]
+    pairs = [word for held in held_now for word in _pair(held)]
     ended, _ = yield from _drop(scope, pairs, every=not held_now, agent=agent, sub=sub)
     return list(ended)
 
@@ -246,14 +279,16 @@ def end_of(
 def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease]], int]]:
     """Return the leases that overlap patterns, with the pattern: up to 20 of others, then this agent's own.
 
-    The number counts all pairs of a pattern and another agent's overlapping lease.
+    The number counts all pairs of a pattern and another agent's overlapping lease. A lease whose process
+    has ended counts as free.
     """
     reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, scope.sub, *wanted))
     overlaps = [
         (wanted[int(number) - 1], lease(json))
         for number, json in zip(reply[1::2], reply[2::2], strict=True)
     ]
-    return overlaps, int(reply[0])
+    there = [overlap for overlap in overlaps if not _has_ended(overlap[1])]
+    return there, int(reply[0]) - len(overlaps) + len(there)
 
 
 def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None]]:
@@ -296,14 +331,15 @@ def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
 
 
 def leases(scope: Scope) -> Op[list[Lease]]:
-    """Return the leases in force, by pattern, agent and subagent."""
+    """Return the leases in force, by pattern, agent and subagent, if their process has not ended."""
     reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, ""))
-    return sorted(map(lease, reply[2::2]), key=_order)
+    there = [held for held in map(lease, reply[2::2]) if not _has_ended(held)]
+    return sorted(there, key=_order)
 
 
 def lease(reply: bytes) -> Lease:
     """Return a lease from its lines in a reply."""
-    pattern, agent, why, until, since, token, auto, sub = text(reply).split("\n")
+    pattern, agent, why, until, since, token, auto, sub, process = text(reply).split("\n")
     return Lease(
         pattern,
         agent,
@@ -313,6 +349,7 @@ def lease(reply: bytes) -> Lease:
         int(token),
         auto == "1",
         sub or None,
+        process or None,
     )
 
 

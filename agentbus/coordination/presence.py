@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agentbus.core import names, repository
+from agentbus.core import client_session as clients, names, repository
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.running import runs
-from agentbus.core.settings import repository as repository_here
+from agentbus.core.settings import repository as repository_here, state_directory
 from agentbus.core.stream import fields, is_number, score, text
 from agentbus.store.failures import or_empty
 from agentbus.store.scope import client_session
@@ -67,8 +67,8 @@ def here(
 ) -> Op[None]:
     """Record this agent's presence for a day.
 
-    `place` has the fields `client`, `session`, `host`, `pid`, `cwd` and `branch`, by default those of this
-    process; an empty `doing` removes the recorded one.
+    `place` has the fields `client`, `session`, `host`, `pid`, `process`, `cwd` and `branch`, by default
+    those of this process; an empty `doing` removes the recorded one.
     """
     if state is not None and state not in STATES:
         raise _mistake(f"the state is {state!a}", hint=f"use one of {', '.join(STATES)}")
@@ -150,7 +150,7 @@ def this_place(scope: Scope) -> dict[str, str]:
     POSIX session after which the agent is named.
     """
     session = client_session()
-    pid = "" if session is None or session.pid is None else str(session.pid)
+    pid = os.getsid(0) if scope.peers else None if session is None else session.pid
     try:
         directory = os.fsencode(os.getcwd()).decode("utf-8", "backslashreplace")
     except OSError:
@@ -160,7 +160,8 @@ def this_place(scope: Scope) -> dict[str, str]:
         "client": "" if session is None else session.client,
         "session": "" if session is None else session.id,
         "host": os.uname().nodename,
-        "pid": str(os.getsid(0)) if scope.peers else pid,
+        "pid": "" if pid is None else str(pid),
+        "process": clients.process_name(pid),
         "cwd": directory,
         "branch": ("" if root is None else repository.branch(root)) or "",
     }
@@ -182,38 +183,57 @@ def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, l
     return int(now) / 1000, read
 
 
+def state_of(agent: str, last: float, named: Mapping[str, str]) -> str | None:
+    """Return an agent's state from its record, and the unix time when it last used the channel."""
+    state = named.get("state")
+    if state not in STATES or (
+        # The agent has used the channel after it was gone.
+        state == "gone" and last > (_time(named.get("seen", "")) or 0.0) + 1
+    ):
+        return None
+    return "gone" if _has_ended(agent, named) else state
+
+
+def has_ended(host: str, pid: str, process: str) -> bool:
+    """Tell whether an agent's process has certainly ended, by its record on this host."""
+    if f" {pid} " in process:
+        return clients.has_ended(process)
+    # Another program has recorded the process, or its start could not be read.
+    known = host == os.uname().nodename and is_number(pid) and int(pid) > 0
+    return known and not runs(int(pid))
+
+
+def _has_ended(agent: str, named: Mapping[str, str]) -> bool:
+    """Tell whether an agent's process has certainly ended, and no other session here has its name."""
+    sessions = clients.folder_in(state_directory())
+    ended = has_ended(*(named.get(field, "") for field in ("host", "pid", "process")))
+    return ended and all(other.agent != agent for other in clients.live(sessions))
+
+
 def _presence(
     agent: str, last: float, named: dict[str, str], unread: int, leases: list[str]
 ) -> Presence:
     """Return an agent's presence from the fields of its record, which any program may have written."""
-    state = named.get("state")
-    state = state if state in STATES else None
-    host, pid = named.get("host"), named.get("pid", "")
-    number = int(pid) if is_number(pid) else None
+    pid, doing = named.get("pid", ""), named.get("doing")
     seen, since = (_time(named.get(name, "")) for name in ("seen", "since"))
-    if state == "gone" and last > (seen or 0.0) + 1:
-        # The agent has used the channel after it was gone.
-        state = None
-    if state is not None and host == os.uname().nodename and number and not runs(number):
-        state = "gone"
-    doing = named.get("doing")
-    held = [lease.split("\n") for lease in leases]
+    held = [lease.split("\n", 2) for lease in leases]
+    held = [words for words in held if not clients.has_ended(words[2])]
     subs: dict[str, tuple[str, ...]] = {}
-    for pattern, sub in held:
+    for pattern, sub, _ in held:
         if sub:
             subs[sub] = (*subs.get(sub, ()), pattern)
     return Presence(
         agent,
-        state,
+        state_of(agent, last, named),
         max(last, seen or 0.0),
         named.get("client"),
-        host,
+        named.get("host"),
         named.get("branch"),
         None if doing is None else doing[:LONGEST_DOING],
-        tuple(dict.fromkeys(pattern for pattern, _ in held)),
+        tuple(dict.fromkeys(pattern for pattern, *_ in held)),
         unread,
         named.get("session"),
-        number,
+        int(pid) if is_number(pid) else None,
         named.get("cwd"),
         since,
         subs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from agentbus.coordination.presence import has_ended
 from agentbus.core import client_session, names
 from agentbus.core.names import escape
 from agentbus.core.stream import text
@@ -44,12 +45,11 @@ def register(scope: Scope, client: str, session: str, agent: str | None = None) 
     return text(other) or None
 
 
-def lives(host: bytes, process: bytes, silent: bytes) -> bool:
+def lives(pid: bytes, process: bytes, host: bytes, silent: bytes) -> bool:
     """Return whether another session is alive, from its presence in the reply of `bind_session`."""
     if text(host) != os.uname().nodename:
         return int(silent) < _SILENT
-    pid = text(process)
-    return pid.isdigit() and client_session.start_of(int(pid)) is not None
+    return pid != b"" and not has_ended(text(host), text(pid), text(process))
 
 
 def agent_of(scope: Scope, client: str, session: str) -> Op[str | None]:

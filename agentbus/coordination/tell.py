@@ -19,6 +19,7 @@ from agentbus.coordination.inbox import (
     split_id,
 )
 from agentbus.coordination.leases import not_own, patterns
+from agentbus.coordination.presence import state_of
 from agentbus.core import names
 from agentbus.core.errors import InboxFull, NoSuchAgent, TooManyMessages
 from agentbus.core.stream import is_number, score, text
@@ -191,20 +192,19 @@ def _send(
 
 
 def _sent(agent: str, fields: list[Any], before: bool) -> Sent:
-    entry_id, unread, presence, at, last = fields
-    shown, state = text(at), text(presence)
+    entry_id, unread, state, at, last, *place = fields
+    shown = text(at)
     recorded = int(shown) / 1000 if is_number(shown) else None
     used = score(last) if last else None
     seen = max((moment for moment in (recorded, used) if moment is not None), default=None)
-    if state == "gone" and (used or 0.0) > (recorded or 0.0) + 1:
-        # The agent has used the bus after it was gone.
-        state = ""
+    words = ("state", "seen", "host", "pid", "process")
+    named = dict(zip(words, map(text, (state, at, *place)), strict=True))
     # The id of an earlier reply already names its agent.
     known = text(entry_id)
     return Sent(
         known if before else message_id(known, agent),
         agent,
-        state if state in names.STATES else None,
+        state_of(agent, used or 0.0, named),
         seen,
         int(unread),
         repeated=before,

@@ -98,10 +98,11 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
     ]
     if not named:
         return above
-    own = [each for each in named if above is not None and above.id == each[1]]
-    client, session, variable = (own or named)[0]
-    pid = above.pid if own and above is not None else None
-    return ClientSession(client, session, name(client, session), variable, pid)
+    for client, session, variable in named:
+        if above is not None and above.id == session:
+            return ClientSession(client, session, above.agent, variable, above.pid)
+    client, session, variable = named[0]
+    return ClientSession(client, session, name(client, session), variable, None)
 
 
 # -- the files of subagents whose shells have another id --
@@ -266,6 +267,43 @@ def _unlink(path: str) -> None:
 # -- processes --
 
 
+def process_name(pid: int | None) -> str:
+    """Return `host boot-id pid-namespace pid start-time` of a process, unique; '' if it cannot be read."""
+    began = None if pid is None else start_of(pid)
+    return "" if began is None else f"{_place()} {pid} {began}"
+
+
+def has_ended(process: str) -> bool:
+    """Tell whether a process has certainly ended, by its name from `process_name`.
+
+    It is not certain on another host, after another boot, and in another namespace: a host may share its
+    name with another one.
+    """
+    place, pid, began = _place(), "", ""
+    if process.startswith(f"{place} "):
+        pid, _, began = process[len(place) + 1 :].partition(" ")
+    if not (began and pid.isascii() and pid.isdigit()):
+        return False
+    status = _stat(int(pid))
+    if status is not None:
+        return status[1] != began
+    from agentbus.core.running import runs
+
+    # Other users' processes may be hidden.
+    return not runs(int(pid))
+
+
+def _place() -> str:
+    """Return the host, its boot and the namespace of this process's children, `-` where unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb", buffering=0) as file:
+            boot = file.read(64).decode().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except (OSError, ValueError):
+        boot = namespace = "-"
+    return f"{os.uname().nodename} {boot} {namespace}"
+
+
 def client_process() -> int | None:
     """Return the nearest ancestor process that is not a shell: the client that started this process."""
     for pid, _ in ancestors():
@@ -292,16 +330,16 @@ def ancestors() -> Iterator[tuple[int, str]]:
 def start_of(pid: int) -> str | None:
     """Return a process's start time, as text unique among processes with its id; None if it has ended."""
     status = _stat(pid)
-    return None if status is None else status[1]
+    return None if status is None else status[1] or None
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
-    """Return a process's parent and start time."""
+    """Return a process's parent and start time, '' for one that has ended and was not waited for."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The process name in parentheses may itself contain spaces and parentheses.
             parts = file.read().rpartition(b")")[2].split()
-        return int(parts[1]), parts[19].decode()
+        return int(parts[1]), "" if parts[0] in (b"Z", b"X") else parts[19].decode()
     except FileNotFoundError:
         return None if os.path.isdir("/proc/self") else _asked(pid)
     except (OSError, ValueError, LookupError):

@@ -4,8 +4,8 @@
 -- marks the agent as seen, so that others can send it messages.
 -- KEYS: leases, fence, bell, metrics, counts of refusals, agents, once slot
 -- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, the agent's
---       subagent ('' for none), 1 to count a refusal, most leases of a project, token, then for each: pattern, and the
---       fencing token of the lease that is renewed ('' to take it, too)
+--       subagent ('' for none), 1 to count a refusal, most leases of a project, token, process of the
+--       client that holds them ('' for none), then for each: pattern, and the fencing token of the lease that is renewed ('' to take it, too)
 -- Returns: {'taken', how many were taken from others, their lines, then for each 'new' or 'renewed' and its lines};
 --          {'held', bell's last id, ms until the last of them has ended, how many, then for the first 20: number of the
 --          pattern, and lines}; {'over', number of the pattern} if the lease with that token has ended;
@@ -25,7 +25,7 @@ if before then return before end
 stored_token(KEYS[2])
 local now, agent, sub = clock(), ARGV[1], ARGV[6]
 local paths, tokens = {}, {}
-for i = 10, #ARGV, 2 do paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1] end
+for i = 11, #ARGV, 2 do paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1] end
 local found, over = leases(KEYS[1], now)
 local mine = {}
 for _, one in ipairs(found) do
@@ -96,10 +96,11 @@ for n, path in ipairs(paths) do
     if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end
   end
   redis.call('HSET', KEYS[1], lease_field(path, agent, sub), string.format(
-    '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s}', json(agent), json(path),
-    json(why), ends, since, token, tostring(auto), json(sub)))
+    '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s%s}',
+    json(agent), json(path), json(why), ends, since, token, tostring(auto), json(sub),
+    ARGV[10] ~= '' and ',"process":' .. json(ARGV[10]) or ''))
   reply[#reply + 1] = renews and 'renewed' or 'new'
-  reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub)
+  reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub, ARGV[10])
 end
 touch(KEYS[6], agent, tostring(now / 1000))
 if woken then ring(KEYS[3]) end

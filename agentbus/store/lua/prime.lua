@@ -1,9 +1,9 @@
 #!lua flags=no-writes
 -- Reads what an agent sees first in a session: present agents, leases, waiting messages, and decisions.
 -- KEYS: agents, leases, inbox, its positions, then each note that may be a decision, then the presence of each agent
--- ARGV: agent, most agents to return, most leases of others and of this agent, most decisions, how many notes, their keys,
+-- ARGV: agent, most leases of others and of this agent, most decisions, how many notes, their keys,
 --       newest first, then the agents to look at
--- Returns: {now in ms, number of agents present with this one, others {name, client, state, seen in ms, branch, doing},
+-- Returns: {now in ms, number of agents present with this one, others {name, client, state, seen in ms, branch, doing, host, pid, process},
 --          number of leases of others, those that end last as lines, number of this agent's, those, {asks, urgent
 --          messages, others, unread messages, then for each ask and urgent message its sender and the ms when it was
 --          sent}, newest decisions}
@@ -16,30 +16,28 @@
 --@include inbox
 --@include pressing
 local now, agent = clock(), ARGV[1]
-local present, agents = 0, {}
+local agents = {}
 local decisions = {}
-for i = 1, tonumber(ARGV[5]) do
+for i = 1, tonumber(ARGV[4]) do
   -- Another program that replaces or deletes a note leaves it among those with the tag.
   local tags = redis.pcall('HGET', KEYS[4 + i], 'tags')
   if type(tags) == 'string' and string.find(',' .. tags .. ',', ',%s*decision%s*,')
-    and #decisions < tonumber(ARGV[4]) then
-    decisions[#decisions + 1] = ARGV[5 + i]
+    and #decisions < tonumber(ARGV[3]) then
+    decisions[#decisions + 1] = ARGV[4 + i]
   end
 end
-for i = 6 + tonumber(ARGV[5]), #ARGV do
+for i = 5 + tonumber(ARGV[4]), #ARGV do
   local name = ARGV[i]
-  local here = redis.pcall('HMGET', KEYS[i - 1], 'state', 'seen', 'client', 'branch', 'doing')
+  local here = redis.pcall('HMGET', KEYS[i], 'state', 'seen', 'client', 'branch', 'doing', 'host', 'pid', 'process')
   if here['err'] then here = {} end
   local used = redis.pcall('ZSCORE', KEYS[1], name)
   used = type(used) == 'string' and tonumber(used) or 0
   local state = here[1] or ''
   local seen = tonumber(here[2] or '') or used * 1000
   local there = state ~= 'gone' and now - seen < (state == '' and 3600000 or 86400000)
-  if there or name == agent then
-    present = present + 1
-    if name ~= agent and #agents < tonumber(ARGV[2]) then
-      agents[#agents + 1] = { name, here[3] or '', state, string.format('%d', seen), here[4] or '', here[5] or '' }
-    end
+  if there and name ~= agent then
+    agents[#agents + 1] = { name, here[3] or '', state, string.format('%d', seen), here[4] or '', here[5] or '',
+      here[6] or '', here[7] or '', here[8] or '' }
   end
 end
 local there, all = pcall(leases, KEYS[2], now)
@@ -49,11 +47,11 @@ local counts, lists = { 0, 0 }, { {}, {} }
 for _, one in ipairs(all) do
   local which = one.agent == agent and 2 or 1
   counts[which] = counts[which] + 1
-  if #lists[which] < tonumber(ARGV[3]) then table.insert(lists[which], one.text) end
+  if #lists[which] < tonumber(ARGV[2]) then table.insert(lists[which], one.text) end
 end
 local heard = redis.pcall('HGET', KEYS[4], 'heard')
 local found = waiting(KEYS[3], KEYS[4], later(heard, ''), 200, function() return true end)
 local left = { 0, 0, 0, 0 }
 if found then left = { found.asks, found.urgent, found.others, unread(KEYS[3], KEYS[4]), unpack(found.who) } end
-return { string.format('%d', now), present, agents, counts[1], lists[1], counts[2], lists[2], left,
+return { string.format('%d', now), #agents + 1, agents, counts[1], lists[1], counts[2], lists[2], left,
   decisions }

@@ -7,7 +7,7 @@
 --       urgent one, how many words of fields and values follow, those, how many patterns follow of leases that the first
 --       recipient gets, those, then for each recipient its name and the ms to keep its inbox ('': without end)
 -- Returns: {'sent', now in ms, then for each recipient {entry id, unread messages, state, when it was seen by its
---          presence in ms ('': unknown), when it was seen in s}}, the same with 'before' for one that was answered
+--          presence in ms ('': unknown), when it was seen in s, and the host, the pid and the process of its presence}}, the same with 'before' for one that was answered
 --          before, with the answer's id, {'nobody', names that were never seen}, {'full', name, unread},
 --          {'fast', name, how many}, or {'unleased', number of a pattern, the lines of another agent's lease of it, of
 --          one of the sender's that overlaps it and is not given, or ''}
@@ -36,10 +36,11 @@ local first = patterns + 1 + #gives
 local INBOX, AT, ANSWERS, BELL, TO = 6, 7, 8, 9, 10
 
 local function seen(name, at, presence)
-  local here = redis.pcall('HMGET', presence, 'state', 'seen')
+  local here = redis.pcall('HMGET', presence, 'state', 'seen', 'host', 'pid', 'process')
   if here['err'] then here = {} end
   local last = redis.pcall('ZSCORE', KEYS[1], name)
-  return { unread(KEYS[at], KEYS[at + 1]), here[1] or '', here[2] or '', type(last) == 'string' and last or '' }
+  return { unread(KEYS[at], KEYS[at + 1]), here[1] or '', here[2] or '', type(last) == 'string' and last or '',
+    here[3] or '', here[4] or '', here[5] or '' }
 end
 if answered ~= '' then
   local answer = redis.pcall('HGET', KEYS[ANSWERS], answered)

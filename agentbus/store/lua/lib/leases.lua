@@ -8,11 +8,11 @@ end
 local function whole(number)
   return math.floor(math.max(0, math.min(number, 9e15)))
 end
--- lines(path, agent, why, until, since, token, auto, sub): returns a lease as in a reply: these
+-- lines(path, agent, why, until, since, token, auto, sub, process): returns a lease as in a reply: these
 -- values, one per line.
 local function lines(...)
   local found, words = {}, { ... }
-  for i = 1, 8 do
+  for i = 1, 9 do
     local word = words[i]
     -- Other programs may have stored other characters, or numbers.
     word = type(word) == 'number' and string.format('%d', whole(word)) or type(word) == 'string' and word or ''
@@ -34,7 +34,7 @@ function later.__index(one, name)
   elseif name == 'text' then
     local values = one.lease
     found = lines(one.path, one.agent, values['why'], one.ends, values['since'], one.token,
-      values['auto'] == true and '1' or '', one.sub)
+      values['auto'] == true and '1' or '', one.sub, values['process'])
   end
   rawset(one, name, found)
   return found

@@ -1,0 +1,126 @@
+"""A client that was killed is gone for everybody on its host, and its leases are free at once."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from agentbus.coordination import leases
+from agentbus.core import client_session
+from agentbus.errors import LeaseHeld
+from tests.hooks import Session
+from tests.servers import ask
+
+
+@pytest.fixture
+def session(url, project, tmp_path) -> Session:
+    return Session(url, project, tmp_path)
+
+
+@pytest.fixture
+def client(monkeypatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that hooks and commands take for their client."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        monkeypatch.setattr(client_session, "client_process", lambda: process.pid)
+        yield process
+        process.kill()
+
+
+def reused(pid: int, process: str) -> str:
+    """Return the name of an earlier process that had the same id."""
+    return process.rpartition(" ")[0] + " 1"
+
+
+@pytest.mark.parametrize("how", ["killed", "not waited for", "id reused"])
+def test_a_killed_client_is_gone_for_all_and_its_lease_is_free(
+    session, client, monkeypatch, tmp_path, how
+):
+    named = client_session.process_name
+    if how == "id reused":
+        monkeypatch.setattr(client_session, "process_name", lambda pid: reused(pid, named(pid)))
+    session.context("SessionStart")
+    assert session.edit("src/db.py") == ""
+    if how == "id reused":
+        monkeypatch.undo()
+        client_session.remove(client_session.folder_in(str(session.state)), session.id)
+    else:
+        client.kill()
+        if how == "killed":
+            client.wait()
+    with session.bus("bob") as bob:
+        assert [agent.agent for agent in bob.present()] == []
+        (gone,) = [one for one in bob.present(all=True) if one.agent == session.agent]
+        assert (gone.state, gone.leases) == ("gone", ())
+        assert bob.tell(session.agent, "are you there?").state == "gone"
+        assert bob.leases() == []
+        monkeypatch.chdir(session.root)
+        assert bob.holder_of("src/db.py") is None
+        other = Session(session.url, session.project, tmp_path, "another-session")
+        assert session.agent not in other.context("SessionStart")
+        with bob.lease("src/db.py"):
+            assert [lease.agent for lease in bob.leases()] == ["bob"]
+
+
+def test_an_edit_of_another_session_takes_the_lease_of_a_killed_client(session, client, tmp_path):
+    session.context("SessionStart")
+    assert session.edit("src/db.py") == ""
+    other = Session(session.url, session.project, tmp_path, "another-session")
+    assert "is leased by" in other.edit("src/db.py")
+
+    client.kill()
+    client.wait()
+
+    assert other.edit("src/db.py") == ""
+
+
+@pytest.mark.parametrize(
+    "unknown", ["another host", "another boot", "another namespace", "no start"]
+)
+def test_a_client_whose_process_cannot_be_read_keeps_its_lease(
+    session, client, monkeypatch, unknown
+):
+    named = client_session.process_name(client.pid)
+    host, boot, space, pid, began = named.split(" ")
+    process = {
+        "another host": f"far {boot} {space} {pid} {began}",
+        "another boot": f"{host} x {space} {pid} {began}",
+        "another namespace": f"{host} {boot} x {pid} {began}",
+        "no start": "",
+    }[unknown]
+    monkeypatch.setattr(client_session, "process_name", lambda _pid: process)
+    assert session.edit("src/db.py") == ""
+    client.kill()
+    client.wait()
+
+    monkeypatch.chdir(session.root)
+    with session.bus("bob") as bob, pytest.raises(LeaseHeld):
+        bob.lease("src/db.py")
+
+
+def test_a_lease_that_a_killed_client_took_by_a_command_is_free(session, client, monkeypatch):
+    of = client_session.ClientSession("claude", session.id, session.agent, "", client.pid)
+    monkeypatch.chdir(session.root)
+    with session.bus() as own, session.bus("bob") as bob:
+        with monkeypatch.context() as inside:
+            inside.setattr(leases, "client_session", lambda: of)
+            own.lease("src/db.py")
+        with pytest.raises(LeaseHeld):
+            bob.lease("src/db.py")
+        client.kill()
+        client.wait()
+
+        bob.lease("src/db.py", wait=1)
+
+
+def test_a_lease_of_a_plain_shell_stays_when_the_shell_ends(session, client, monkeypatch):
+    session.context("SessionStart")
+    monkeypatch.chdir(session.root)
+    with session.bus() as own:
+        own.lease("src/db.py")
+    client.kill()
+    client.wait()
+    with session.bus("bob") as bob, pytest.raises(LeaseHeld):
+        bob.lease("src/db.py")
+    assert b"process" not in ask(own, "HVALS", own.scope.keys.leases)[0]
