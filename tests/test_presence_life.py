@@ -124,3 +124,60 @@ def test_a_lease_of_a_plain_shell_stays_when_the_shell_ends(session, client, mon
     with session.bus("bob") as bob, pytest.raises(LeaseHeld):
         bob.lease("src/db.py")
     assert b"process" not in ask(own, "HVALS", own.scope.keys.leases)[0]
+
+
+def clear(session: Session) -> tuple[Session, str]:
+    """Return the session with which a client goes on after `/clear`, and its first page."""
+    session.answer("SessionEnd", reason="clear")
+    after = Session(session.url, session.project, session.root.parent, f"{session.id}-cleared")
+    return after, after.context("SessionStart", source="clear")
+
+
+def test_a_cleared_session_keeps_its_name_mail_presence_and_leases(session, client, monkeypatch):
+    session.context("SessionStart")
+    session.edit("src/db.py")
+    with session.bus("bob") as bob:
+        bob.tell(session.agent, "does it build?")
+
+        after, page = clear(clear(session)[0])
+
+        assert f"You are {session.agent} " in page
+        assert "1 ask from bob" in page
+        assert (session.agent, "active") in [(one.agent, one.state) for one in bob.present()]
+        assert bob.tell(session.agent, "again").state == "active"
+        assert [lease.agent for lease in bob.leases()] == [session.agent]
+    assert after.edit("src/db.py") == ""
+    assert "1 message" in after.context("PostToolUse", tool_name="Bash")
+    folder = client_session.folder_in(str(session.state))
+    in_shell = client_session.find({"CLAUDE_CODE_SESSION_ID": after.id}, folder)
+    assert in_shell is not None
+    assert in_shell.agent == session.agent
+
+
+def test_a_cleared_session_that_is_resumed_in_another_client_has_the_same_name(
+    session, client, monkeypatch
+):
+    session.context("SessionStart")
+    after, _ = clear(session)
+    after.answer("SessionEnd", reason="exit")
+    with subprocess.Popen(["sleep", "600"]) as other:
+        monkeypatch.setattr(client_session, "client_process", lambda: other.pid)
+
+        page = after.context("SessionStart", source="resume")
+        other.kill()
+
+    assert f"You are {session.agent} " in page
+    assert "Another session" not in page
+
+
+def test_a_session_of_another_client_process_does_not_get_the_name(session, monkeypatch):
+    with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as second:
+        monkeypatch.setattr(client_session, "client_process", lambda: first.pid)
+        session.context("SessionStart")
+        monkeypatch.setattr(client_session, "client_process", lambda: second.pid)
+
+        _, page = clear(session)
+        first.kill()
+        second.kill()
+
+    assert session.agent not in page.partition("Here:")[0]

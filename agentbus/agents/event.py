@@ -44,7 +44,11 @@ class Event:
         if self.session:
             from agentbus.core import client_session
 
-            agent = client_session.name(client.name, self.session)
+            folder = client_session.folder_in(state_directory())
+            agent = client_session.agent_of(folder, client.name, self.session)
+            if self.kind == "start" and given.get("source") == "clear":
+                # The same client goes on with a session of another id.
+                agent = client_session.of_process(folder, client.name) or agent
         there = given.get("cwd")
         if (
             isinstance(there, str)

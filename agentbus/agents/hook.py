@@ -131,6 +131,9 @@ def _said(asked: Event) -> dict[str, object] | None:
             from agentbus.agents import wake
 
             wake.end(path)
+    if asked.kind == "end" and asked.given.get("reason") == "clear":
+        # The client goes on with another session, which has the name, the mail and the leases.
+        return None
     if asked.kind in ("start", "end"):
         from agentbus.agents import sessions
 

@@ -55,6 +55,8 @@ def announce(event: Event) -> None:
 def _write(folder: str, event: Event, agent: str) -> None:
     try:
         client_session.write(folder, event.client.name, event.session, agent)
+        if event.given.get("source") == "clear" and "agent" not in event.settings.sources:
+            client_session.keep_name(folder, event.client.name, event.session, agent)
     except OSError:
         # The folder is read-only: processes of the session get the name from a variable, or not at
         # all.

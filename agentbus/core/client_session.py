@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from agentbus.core.names import SESSION_VARIABLES, is_plain
+from agentbus.core.names import MAX_NAME_BYTES, SESSION_VARIABLES, is_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 _LONGEST_CLIENT, _LONGEST_ID = 16, 200
 # Seconds after which the record of a subagent is removed; its next hook writes it again.
 _CHILD_KEPT = 86_400
+# The same for the name of a session that has replaced another one.
+_NAME_KEPT = 90 * 86_400
 # Characters of a subagent's short name.
 _PART = 6
 # Limit on the number of ancestor processes to examine.
@@ -102,29 +104,54 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
         if above is not None and above.id == session:
             return ClientSession(client, session, above.agent, variable, above.pid)
     client, session, variable = named[0]
-    return ClientSession(client, session, name(client, session), variable, None)
+    return ClientSession(client, session, agent_of(folder, client, session), variable, None)
 
 
-# -- the files of subagents whose shells have another id --
+# -- the files of sessions that have the name of an earlier one, and of subagents with another id --
+
+
+def agent_of(folder: str, client: str, session: str) -> str:
+    """Return the agent of a session: the one of the session that it has replaced, or its own name."""
+    own = name(client, session)
+    return _recorded(_file(folder, "as", client, session)) or own
+
+
+def of_process(folder: str, client: str) -> str | None:
+    """Return the agent of the session that the client's process has had last."""
+    pid = client_process()
+    began = None if pid is None else start_of(pid)
+    before = None if pid is None or began is None else read(folder, pid, began)
+    return before.agent if before is not None and before.client == client else None
+
+
+def keep_name(folder: str, client: str, session: str, agent: str) -> None:
+    """Record the agent of a session that has replaced another one. Raises `OSError`."""
+    if agent_of(folder, client, session) != agent:
+        _record(_file(folder, "as", client, session), agent)
 
 
 def write_child(folder: str, client: str, child: str, parent: str) -> None:
     """Record the session that a subagent belongs to. Raises `OSError`."""
-    path = _child(folder, client, child)
-    if os.path.lexists(path) or child == parent:
-        return
+    path = _file(folder, "sub", client, child)
+    if not os.path.lexists(path) and child != parent:
+        _record(path, parent)
+
+
+def _record(path: str, text: str) -> None:
     from agentbus.core.settings_check import make_private
 
+    folder = os.path.dirname(path)
     make_private(folder)
     for each in os.listdir(folder):
-        # A subagent whose end no hook has seen.
-        if each[:4] == "sub-" and _is_old(os.path.join(folder, each)):
+        # No hook has seen the end of the subagent, or the session was not resumed for long.
+        kept = {"sub": _CHILD_KEPT, "as": _NAME_KEPT}.get(each.partition("-")[0])
+        if kept is not None and _is_old(os.path.join(folder, each), kept):
             _unlink(os.path.join(folder, each))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     beside = f"{path}.{os.getpid()}"
     descriptor = os.open(beside, flags, 0o600)
     try:
-        os.write(descriptor, parent.encode())
+        os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
     os.replace(beside, path)
@@ -132,17 +159,21 @@ def write_child(folder: str, client: str, child: str, parent: str) -> None:
 
 def remove_child(folder: str, client: str, child: str) -> None:
     """Remove the record of a subagent that has ended."""
-    _unlink(_child(folder, client, child))
+    _unlink(_file(folder, "sub", client, child))
 
 
 def parent_of(folder: str, client: str, child: str) -> str | None:
     """Return the session that a subagent belongs to; None for the id of a session."""
-    try:
-        with open(_child(folder, client, child), "rb") as file:
-            parent = file.read(_LONGEST_ID + 1).decode()
-    except (OSError, ValueError):
-        return None
+    parent = _recorded(_file(folder, "sub", client, child))
     return parent if is_id(parent) else None
+
+
+def _recorded(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_NAME_BYTES).decode()
+    except (OSError, ValueError):
+        return ""
 
 
 def subagent(environment: Mapping[str, str], folder: str) -> str:
@@ -154,16 +185,16 @@ def subagent(environment: Mapping[str, str], folder: str) -> str:
     return ""
 
 
-def _child(folder: str, client: str, child: str) -> str:
-    safe = "".join([c if c.isalnum() else "-" for c in child])[-100:]
-    return os.path.join(folder, f"sub-{client}-{safe}")
+def _file(folder: str, kind: str, client: str, id: str) -> str:
+    safe = "".join([c if c.isalnum() else "-" for c in id])[-100:]
+    return os.path.join(folder, f"{kind}-{client}-{safe}")
 
 
-def _is_old(path: str) -> bool:
+def _is_old(path: str, kept: float) -> bool:
     import time
 
     try:
-        return time.time() - os.stat(path).st_mtime > _CHILD_KEPT
+        return time.time() - os.stat(path).st_mtime > kept
     except OSError:
         return False
 
