@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 from typing import Any
 
@@ -58,6 +59,8 @@ class Claude(Client):
 
 class TerminalClaude(Claude):
     """Claude Code on a terminal, as a person has it: it goes on when a turn has ended."""
+
+    stdin = subprocess.PIPE
 
     def configure(self, url: str) -> None:
         self.url = url

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
@@ -89,6 +90,20 @@ class Run:
             os.killpg(self._process.pid, signal.SIGKILL)
         return "\n".join(self._process.communicate())
 
+    def enter(self, text: str) -> None:
+        """Type a text at the client's terminal, and Enter once it is shown: sooner, it is a new line."""
+        keys, screen = self._process.stdin, self._process.stdout
+        assert keys is not None
+        assert screen is not None
+        keys.write(text)
+        keys.flush()
+        shown = b""
+        while text.encode() not in shown:
+            assert select.select([screen], [], [], HANGS)[0], shown
+            shown += os.read(screen.fileno(), 65_536)
+        keys.write("\r")
+        keys.flush()
+
     @property
     def requests(self) -> list[Request]:
         """What the script has answered."""
@@ -123,6 +138,8 @@ class Client:
             "LANG": "C.UTF-8",
         }
 
+    # A client that finds a pipe may wait for the end of its input.
+    stdin = subprocess.DEVNULL
     # The models by whose names it offers different tools.
     models: tuple[str, ...] = ("scripted",)
 
@@ -152,7 +169,7 @@ class Client:
             [*wrapped, *self.command("change a in src/db.py")],
             cwd=self.root,
             env=self.environment | self.variables() | environment,
-            stdin=subprocess.DEVNULL,
+            stdin=self.stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

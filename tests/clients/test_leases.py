@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from tests.clients.conftest import Desk, all_models, each
+import agentbus
+from tests.clients.conftest import Desk, all_models, each, five
 from tests.clients.forms import Answer, Call, Request, Say
 from tests.clients.real import Codex
 
@@ -53,6 +56,31 @@ def test_an_edit_leases_its_path_for_the_agent(desk: Desk, monkeypatch: pytest.M
 
     assert held == [("src/db.py", desk.agent)]
     assert desk.file.read_text() == "a = 2\n"
+
+
+@five
+def test_the_lease_of_a_client_that_was_killed_is_free_for_the_next_that_asks(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(desk.root)
+    edited, killed = threading.Event(), threading.Event()
+
+    def dies(request: Request) -> Answer:
+        edited.set()
+        killed.wait(60)
+        return Say()
+
+    with desk.start(*desk.client.edits("src/db.py", "a = 1", "a = 2"), dies) as run:
+        assert edited.wait(60)
+        with pytest.raises(agentbus.LeaseHeld):
+            desk.reviewer.lease("src/db.py")
+        run.kill()
+        killed.set()
+
+        desk.reviewer.lease("src/db.py")
+
+    assert (desk.presence.state, desk.presence.leases) == ("gone", ())
+    assert desk.reviewer.tell(desk.agent, "are you there?").state == "gone"
 
 
 @each([(Codex, "scripted")])

@@ -57,3 +57,25 @@ def test_a_message_wakes_an_idle_agent_within_two_seconds_and_each_once(desk: De
     assert "1 message came while you were idle" not in run.requests[0].everywhere
     assert TEXT not in "".join(request.everywhere for request in [*run.requests, *run.others])
     until(lambda: not waits(valkey, desk.agent))
+
+
+@each([(TerminalClaude, "scripted")])
+def test_after_clear_the_agent_has_its_name_and_its_mail(desk: Desk, valkey: Server):
+    def is_idle() -> bool:
+        return desk.here and desk.presence.state == "idle"
+
+    with desk.start(Say("Done."), Say("Later."), Say("Again.")) as run:
+        until(lambda: is_idle() and waits(valkey, desk.agent))
+        agent, session = desk.agent, desk.presence.session
+        desk.reviewer.tell(agent, TEXT)
+        until(lambda: len(run.requests) == 2 and is_idle())
+
+        run.enter("/clear")
+        until(lambda: desk.presence.session != session)
+        assert (desk.agent, desk.presence.unread) == (agent, 1)
+        run.enter("go on")
+        until(lambda: len(run.requests) == 3)
+
+    page = run.requests[2].everywhere
+    assert f"You are {agent} on AgentBus" in page
+    assert "Waiting for you: 1 message" in page
