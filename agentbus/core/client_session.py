@@ -338,7 +338,7 @@ def _place() -> str:
 def client_process() -> int | None:
     """Return the nearest ancestor process that is not a shell: the client that started this process."""
     for pid, _ in ancestors():
-        if _command(pid) not in _SHELLS:
+        if command(pid) not in _SHELLS:
             return pid
     return None
 
@@ -390,7 +390,8 @@ def _asked(pid: int) -> tuple[int, str] | None:
     return (int(above), " ".join(began.split())) if above.isdigit() else None
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
+    """Return the name of a process's program, '' if it is not known."""
     try:
         with open(f"/proc/{pid}/comm", "rb", buffering=0) as file:
             return file.read().decode(errors="replace").strip()

@@ -200,7 +200,7 @@ def repository_address(url: str) -> str:
         scheme = scheme.lower()
         if scheme not in _WEB_SCHEMES and "%" in rest:
             # git decodes the whole, and then looks for the host.
-            rest = _unquoted(rest)
+            rest = unquoted(rest)
         host = rest.partition("/")[0]
         if scheme in _WEB_SCHEMES:
             host = host.partition("?")[0].partition("#")[0]
@@ -209,7 +209,7 @@ def repository_address(url: str) -> str:
             # git takes no notice of the host.
             return _tidy(f"/{path}")
         if scheme in _WEB_SCHEMES:
-            path = _unquoted(path)
+            path = unquoted(path)
         elif scheme not in _GIT_SCHEMES:
             prefix = f"{scheme}://"
     elif first[:1] == "[" or "@[" in first:
@@ -239,7 +239,8 @@ def _host(authority: str) -> str:
     return host.lower() if is_plain and _BRACKETS.isdisjoint(user) else ""
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
+    """Return a part of a URL without percent-encoding."""
     if "%" not in text:
         return text
     from urllib.parse import unquote

@@ -184,6 +184,10 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
     # These variables are rarely set; looking up each costs a hundredth of a fast command's time.
     are_given = files or not _NAMING.issuperset(given) or any(map(os.environ.get, _OTHERS))
     others = _others(value) if are_given else {}
+    if agent[:6].lower() == "human:":
+        from agentbus.core import person_name
+
+        person_name.check(agent, os.environ, state_directory(), others.get("url"))
     named = {"agent": agent, "project": chosen, **others}
     return Settings(sources=sources, peers=peers, withheld=withheld, **named)
 

@@ -8,7 +8,9 @@ import pwd
 from typing import TYPE_CHECKING
 
 from agentbus.core import names
-from agentbus.core.oplog import write
+from agentbus.core.oplog import write as log_entry
+from agentbus.core.person_name import check_session
+from agentbus.core.settings import environment, state_directory
 
 if TYPE_CHECKING:
     from agentbus.core.settings import Settings
@@ -17,21 +19,23 @@ if TYPE_CHECKING:
 TOPIC = "coordination"
 
 
-def acting(settings: Settings, name: str | None) -> Settings:
+def acting(settings: Settings, name: str | None, *, write: bool = True) -> Settings:
     """Return these settings with the agent `human:<name>`; by default the user of the system.
 
-    Raises `InvalidName`.
+    Raises `InvalidName`, also where an agent would act in a person's name.
     """
     found = copy.copy(settings)
     found.agent = names.name("agent", f"human:{name or _user()}")
     found.peers = ""
+    if write:
+        check_session(found.agent, environment(), state_directory())
     return found
 
 
 def log(settings: Settings, view: str, action: str, outcome: str, level: str = "info") -> None:
     """Record a person's action in a view in the operations log."""
     fields = {"verb": view, "agent": settings.agent, "project": settings.project}
-    write(level, settings.log_level, {**fields, "action": action, "outcome": outcome})
+    log_entry(level, settings.log_level, {**fields, "action": action, "outcome": outcome})
 
 
 def _user() -> str:

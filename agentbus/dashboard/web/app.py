@@ -52,7 +52,7 @@ class WebSite:
     def __init__(
         self, bus: AsyncBus, *, write: bool, person: str | None, reports: str | None
     ) -> None:
-        self.settings = persons.acting(bus.settings, person)
+        self.settings = persons.acting(bus.settings, person, write=write)
         self.templates = page_templates()
         self.files = {path.name: path.read_bytes() for path in sorted(_STATIC.iterdir())}
         self.by_path = {page.path: page for page in PAGES}
