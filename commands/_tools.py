@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agentbus.agents.prime import UNGUARDED
 from agentbus.agents.tools import LONGEST_WAIT
 from agentbus.commands import _inbox, _spoken
 from agentbus.commands._part import part
 from agentbus.commands._payload import json_or_text
-from agentbus.coordination import announce, frames, inbox, receipts, speak, tell as messages
+from agentbus.coordination import (
+    announce,
+    frames,
+    inbox,
+    presence,
+    receipts,
+    speak,
+    tell as messages,
+)
 from agentbus.coordination.leases import shown
 from agentbus.core.clock import of_day
 from agentbus.core.errors import EpochMismatch, InvalidPayload, NotFound, TimedOut, UsageError
@@ -101,6 +110,8 @@ def _nearby(call: ToolCall) -> None:
     here = [f"{word(agent.agent)} {agent.state or 'seen'}" for agent in others[:_NEAR]]
     more = " and others: call who" if len(others) > _NEAR else ""
     call.out.record({}, f"Here: {', '.join(here) or 'no other agent'}{more}.")
+    if call.run(presence.is_unguarded(call.enter())):
+        call.out.warn(UNGUARDED)
     leases = [agent for agent in bus.leases() if agent.agent != own]
     if leases:
         told = [

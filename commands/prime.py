@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentbus.agents import prime
 from agentbus.commands._declare import Call, Param, Verb, whole
+from agentbus.coordination import presence
 from agentbus.core.errors import UsageError
 
 VERB = Verb(
@@ -23,7 +24,8 @@ def run(call: Call) -> None:
     if most < prime.LEAST:
         raise UsageError(f"--max-chars is {most}", hint=f"give at least {prime.LEAST}")
     scope = call.enter()
-    page = prime.page(scope, call.run(prime.read(scope)), most=most, tools=call.args.tools)
+    reply, unguarded = call.run(prime.read(scope)), call.run(presence.is_unguarded(scope))
+    page = prime.page(scope, reply, most=most, tools=call.args.tools, unguarded=unguarded)
     if call.out.json:
         call.out.record({"text": page}, "")
     else:

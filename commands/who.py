@@ -22,7 +22,7 @@ VERB = Verb(
     text="Last seen first. An agent is present if it recorded its presence within 24 hours and is not gone,"
     " or used the channel within an hour. JSON: agent, state (active, idle, waiting, gone; null without a"
     " record), seen, client, host, branch, doing, leases, unread; subs, the leases of each"
-    " subagent, where there are any.",
+    " subagent, where there are any; unguarded, true for a client's session in which no hook has run.",
     examples=("agentbus who", "agentbus who --doing 'the parser'", "agentbus who --all --json"),
 )
 
@@ -45,6 +45,7 @@ def run(call: Call) -> None:
     for agent in agents[: args.max]:
         fields = _values.fields(agent, *_FIELDS) | {"seen": rfc3339(agent.seen)}
         fields |= {"subs": {**agent.subs}} if agent.subs else {}
+        fields |= {"unguarded": True} if agent.unguarded and presence.is_there(agent, now) else {}
         out.record(fields, _line(agent, now) if out.text else "")
     if len(agents) > args.max:
         out.warn(f"more agents are {'known' if args.all else 'present'}: give a larger --max")
@@ -54,6 +55,8 @@ def _line(agent: Presence, now: float) -> str:
     line = f"{word(agent.agent)} {agent.state or 'seen'} {_age(now - agent.seen)}"
     if agent.host is not None and agent.host != os.uname().nodename:
         line += f", on {_cut(agent.host)}"
+    if agent.unguarded and presence.is_there(agent, now):
+        line += ", unguarded"
     if agent.branch is not None:
         line += f", {_cut(agent.branch)}"
     if agent.leases:

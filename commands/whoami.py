@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from agentbus.commands._declare import Call, Verb
+from agentbus.coordination import presence
 from agentbus.core import agent_name
+from agentbus.core.errors import AgentBusError
 from agentbus.core.names import word
 from agentbus.core.settings import socket_path
 from agentbus.store.scope import client_session
@@ -42,7 +44,16 @@ def run(call: Call) -> None:
         own = f"from the process {session.pid} of {session.client}"
     call.out.record({}, f"agent   {word(settings.agent)} ({own})")
     if session is not None:
-        call.out.record({}, f"session {session.client} {session.id}")
+        call.out.record({}, f"session {session.client} {session.id}{_guard(call)}")
     call.out.record({}, f"project {settings.project} (from {sources['project']})")
     origin = "default: the embedded server" if embedded else f"from {sources['url']}"
     call.out.record({}, f"url     {url} ({origin})")
+
+
+def _guard(call: Call) -> str:
+    """Return that no hook has run in this session, '' if one has, or if the server does not say."""
+    try:
+        unguarded = call.run(presence.is_unguarded(call.enter()))
+    except AgentBusError:
+        return ""
+    return " (unguarded: no hook has run in it)" if unguarded else ""

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentbus.commands._tool_call import Links, ToolCall
+from agentbus.commands._tools import PERFORM
 from agentbus.coordination import leases
 from agentbus.core import client_session
 from agentbus.errors import LeaseHeld
+from tests import inprocess
 from tests.hooks import Session
 from tests.servers import ask
 
@@ -181,3 +184,41 @@ def test_a_session_of_another_client_process_does_not_get_the_name(session, monk
         second.kill()
 
     assert session.agent not in page.partition("Here:")[0]
+
+
+UNGUARDED = "No hook has run in this session"
+
+
+def test_a_session_in_which_no_hook_runs_is_unguarded_until_one_does(session):
+    def said(*words: str) -> str:
+        with inprocess.environment({**session.environment, "CLAUDE_CODE_SESSION_ID": session.id}):
+            done = inprocess.run(*words)
+        assert done.code == 0, done.err
+        return done.out.decode()
+
+    said("speak", "hello")
+    assert f"{session.agent} seen" in said("who")
+    assert "unguarded" in said("who")
+    assert UNGUARDED in said("prime")
+    assert "unguarded" in said("whoami")
+    said("who", "--doing", "the parser")
+    assert '"unguarded": true' in said("who", "--json")
+
+    assert session.context("SessionStart").count(UNGUARDED) == 0
+
+    assert "unguarded" not in said("who")
+    assert UNGUARDED not in said("prime")
+    assert "unguarded" not in said("whoami")
+
+
+def test_the_tool_that_catches_up_says_that_no_hook_has_run(session):
+    with session.bus() as own:
+        for guarded in (False, True):
+            if guarded:
+                session.context("SessionStart")
+            call = ToolCall(Links(own.settings), {}, wanted=lambda: True)
+
+            PERFORM["catch_up"](call)
+
+            assert any(UNGUARDED in line for line in call.captured.lines) is not guarded
+            call.finish(taken=True)

@@ -166,7 +166,8 @@ class Event:
     def place(self) -> tuple[str, ...]:
         """Return the fields and values of a presence that need no extra work."""
         host = os.uname().nodename
-        return ("host", host, "cwd", _here(), "client", self.client.name, "session", self.session)
+        own = ("client", self.client.name, "session", self.session, "hooks", self.session or "1")
+        return ("host", host, "cwd", _here(), *own)
 
 
 def file_name(text: str) -> str:

@@ -54,6 +54,10 @@ _SHARED = (
     "Another session that runs has this name, too, so you share an inbox and leases. Say so to your user,"
     " who can give one of you another by AGENTBUS_AGENT."
 )
+UNGUARDED = (
+    "No hook has run in this session: no bell rings, and nothing refuses your edits of files that others"
+    " have leased. Say so to your user, who can let the hooks run: `agentbus install --check` says how."
+)
 
 
 def read(scope: Scope) -> Op[Any]:
@@ -132,11 +136,13 @@ def page(
     quotes: bool = True,
     sandbox: bool = False,
     shared: bool = False,
+    unguarded: bool = False,
 ) -> str:
     """Return the page for what `read` returned, in at most `most` characters.
 
     With `tools` it names the MCP server's tools instead of commands; with `sandbox` it says which
-    of the two work in a sandbox; with `shared` it says that another session has the name. With
+    of the two work in a sandbox; with `shared` it says that another session has the name, with
+    `unguarded` that no hook has run. With
     `quotes` it quotes the other agents' descriptions of their work and the reasons of their leases,
     as a command's output may. Without `quotes` it contains only checked words, as clients show it
     above the level of a tool.
@@ -164,6 +170,7 @@ def page(
         _DO_NOT.format(wait="give a wait" if tools else "use --wait, await"),
         *([_SANDBOX] if sandbox else []),
         *([_SHARED] if shared else []),
+        *([UNGUARDED] if unguarded else []),
     ]
     return _bounded(lines, fixed, most)
 

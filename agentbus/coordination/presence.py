@@ -30,6 +30,8 @@ LONGEST_DOING = 200
 AT_ONCE = 100
 # Maximum length of a recorded place, branch or host.
 _LONGEST = 500
+# The fields that tell whether hooks run: they record the session in the last one.
+_GUARD = ("client", "session", "hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Presence:
     `state` is `active`, `idle`, `waiting` or `gone`, or None for an agent that only used the channel;
     `since` is the start of that state. `client`, `session`, `host`, `pid`, `cwd`, `branch` and `doing` are
     as recorded by the agent. `leases` are the patterns that it and its subagents have leased, and `subs`
-    maps each of these subagents to its own; `unread` is the number of its unread messages.
+    maps each of these subagents to its own; `unread` is the number of its unread messages. `unguarded` is
+    true for a session of a client in which no hook has run: nothing refuses its edits of leased files.
     """
 
     agent: str
@@ -56,6 +59,7 @@ class Presence:
     cwd: str | None = None
     since: float | None = None
     subs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unguarded: bool = False
 
 
 def here(
@@ -115,6 +119,21 @@ def present_now(
             break
     agents.sort(key=lambda presence: -presence.seen)
     return now, agents if limit is None else agents[:limit]
+
+
+def is_unguarded(scope: Scope) -> Op[bool]:
+    """Tell whether this agent is a session of a client in which no hook has run."""
+    asked = Command("HMGET", scope.keys.who(scope.agent), *_GUARD)
+    values = yield from or_empty(one_step(asked), [None] * len(_GUARD))
+    named = {name: text(value) for name, value in zip(_GUARD, values, strict=True) if value}
+    return _is_unguarded(scope.agent, named)
+
+
+def _is_unguarded(agent: str, named: Mapping[str, str]) -> bool:
+    client, session, hooks = map(named.get, _GUARD)
+    if not (client or clients.client_of(agent)):
+        return False
+    return not hooks or (session is not None and hooks != session)
 
 
 def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
@@ -237,6 +256,7 @@ def _presence(
         named.get("cwd"),
         since,
         subs,
+        _is_unguarded(agent, named),
     )
 
 

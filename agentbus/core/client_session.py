@@ -68,6 +68,14 @@ def _letters(text: str, many: int) -> str:
     return "".join([_LETTERS[number >> 5 * at & 31] for at in range(many)])
 
 
+def client_of(agent: str) -> str:
+    """Return the client by whose session's id an agent is named, '' for another name."""
+    client, _, rest = agent.partition("-")
+    word, _, letters = rest.partition("-")
+    named = client in SESSION_VARIABLES.values() and len(letters) == 3
+    return client if named and word in WORDS.split() else ""
+
+
 def is_id(session: str) -> bool:
     """Return whether a text may be a session id: printable ASCII without spaces."""
     return 0 < len(session) <= _LONGEST_ID and all("!" <= c <= "~" for c in session)
@@ -101,8 +109,11 @@ def find(environment: Mapping[str, str], folder: str) -> ClientSession | None:
     if not named:
         return above
     for client, session, variable in named:
-        if above is not None and above.id == session:
-            return ClientSession(client, session, above.agent, variable, above.pid)
+        # A server of tools keeps its variables when the client goes on with another session.
+        if above is not None and (
+            above.id == session or above.agent == agent_of(folder, client, session)
+        ):
+            return ClientSession(client, above.id, above.agent, variable, above.pid)
     client, session, variable = named[0]
     return ClientSession(client, session, agent_of(folder, client, session), variable, None)
 
