@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from agentbus.coordination.tell import Sent
 
 MAX_CHARS = 6_000
+# Maximum number of asks to name.
+_NAMED = 3
 UNTIL = ("read", "answer")
 
 
@@ -81,11 +83,31 @@ def show(
     return framed.whole, framed.shown, framed.room
 
 
-def receipt(call: Call, one: Receipt, now: float) -> None:
-    """Print the receipt of a message."""
+def asks(call: Call, shown: Sequence[str] = ()) -> list[str]:
+    """Return lines that name the asks this agent has not answered, but for those shown, and its own."""
+    _, owed, own = call.run(receipts.asks(call.enter()))
+    owed = [(known, by) for known, by in owed if known not in shown]
+    lines = []
+    if owed:
+        named = [f"{word(known)} from {word(by)}" for known, by in owed[:_NAMED]]
+        lines.append(f"unanswered asks to you: {_listed(named, len(owed))}")
+    if own:
+        named = [word(known) for known in own[:_NAMED]]
+        lines.append(f"your asks without an answer: {_listed(named, len(own))}")
+    return lines
+
+
+def _listed(named: Sequence[str], number: int) -> str:
+    left = number - len(named)
+    return ", ".join(named) + (f" and {left} more" if left else "")
+
+
+def receipt(call: Call, one: Receipt, now: float, *, of_several: bool = False) -> None:
+    """Print the receipt of a message, after its id if it is one of several."""
+    label = f"{word(one.id)} " if of_several else ""
     fields = _values.fields(one, "id", "to", "state")
     fields |= {name: _time(getattr(one, name)) for name in ("sent", "notified", "read")}
-    call.out.record({**fields, "answered": one.answered}, _told(one, now))
+    call.out.record({**fields, "answered": one.answered}, label + _told(one, now))
 
 
 def _told(one: Receipt, now: float) -> str:

@@ -86,6 +86,10 @@ def catch_up(call: ToolCall) -> None:
         call.out.record({}, "Nothing new.")
     with part(call):
         _nearby(call)
+    if not (topic or after):
+        with part(call):
+            for line in _inbox.asks(call, [message.id for message in page.messages[:shown]]):
+                call.out.record({}, f"{line[0].upper()}{line[1:]}.")
 
 
 def _before(ids: Sequence[str]) -> str:
@@ -145,8 +149,9 @@ def tell(call: ToolCall) -> None:
     fields = {"id": entry_id, "agent_id": scope.agent, "topic": topic, "message": text}
     here = [msg for msg in call.bus.present() if msg.agent != scope.agent]
     away = [word(msg.agent) for msg in here if msg.state != "active"]
-    reach = f"{len(here)} present" + (f", not active: {', '.join(away)}" if away else "")
-    call.out.record(fields, f"{entry_id} spoken to all; {reach}")
+    number = call.run(speak.reach(scope, topic))
+    reach = f"{number} present" + (f", not active: {', '.join(away)}" if away else "")
+    call.out.record({**fields, "reach": number}, f"{entry_id} spoken to all; {reach}")
 
 
 def ask(call: ToolCall) -> None:

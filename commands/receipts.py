@@ -9,14 +9,16 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "receipts",
-    Param("ID", "The message, as 'tell' or 'speak' printed it.", required=True),
+    Param("ID", "The message, as 'tell' or 'speak' printed it."),
     Param("--wait S", "Wait up to S seconds for the answer, and print it.", convert=seconds),
     Param("--for", "What to wait for (answer).", dest="until", choices=_inbox.UNTIL),
-    text="For a message of the channel: who has heard it of the agents present, a line each"
+    text="Without ID, lists this agent's asks of the last week that were not answered. For a message of the"
+    " channel: who has heard it of the agents present, a line each"
     " ('agentbus who' lists those). Exit 5 if there is no such message; exit"
     " 3 if the wait times out. JSON: id, to, state, sent, notified, read (times, or null), answered (the"
     " answer's id, or null).",
     examples=(
+        "agentbus receipts",
         "agentbus receipts 1763622000123-0@reviewer",
         "agentbus receipts 1763622000123-0@reviewer --wait 60 --for read",
         "agentbus receipts 1763622000123-0",
@@ -32,7 +34,15 @@ def run(call: Call) -> None:
     args = call.args
     _together.check(VERB, args)
     scope = call.enter()
-    if "@" not in args.id:
+    if args.id is None:
+        if args.wait is not None:
+            raise UsageError("--wait needs a message to wait for", hint="give its id")
+        now, shown = call.run(receipts.awaited_now(scope))
+        for receipt in shown:
+            _inbox.receipt(call, receipt, now, of_several=True)
+        if not shown:
+            call.out.warn("no ask of this agent is without an answer")
+    elif "@" not in args.id:
         if args.wait is not None:
             raise UsageError(
                 "a message of the channel cannot be waited for",
@@ -40,7 +50,7 @@ def run(call: Call) -> None:
             )
         now, shown = call.run(receipts.heard_by_now(scope, args.id))
         for receipt in shown:
-            _inbox.receipt(call, receipt, now)
+            _inbox.receipt(call, receipt, now, of_several=True)
         if not shown:
             call.out.warn("no other agent is present")
     elif args.wait is not None:

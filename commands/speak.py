@@ -14,7 +14,8 @@ VERB = Verb(
     Param("TEXT|-|@FILE", "The message.", dest="text"),
     Param("--msg TEXT", "The message, taken literally."),
     Param("--topic T", "The topic.", values="topic"),
-    text="Prints the id of the entry. JSON: id, agent_id, topic, message, timestamp.",
+    text="Prints the id of the entry, and on stderr how many agents are present that do not mute its topic."
+    " JSON: id, agent_id, topic, message, timestamp, reach (that number).",
     examples=(
         "agentbus speak 'unit tests green' --topic build",
         "git log -1 --format=%s | agentbus speak - --topic commits",
@@ -32,6 +33,9 @@ def run(call: Call) -> None:
     if not call.settings.json:
         said = call.run(speak.append(scope, text, args.topic))
         call.out.record({}, said)
+        number = _reach(call, args.topic)
+        if number is not None:
+            call.out.warn(_told(number))
         return
     from agentbus.core.clock import rfc3339
 
@@ -42,8 +46,27 @@ def run(call: Call) -> None:
         "topic": args.topic,
         "message": text,
         "timestamp": rfc3339(at, milliseconds=True),
+        "reach": _reach(call, args.topic),
     }
     call.out.record(fields, "")
+
+
+def _reach(call: Call, topic: str | None) -> int | None:
+    """Return how many agents it reaches; None if that is unknown, since the message stands."""
+    try:
+        return call.run(speak.reach(call.enter(), topic))
+    except Exception as error:
+        from agentbus.core.errors import AgentBusError
+
+        if not isinstance(error, AgentBusError):
+            raise
+        return None
+
+
+def _told(number: int) -> str:
+    if not number:
+        return "reaches no agent that is present; those that come later can read it"
+    return "reaches 1 agent that is present" if number == 1 else f"reaches {number} present agents"
 
 
 def _timed(append: Op[str]) -> Op[tuple[str, float]]:

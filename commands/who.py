@@ -17,16 +17,36 @@ if TYPE_CHECKING:
 VERB = Verb(
     "who",
     Param("--doing TEXT", "Record what this agent does, for others to see; '' removes it."),
+    Param(
+        "--topics LIST",
+        "Let hooks tell this agent of these topics only; with a minus before each, all others; '' ends it.",
+    ),
     Param("--max, --limit N", "At most N agents (30).", convert=whole, default=30),
     Param("--all", "All known agents, including those that are gone."),
     text="Last seen first. An agent is present if it recorded its presence within 24 hours and is not gone,"
     " or used the channel within an hour. JSON: agent, state (active, idle, waiting, gone; null without a"
-    " record), seen, client, host, branch, doing, leases, unread; subs, the leases of each"
+    " record), seen, client, host, branch, doing, leases, unread, topics; subs, the leases of each"
     " subagent, where there are any; unguarded, true for a client's session in which no hook has run.",
-    examples=("agentbus who", "agentbus who --doing 'the parser'", "agentbus who --all --json"),
+    examples=(
+        "agentbus who",
+        "agentbus who --doing 'the parser'",
+        "agentbus who --topics=-commits,-deploys",
+        "agentbus who --all --json",
+    ),
 )
 
-_FIELDS = ("agent", "state", "seen", "client", "host", "branch", "doing", "leases", "unread")
+_FIELDS = (
+    "agent",
+    "state",
+    "seen",
+    "client",
+    "host",
+    "branch",
+    "doing",
+    "leases",
+    "unread",
+    "topics",
+)
 # Maximum leases per agent, and characters per text, in the text output.
 _LEASES, _LETTERS = 3, 60
 # Characters, besides letters and digits, that need no quotes in hosts and branches.
@@ -36,8 +56,8 @@ _PLAIN = "._@~:-/*?+#"
 def run(call: Call) -> None:
     """Print the agents, one per line."""
     args, bus, out = call.args, call.bus, call.out
-    if args.doing is not None:
-        bus.here(doing=args.doing)
+    if args.doing is not None or args.topics is not None:
+        bus.here(doing=args.doing, topics=args.topics)
     every, most = args.all, args.max + 1
     op = presence.present_now(bus.scope, every=every, limit=most)
     now, agents = bus.runner.run(op, verb="present")

@@ -360,7 +360,7 @@ def test_another_programs_values_in_the_record_of_a_reader_are_passed_over(bus, 
     assert texts(bob) == []
 
 
-@pytest.mark.parametrize("record", ["inbox_at", "answers", "inbox_bell", "who"])
+@pytest.mark.parametrize("record", ["inbox_at", "answers", "inbox_bell", "asks", "who"])
 def test_another_programs_record_beside_an_inbox_holds_up_no_message(bus, bob, record):
     sent = bus.tell("bob", "may I?")
     ask(bus, "DEL", key := getattr(bus.scope.keys, record)("bob"))

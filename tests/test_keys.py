@@ -70,6 +70,7 @@ def every_key(keys: Keys, first: str, second: str) -> dict[tuple[str, ...], str]
         ("inbox at", first): keys.inbox_at(first),
         ("answers", first): keys.answers(first),
         ("inbox bell", first): keys.inbox_bell(first),
+        ("asks", first): keys.asks(first),
     }
 
 

@@ -21,7 +21,7 @@ IN_THE_LIBRARY = {
     "recall": ["recall", "notes"],
     "monitor": ["overhear"],
     "tell": ["tell", "tell_many"],
-    "receipts": ["receipts", "heard_by"],
+    "receipts": ["receipts", "heard_by", "awaited"],
     "whoami": ["settings"],
     "who": ["present", "here"],
     "publish": ["queue", "policy"],

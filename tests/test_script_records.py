@@ -172,10 +172,11 @@ def use_everything(bus: agentbus.Bus) -> None:
     bus.tell("bob", "hi", give=["docs/a"])
     bus.runner.run(prime.read(bus.scope))
     keys = Keys(bus.project)
+    channel = (keys.channel, keys.cursor("ada"), keys.heard)
     places = (keys.who("ada"), keys.agents, keys.inbox("ada"), keys.inbox_at("ada"))
-    words = ("ada", "prompt", 86_400_000, 0, 900_000, "", "host", "h")
+    words = ("ada", "prompt", 86_400_000, 0, 900_000, "", "ada", "", "host", "h")
     news = Script(
-        "read_notifications", (*places, keys.leases, keys.lease_fence), words, writes=True
+        "read_notifications", (*places, keys.leases, keys.lease_fence, *channel), words, writes=True
     )
     bus.runner.run(one_step(news))
     bus.drop_leases()

@@ -220,6 +220,7 @@ VALUES: dict[str, object] = {
     "channel": {"bound": 100},
     "lease.scope": "worktree",
     "hook.text": "quote",
+    "hook.topics": "-commits",
 }
 POLICIES: dict[str, object] = {
     "tier": "low",
@@ -242,7 +243,7 @@ POLICIES: dict[str, object] = {
 # A new setting needs trust until somebody has judged that it loses, refuses, redirects, reveals and runs
 # nothing, and adds it here, in `settings` and in the table of the page on security.
 HARMLESS = {"project", "json", "lease.scope"}
-IF_TRUSTED = {"url", "queues", "health", "channel"}
+IF_TRUSTED = {"url", "queues", "health", "channel", "hook.topics"}
 
 
 def counts(setting: str) -> bool:

@@ -12,19 +12,23 @@ from typing import Any
 from agentbus.core.names import is_plain
 
 READ = "Read: agentbus inbox (or the tool catch_up)."
+_READ_ALL = "Read: agentbus inbox --all (or the tool catch_up)."
 WAS_AWAY = "AgentBus: the bus could not be reached for a while; it is back."
 _LONGEST_NAME = 40
-_UNCHECKED = "another agent"
+# Maximum number of topics, and of authors, in one line.
+_NAMED = 3
 
 
 def bell(reply: Sequence[Any]) -> str:
     """Return the line for a reply of the script `read_notifications`."""
-    return f"AgentBus: {waiting(int(reply[1]), reply[2:])}. {READ}"
+    spoken = said_to_all(reply[3])
+    said = [part for part in (waiting(int(reply[1]), reply[2]), spoken) if part]
+    return f"AgentBus: {', '.join(said)}{left(reply[2])}. {_READ_ALL if spoken else READ}"
 
 
 def stay(reply: Sequence[Any]) -> str:
     """Return the reason why a turn should not end yet."""
-    said = waiting(int(reply[1]), reply[2:])
+    said = f"{waiting(int(reply[1]), reply[2])}{left(reply[2])}"
     return (
         f"AgentBus: before you stop, look at {said}. {READ} Answer an ask: agentbus reply ID TEXT."
     )
@@ -32,10 +36,8 @@ def stay(reply: Sequence[Any]) -> str:
 
 def wake(reply: Sequence[Any]) -> str:
     """Return the line that wakes an idle agent."""
-    said = waiting(int(reply[1]), reply[2:])
-    return (
-        f"AgentBus: {said} came while you were idle. {READ} Answer an ask: agentbus reply ID TEXT."
-    )
+    said = f"{waiting(int(reply[1]), reply[2])} came while you were idle{left(reply[2])}"
+    return f"AgentBus: {said}. {READ} Answer an ask: agentbus reply ID TEXT."
 
 
 def waiting(now: int, counts: Sequence[Any]) -> str:
@@ -43,7 +45,7 @@ def waiting(now: int, counts: Sequence[Any]) -> str:
 
     `counts` are the numbers of asks, urgent messages, others and all unread ones, then senders and times.
     """
-    asks, urgent, others, unread = map(int, counts[:4])
+    asks, urgent, others = map(int, counts[:3])
     said = []
     if asks:
         said.append(_many(asks, "ask"))
@@ -54,13 +56,48 @@ def waiting(now: int, counts: Sequence[Any]) -> str:
         said[-1] += f" from {_senders(now, pairs)}"
     if others:
         said.append(_many(others, "message"))
-    left = unread - asks - urgent - others
-    return ", ".join(said) + (f"; {unread} unread in all" if left > 0 else "")
+    return ", ".join(said)
 
 
-def checked(name: str) -> str:
+def left(counts: Sequence[Any]) -> str:
+    """Return the number of all unread messages, if it is larger than that of the new ones."""
+    asks, urgent, others, unread = map(int, counts[:4])
+    return f"; {unread} unread in all" if unread > asks + urgent + others else ""
+
+
+def said_to_all(spoken: Sequence[Any]) -> str:
+    """Return what was spoken, such as `2 spoken on build, by ci`; '' for nothing.
+
+    `spoken` is the reply of the Lua library of that name.
+    """
+    if not spoken:
+        return ""
+    topics: dict[str, int] = {}
+    authors: dict[str, int] = {}
+    for topic, author, number in spoken[2:]:
+        names = topic.decode("utf-8", "replace"), author.decode("utf-8", "replace")
+        if names[0]:
+            shown = checked(names[0], "another topic")
+            topics[shown] = topics.get(shown, 0) + int(number)
+        authors.setdefault(checked(names[1]), 0)
+    said = f"{int(spoken[0])}{'+' if int(spoken[1]) else ''} spoken"
+    if len(topics) == 1 and sum(topics.values()) == int(spoken[0]):
+        said += f" on {next(iter(topics))}"
+    elif topics:
+        said += f" on {_few([f'{topic} ({number})' for topic, number in topics.items()])}"
+    return f"{said}, by {_few([*authors])}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first three names."""
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} and others"
+    return " and ".join([part for part in (", ".join(names[:-1]), names[-1]) if part])
+
+
+def checked(name: str, unchecked: str = "another agent") -> str:
     """Return a name of plain characters; any other name could be read as a sentence."""
-    return name if is_plain(name) and len(name) <= _LONGEST_NAME else _UNCHECKED
+    return name if is_plain(name) and len(name) <= _LONGEST_NAME else unchecked
 
 
 def age(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from agentbus.agents.clients import CLIENTS, Client, text
+from agentbus.core.keys import cursor_field
 from agentbus.core.settings import resolve, state_directory
 
 TYPE_CHECKING = False
@@ -151,9 +152,12 @@ class Event:
             "read_notifications",
             (
                 *(keys.who(agent), keys.agents, keys.inbox(agent), keys.inbox_at(agent)),
-                *(keys.leases, keys.lease_fence),
+                *(keys.leases, keys.lease_fence, keys.channel, keys.cursor(agent), keys.heard),
             ),
-            (agent, kind, _KEPT, every, _LEASED, flag, self.sub, *self.place(), *place),
+            (
+                *(agent, kind, _KEPT, every, _LEASED, flag, self.sub, cursor_field(agent)),
+                *(self.scope.topics, *self.place(), *place),
+            ),
             writes=True,
         )
 

@@ -207,10 +207,11 @@ def _show_notifications(event: Event, was_away: bool) -> dict[str, object] | Non
         return event.client.answer(event.event, bell.stay(reply))
     said = bell.bell(reply)
     at_tool_level = event.kind == "tool" and event.client.adds_at_tool_level
-    if at_tool_level and event.settings.hook_text == "quote":
+    quotes = at_tool_level and event.settings.hook_text == "quote"
+    if quotes and any(map(int, reply[2][:3])):
         from agentbus.agents import quote
 
-        quoted = quote.newest(event, int(reply[1]) / 1000, int(reply[5]))
+        quoted = quote.newest(event, int(reply[1]) / 1000, int(reply[2][3]))
         said = f"{said}\n{quoted}" if quoted else said
     return event.client.answer(event.event, f"{bell.WAS_AWAY}\n{said}" if was_away else said)
 

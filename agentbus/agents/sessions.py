@@ -91,7 +91,7 @@ def begin(event: Event) -> dict[str, object] | None:
         "shared": bool(shared[0]) and _is_other(pid, *shared[2:]),
     }
     reply = [*reply, prime.ready(queues, backlogs[0] if backlogs else [])]
-    page = prime.page(scope, reply, quotes=False, **options)
+    page = prime.page(scope, reply, quotes=False, brief=True, **options)
     return event.client.answer(event.event, page)
 
 

@@ -126,6 +126,11 @@ class InboxVerbs:
         return Patient(receipts.receipt(self.scope, id, wait=wait, until=until), wait or 0.0)
 
     @verb
+    def awaited(self) -> Op[list[Receipt]]:
+        """Return the receipts of this agent's unanswered asks of the last week, newest first."""
+        return receipts.awaited(self.scope)
+
+    @verb
     def heard_by(self, id: str) -> Op[list[Receipt]]:
         """Return which present agents have read a message of the channel, last seen first.
 

@@ -19,14 +19,18 @@ class PresenceVerbs:
     scope: Scope
 
     @verb
-    def here(self, *, doing: str | None = None, state: str | None = None) -> Op[None]:
+    def here(
+        self, *, doing: str | None = None, state: str | None = None, topics: str | None = None
+    ) -> Op[None]:
         """Record that this agent is present, where it runs, its `state`, and what it is `doing`.
 
         The state is `active`, `idle`, `waiting` or `gone`; by default it is unchanged, and initially
-        `active`. An empty `doing` removes the last one. The record is kept for 24 hours. Raises
-        `UsageError`, and `InvalidPayload` for a `doing` of more than 200 characters.
+        `active`. `topics` are those of the channel of which hooks tell this agent, separated by commas; a
+        minus before each mutes it instead, and `*` stands for all. An empty `doing` or `topics` removes
+        the last one. The record is kept for 24 hours. Raises `UsageError`, and `InvalidPayload` for a
+        `doing` of more than 200 characters.
         """
-        return presence.here(self.scope, doing=doing, state=state)
+        return presence.here(self.scope, doing=doing, state=state, topics=topics)
 
     @verb
     def present(self, *, all: bool = False, limit: int | None = 30) -> Op[list[Presence]]:

@@ -43,6 +43,7 @@ class Presence:
     as recorded by the agent. `leases` are the patterns that it and its subagents have leased, and `subs`
     maps each of these subagents to its own; `unread` is the number of its unread messages. `unguarded` is
     true for a session of a client in which no hook has run: nothing refuses its edits of leased files.
+    `topics` are those that it follows, or mutes, if it has chosen any.
     """
 
     agent: str
@@ -60,6 +61,7 @@ class Presence:
     since: float | None = None
     subs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unguarded: bool = False
+    topics: str | None = None
 
 
 def here(
@@ -67,18 +69,21 @@ def here(
     *,
     doing: str | None = None,
     state: str | None = None,
+    topics: str | None = None,
     place: Mapping[str, str] | None = None,
 ) -> Op[None]:
     """Record this agent's presence for a day.
 
     `place` has the fields `client`, `session`, `host`, `pid`, `process`, `cwd` and `branch`, by default
-    those of this process; an empty `doing` removes the recorded one.
+    those of this process; an empty `doing` or `topics` removes the recorded one.
     """
     if state is not None and state not in STATES:
         raise _mistake(f"the state is {state!a}", hint=f"use one of {', '.join(STATES)}")
     known = {**(this_place(scope) if place is None else place)}
     if doing is not None:
         known["doing"] = _checked(doing)
+    if topics is not None:
+        known["topics"] = names.topics(topics)
     words = [word for name, value in known.items() for word in (name, value[:_LONGEST])]
     keys = scope.keys
     yield Script(
@@ -257,6 +262,7 @@ def _presence(
         since,
         subs,
         _is_unguarded(agent, named),
+        named.get("topics"),
     )
 
 

@@ -121,6 +121,44 @@ def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:
     return receipts
 
 
+def asks(scope: Scope) -> Op[tuple[float, list[tuple[str, str]], list[str]]]:
+    """Return the server's time, the asks that this agent has not answered, and its own without an answer.
+
+    Those of the last week, newest first: of the former, in the newest 200 messages of the inbox, each as
+    its id and the sender; of the latter, at most 100 ids.
+    """
+    keys, agent = scope.keys, scope.agent
+    now, owed, own = yield Script(
+        "read_asks", (keys.inbox(agent), keys.answers(agent), keys.asks(agent)), ()
+    )
+    ids = [inbox.message_id(text(entry), agent) for entry in owed[::2]]
+    return (
+        int(now) / 1000,
+        [*zip(ids, map(text, owed[1::2]), strict=False)],
+        [text(known) for known in own],
+    )
+
+
+def awaited(scope: Scope) -> Op[list[Receipt]]:
+    """Return the receipts of this agent's asks without an answer, newest first."""
+    _, receipts = yield from awaited_now(scope)
+    return receipts
+
+
+def awaited_now(scope: Scope) -> Op[tuple[float, list[Receipt]]]:
+    """Return the server's time, and the result of `awaited`."""
+    now, _, own = yield from asks(scope)
+    receipts = []
+    for known in own:
+        try:
+            _, progress = yield from receipt_now(scope, known)
+        except (NotFound, UsageError):
+            # The inbox was deleted, or another program wrote the record.
+            continue
+        receipts.append(progress)
+    return now, receipts
+
+
 def check_until(until: str) -> None:
     """Raise `UsageError` for a state that cannot be awaited."""
     if until not in UNTIL:

@@ -167,6 +167,7 @@ def _send(
         (
             *(keys.agents, once.key, keys.leases, keys.lease_fence, keys.lease_bell),
             *keys_of(scope, agent),
+            keys.asks(to[0] if answered else agent),
             *(
                 key
                 for recipient in to

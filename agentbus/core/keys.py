@@ -144,6 +144,10 @@ class Keys:
         """`<P>:inbox:<agent>:answers`, hash: entry id of a message to the agent → id of its answer."""
         return f"{self.inbox(agent)}:answers"
 
+    def asks(self, agent: str) -> str:
+        """`<P>:inbox:<agent>:asks`, zset: id of an ask of the agent without an answer → unix ms."""
+        return f"{self.inbox(agent)}:asks"
+
     def inbox_bell(self, agent: str) -> str:
         """`<P>:inbox:<agent>:bell`, stream of the latest ring: wakes agents that wait until it has read."""
         return f"{self.inbox(agent)}:bell"

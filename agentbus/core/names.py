@@ -123,6 +123,27 @@ def name(kind: str, value: object) -> str:
     return text
 
 
+def topics(value: object) -> str:
+    """Return a list of topics to follow, or with a minus before each to mute, separated by commas."""
+    words = [word.strip() for word in _text("list of topics", value).split(",")]
+    words = [word for word in words if word]
+    for word in words:
+        name("topic", word.removeprefix("-").strip())
+    listed = ",".join(words)
+    if len(listed.encode()) > MAX_NAME_BYTES:
+        raise _bad_name("the list of topics is too long", hint=f"use {MAX_NAME_BYTES} bytes")
+    return listed
+
+
+def rings(topics: str, topic: str) -> bool:
+    """Tell whether a topic rings for an agent with this list, as the Lua library `spoken` does."""
+    words = [word.strip() for word in topics.split(",")]
+    follows = [word for word in words if word and word[0] != "-"]
+    muted = [word[1:].strip() for word in words if word[:1] == "-"]
+    names = {"*", topic} if topic else {"*"}
+    return names.isdisjoint(muted) and (not follows or not names.isdisjoint(follows))
+
+
 def at_most(kind: str, number: int) -> None:
     """Raise `UsageError` for more than 1,000 items: a script would block other clients for too long."""
     if number > MOST_AT_ONCE:

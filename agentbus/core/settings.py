@@ -37,14 +37,23 @@ VARIABLES = {
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
     **dict.fromkeys(
-        ("agent.reserved", "queues", "health", "channel", "lease.scope", "hook.text"), ()
+        (
+            "agent.reserved",
+            "queues",
+            "health",
+            "channel",
+            "lease.scope",
+            "hook.text",
+            "hook.topics",
+        ),
+        (),
     ),
 }
 # Any file of a repository may set the first: none of them loses, reveals or runs anything, or chooses
 # where something goes. The others count only in a clone that its user trusts. No file chooses the log's
 # path or the server's program.
 HARMLESS = ("project", "json", "lease.scope")
-IN_FILES = (*HARMLESS, "url", "queues", "health", "channel")
+IN_FILES = (*HARMLESS, "url", "queues", "health", "channel", "hook.topics")
 # Only the user's own file, or a file given with --config, may also set these: a repository must not
 # choose agent names, deadlines, logs, output files or what is sent over the network.
 IN_OWN_FILE = (
@@ -91,6 +100,7 @@ class Settings:
         health: Mapping[object, object] | None = None,
         lease_scope: str = "repository",
         hook_text: str = "counts",
+        hook_topics: str = "",
         withheld: Mapping[str, ConfigError] | None = None,
         exchange_limit: int = EXCHANGE_LIMIT,
         channel: tuple[int, float | None] = (names.CHANNEL_BOUND, None),
@@ -121,6 +131,8 @@ class Settings:
         self.lease_scope = lease_scope
         # With `counts`, hooks report only counts; with `quote`, they also quote the newest message.
         self.hook_text = hook_text
+        # The topics that agents follow, or mute, unless they choose others.
+        self.hook_topics = hook_topics
         self._withheld = withheld or {}
 
     def mapping(self, setting: str) -> Mapping[object, object]:

@@ -184,6 +184,13 @@ def _hook_text(given: Located) -> str | None:
     return str(given.value) if given.value in said else given.wrong(" or ".join(said))
 
 
+def _hook_topics(given: Located) -> str | None:
+    try:
+        return names.topics(given.value)
+    except UsageError as error:
+        return given.add(error.message, error.hint or "correct it")
+
+
 def _channel(given: Located) -> tuple[int, float | None] | None:
     fields = given.fields(("bound", "keep"))
     bound, keep = fields.get("bound"), fields.get("keep")
@@ -220,4 +227,5 @@ CHECKS: Mapping[str, Callable[[Located], object]] = {
     "channel": _channel,
     "lease.scope": _lease_scope,
     "hook.text": _hook_text,
+    "hook.topics": _hook_topics,
 }

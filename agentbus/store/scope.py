@@ -79,6 +79,7 @@ class Scope:
         webhook_secret: str | None = None,
         peers: str = "",
         leases_by_worktree: bool = False,
+        topics: str = "",
         sub: str = "",
         intervals: Intervals = INTERVALS,
         now: Callable[[], float] = time.time,
@@ -94,6 +95,8 @@ class Scope:
         self.webhook_secret = webhook_secret
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
+        # The topics that agents follow, or mute, unless they choose others.
+        self.topics = topics
         # Name of the acting subagent, '' if none.
         self.sub = sub
         # When the session was last recorded, by the monotonic clock.
@@ -247,6 +250,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         webhook_secret=settings.webhook_secret if settings.webhooks else None,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
+        topics=settings.hook_topics,
         sub=_subagent(),
     )
 

@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
 -- Records that an agent continues or stops, and reads news since the last notification.
 -- Also renews the leases that hooks took.
--- KEYS: presence, agents, inbox, its positions, leases, fence of leases
+-- KEYS: presence, agents, inbox, its positions, leases, fence of leases, channel, the agent's cursor, hash of cursors
 -- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
 --       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
 --       hooks last, 1 if a stop may be refused (for a wake the ms in which
 --       an active agent must have done nothing to count as idle, '' for never), the subagent that goes on ('' for
---       none), then fields and values of the presence
--- Returns: {} if there is nothing new; {'news', now in ms, asks, urgent messages, others, unread messages, then for each
---          ask and urgent message its sender and the ms when it was sent}; for a stop {'idle', then pattern and token of
---          each lease that a hook took}, or as 'news', but of all that is unread: {'stay', ...}; for a wake with
---          nothing new {'quiet', the inbox's last id}, or {'busy'} if the agent is active or gone
+--       none), the agent as a field, the topics that agents follow by default, then fields and values of the presence
+-- Returns: {} if there is nothing new; {'news', now in ms, {asks, urgent messages, others, unread messages, then for each
+--          ask and urgent message its sender and the ms when it was sent}, what was spoken, as `spoken` returns it}; for
+--          a stop {'idle', then pattern and token of each lease that a hook took}, or as 'news', but of all that is
+--          unread: {'stay', ...}; for a wake with nothing new {'quiet', the inbox's last id}, or {'busy'} if the agent
+--          is active or gone. What was spoken neither keeps a turn from its end nor wakes
 --@include json
 --@include ids
 --@include say
@@ -22,10 +23,11 @@
 --@include leases
 --@include inbox
 --@include pressing
+--@include spoken
 --@include write_presence
 local presence, inbox, at = KEYS[1], KEYS[3], KEYS[4]
 local agent, event, now = ARGV[1], ARGV[2], clock()
-local before = replace(presence, 'HMGET', 'state', 'seen', 'refused', 'stayed')
+local before = replace(presence, 'HMGET', 'state', 'seen', 'refused', 'stayed', 'spoken', 'topics')
 local seen = tonumber(before[2] or '') or 0
 local marks = redis.pcall('HMGET', at, 'heard', 'notified')
 local heard, notified = marks[1], marks[2]
@@ -58,11 +60,13 @@ local function notify(id)
   redis.call('HSET', at, 'at:notified', stamp)
   remember(at, 'past:notified', { id, stamp })
 end
-local function news(kind, found)
-  return { kind, string.format('%d', now), found.asks, found.urgent, found.others, unread(inbox, at), unpack(found.who) }
+local function news(kind, found, said)
+  local waits = { 0, 0, 0, 0 }
+  if found then waits = { found.asks, found.urgent, found.others, unread(inbox, at), unpack(found.who) } end
+  return { kind, string.format('%d', now), waits, said or {} }
 end
 local function record(state)
-  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 8) })
+  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 10) })
 end
 
 if event == 'stop' then
@@ -109,6 +113,9 @@ elseif ARGV[7] ~= '' then
 end
 if event == 'unseen' then return {} end
 local found = unseen()
-if not found then return {} end
-notify(found.last)
-return news('news', found)
+if found then notify(found.last) end
+local from = later(unheard_from(KEYS[8], now), before[5])
+local said, last = spoken(KEYS[7], from, KEYS[9], ARGV[8], agent, before[6] or ARGV[9])
+if last then redis.call('HSET', presence, 'spoken', last) end
+if not found and not said then return {} end
+return news('news', found, said)

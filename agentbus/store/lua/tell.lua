@@ -1,7 +1,7 @@
 #!lua
 -- Puts a message into all given inboxes or into none; a reply to a message is sent only once.
--- KEYS: agents, once slot, leases, their fence and bell, then the sender's inbox, its positions, answers and bell, then
---       for each recipient its inbox, its positions and its presence
+-- KEYS: agents, once slot, leases, their fence and bell, then the sender's inbox, its positions, answers and bell, the
+--       asks of who asks (the sender, or for an answer its recipient), then for each recipient its inbox, its positions and its presence
 -- ARGV: sender, token, entry id in the sender's inbox of the message that this answers ('' for none), most unread
 --       messages of an inbox, most messages that two agents may exchange (0: any number), in how many ms, 1 for an
 --       urgent one, how many words of fields and values follow, those, how many patterns follow of leases that the first
@@ -24,6 +24,7 @@
 --@include holder
 --@include leases
 --@include give_leases
+--@include asks
 local before = already(KEYS[2], ARGV[2])
 if before then return before end
 local sender, answered, fields = ARGV[1], ARGV[3], { unpack(ARGV, 9, 8 + ARGV[8]) }
@@ -33,7 +34,9 @@ local stamp = string.format('%d', now)
 local patterns = 9 + tonumber(ARGV[8])
 local gives = { unpack(ARGV, patterns + 1, patterns + ARGV[patterns]) }
 local first = patterns + 1 + #gives
-local INBOX, AT, ANSWERS, BELL, TO = 6, 7, 8, 9, 10
+local INBOX, AT, ANSWERS, BELL, ASKS, TO = 6, 7, 8, 9, 10, 11
+local is_ask = false
+for i = 1, #fields - 1, 2 do is_ask = is_ask or (fields[i] == 'ask' and fields[i + 1] == '1') end
 
 local function seen(name, at, presence)
   local here = redis.pcall('HMGET', presence, 'state', 'seen', 'host', 'pid', 'process')
@@ -100,9 +103,15 @@ for i = first, #ARGV, 2 do
     redis.call('PEXPIRE', KEYS[at + 1], ARGV[i + 1])
   end
   about_it[1] = about_it[1] + 1
+  if is_ask then replace(KEYS[ASKS], 'ZADD', now, id .. '@' .. ARGV[i]) end
   sent[#sent + 1] = { id, unpack(about_it) }
 end
+if is_ask then
+  redis.call('ZREMRANGEBYRANK', KEYS[ASKS], 0, -MOST_ASKS - 1)
+  redis.call('PEXPIRE', KEYS[ASKS], ASKED_FOR)
+end
 if answered ~= '' then
+  replace(KEYS[ASKS], 'ZREM', answered .. '@' .. sender)
   replace(KEYS[ANSWERS], 'HSET', answered, sent[3][1] .. '@' .. ARGV[first])
   -- An agent that replies to a message has read it.
   mark_read(KEYS[INBOX], KEYS[AT], KEYS[BELL], stamp, { answered })
