@@ -50,7 +50,7 @@ def run(call: Call) -> None:
             )
         now, shown = call.run(receipts.heard_by_now(scope, args.id))
         for receipt in shown:
-            _inbox.receipt(call, receipt, now, of_several=True)
+            _inbox.receipt(call, receipt, now)
         if not shown:
             call.out.warn("no other agent is present")
     elif args.wait is not None:

@@ -45,7 +45,7 @@ def test_speak_prints_the_id_of_the_entry(shell, valkey, project):
 def test_speak_as_json(shell):
     (record,) = shell.records("speak", "hi", "--topic", "build")
 
-    assert list(record) == ["id", "agent_id", "topic", "message", "timestamp"]
+    assert list(record) == ["id", "agent_id", "topic", "message", "timestamp", "reach"]
     assert re.fullmatch(ID, record["id"])
     assert re.fullmatch(TIME, record["timestamp"])
     assert (record["agent_id"], record["topic"], record["message"]) == ("ada", "build", "hi")
@@ -203,6 +203,7 @@ def test_two_shells_hear_a_message_once_each_for_its_topic(shell):
 def test_overhear_as_json(shell):
     (said,) = shell.records("speak", "hi", "--topic", "build")
 
+    assert said.pop("reach") == 0
     assert shell.records("overhear") == [said]
 
 

@@ -83,7 +83,9 @@ def loaded(shell: Shell, words: list[str]) -> set[str]:
         check=True,
         timeout=60,
     )
-    code, *modules = done.stderr.splitlines()
+    # What a verb says to people comes first.
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("agentbus: ")]
+    code, *modules = lines
     assert code == "0", done.stdout
     return set(modules)
 

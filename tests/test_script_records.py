@@ -174,7 +174,7 @@ def use_everything(bus: agentbus.Bus) -> None:
     keys = Keys(bus.project)
     channel = (keys.channel, keys.cursor("ada"), keys.heard)
     places = (keys.who("ada"), keys.agents, keys.inbox("ada"), keys.inbox_at("ada"))
-    words = ("ada", "prompt", 86_400_000, 0, 900_000, "", "ada", "", "host", "h")
+    words = ("ada", "prompt", 86_400_000, 0, 900_000, "", "", "ada", "", "host", "h")
     news = Script(
         "read_notifications", (*places, keys.leases, keys.lease_fence, *channel), words, writes=True
     )

@@ -178,7 +178,18 @@ def test_the_verb_says_what_this_one_does_and_lists_all(real_shell: Shell):
     first, second = real_shell.records("who", "--doing", "the parser")
 
     assert list(first) == [
-        *("agent", "state", "seen", "client", "host", "branch", "doing", "leases", "unread"),
+        *(
+            "agent",
+            "state",
+            "seen",
+            "client",
+            "host",
+            "branch",
+            "doing",
+            "leases",
+            "unread",
+            "topics",
+        ),
     ]
     assert (first["agent"], first["state"], first["doing"]) == ("ada", "active", "the parser")
     assert (second["agent"], second["state"]) == ("bob", None)

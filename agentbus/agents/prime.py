@@ -187,10 +187,11 @@ def page(
             if tools
             else "`agentbus prime` says how to work with others"
         )
-        return (
+        alone = (
             f"You are {word(scope.agent)} on AgentBus, project {scope.keys.project};"
             f" no other agent is here, and nothing waits ({how}).{known}"
         )
+        return "\n".join([alone, *([_SANDBOX] if sandbox else [])])
     fixed = [
         _TOOLS if tools else _COMMANDS,
         _DO_NOT.format(wait="give a wait" if tools else "use --wait, await"),

@@ -166,8 +166,9 @@ def resolve(flags: Mapping[str, object] | None = None, *, session: str = "") -> 
                     from agentbus.core.repository import distrust
 
                     error = distrust(path, setting, root, common, _git_config_files())
-                    # A program that trims the channel at another bound would lose messages of all.
-                    if error is not None and setting in ("url", "channel"):
+                    # A program that trims the channel at another bound would lose messages of all, and
+                    # one that mutes topics would hide them.
+                    if error is not None and setting in ("url", "channel", "hook.topics"):
                         raise error
                     if error is not None:
                         # Most verbs do without it.
