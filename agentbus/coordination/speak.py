@@ -27,16 +27,13 @@ def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
 
 def reach(scope: Scope, topic: str | None = None) -> Op[int]:
     """Return how many other agents are present, of at most 500, and do not mute the topic."""
-    since = f"{scope.server_now() - _PRESENT:.3f}"
-    known = yield Command(
-        *("ZREVRANGEBYSCORE", scope.keys.agents, "+inf", since, "WITHSCORES"),
-        *("LIMIT", 0, _MOST_PRESENT + 1),
-    )
+    since = scope.server_now() - _PRESENT
+    known = yield Command("ZREVRANGE", scope.keys.agents, 0, _MOST_PRESENT, "WITHSCORES")
     here = [
         (agent.decode("utf-8", "replace"), float(last))
         for agent, last in zip(known[::2], known[1::2], strict=False)
     ]
-    here = [(agent, last) for agent, last in here if agent != scope.agent][:_MOST_PRESENT]
+    here = [(agent, last) for agent, last in here if agent != scope.agent and last >= since]
     if not here:
         return 0
     fields = "state", "seen", "host", "pid", "topics"
