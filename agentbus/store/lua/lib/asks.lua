@@ -25,6 +25,6 @@ end
 -- asks_without_answer(asks, now): returns the ids of the agent's own asks without an answer, newest
 -- first.
 local function asks_without_answer(asks, now)
-  local open = redis.pcall('ZREVRANGEBYSCORE', asks, '+inf', string.format('%d', now - ASKED_FOR), 'LIMIT', 0, MOST_ASKS)
+  local open = redis.pcall('ZRANGE', asks, '+inf', string.format('%d', now - ASKED_FOR), 'BYSCORE', 'REV', 'LIMIT', 0, MOST_ASKS)
   return open['err'] and {} or open
 end
