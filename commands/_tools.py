@@ -149,7 +149,7 @@ def tell(call: ToolCall) -> None:
     fields = {"id": entry_id, "agent_id": scope.agent, "topic": topic, "message": text}
     here = [msg for msg in call.bus.present() if msg.agent != scope.agent]
     away = [word(msg.agent) for msg in here if msg.state != "active"]
-    number = call.run(speak.reach(scope, topic))
+    number = call.run(speak.reach(scope, entry_id, topic))
     reach = f"{number} present" + (f", not active: {', '.join(away)}" if away else "")
     call.out.record({**fields, "reach": number}, f"{entry_id} spoken to all; {reach}")
 

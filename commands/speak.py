@@ -33,7 +33,7 @@ def run(call: Call) -> None:
     if not call.settings.json:
         said = call.run(speak.append(scope, text, args.topic))
         call.out.record({}, said)
-        number = _reach(call, args.topic)
+        number = _reach(call, said, args.topic)
         if number is not None:
             call.out.warn(_told(number))
         return
@@ -46,15 +46,15 @@ def run(call: Call) -> None:
         "topic": args.topic,
         "message": text,
         "timestamp": rfc3339(at, milliseconds=True),
-        "reach": _reach(call, args.topic),
+        "reach": _reach(call, entry_id, args.topic),
     }
     call.out.record(fields, "")
 
 
-def _reach(call: Call, topic: str | None) -> int | None:
+def _reach(call: Call, entry_id: str, topic: str | None) -> int | None:
     """Return how many agents it reaches; None if that is unknown, since the message stands."""
     try:
-        return call.run(speak.reach(call.enter(), topic))
+        return call.run(speak.reach(call.enter(), entry_id, topic))
     except Exception as error:
         from agentbus.core.errors import AgentBusError
 

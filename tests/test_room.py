@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
 import pytest
 
 import agentbus
 from agentbus.agents import prime
+from agentbus.core import client_session
 from tests.hooks import Session
-from tests.servers import Shell
+from tests.servers import Shell, ask
 
 
 @pytest.fixture
@@ -193,6 +196,10 @@ def test_speak_says_how_many_present_agents_it_reaches(
         bob.here(state="active")
         eve.here(state="idle", topics="-build")
         gone.here(state="gone")
+        # A process that began at another time had this id before.
+        process = client_session.process_name(os.getpid()) + "0"
+        ask(bob, "HSET", bob.scope.keys.who("dead"), "state", "active", "process", process)
+        ask(bob, "ZADD", bob.scope.keys.agents, str(time.time()), "dead")
 
         done = real_shell.run("speak", "red", "--topic", "build", "--agent", "ci")
         (said,) = real_shell.records("speak", "out", "--topic", "deploy", "--agent", "ci")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.core import names
+from agentbus.core import client_session, names
+from agentbus.core.stream import id_time
 from agentbus.store.steps import Batch, Command, Script
 
 # Seconds for which an agent is present after it was seen, and one without a record after it used the
@@ -20,14 +21,14 @@ def speak(scope: Scope, body: str, topic: str | None = None) -> Op[Message]:
     """Append a message to the channel and return it."""
     entry_id = yield from append(scope, body, topic)
     from agentbus.coordination.message import Message
-    from agentbus.core.stream import id_time
 
     return Message(entry_id, scope.agent, body, topic, id_time(entry_id))
 
 
-def reach(scope: Scope, topic: str | None = None) -> Op[int]:
-    """Return how many other agents are present, of at most 500, and do not mute the topic."""
-    since = scope.server_now() - _PRESENT
+def reach(scope: Scope, entry_id: str, topic: str | None = None) -> Op[int]:
+    """Return how many other agents a message reaches: present ones, of at most 500, that do not mute it."""
+    now = id_time(entry_id)
+    since = now - _PRESENT
     known = yield Command("ZREVRANGE", scope.keys.agents, 0, _MOST_PRESENT, "WITHSCORES")
     here = [
         (agent.decode("utf-8", "replace"), float(last))
@@ -36,30 +37,24 @@ def reach(scope: Scope, topic: str | None = None) -> Op[int]:
     here = [(agent, last) for agent, last in here if agent != scope.agent and last >= since]
     if not here:
         return 0
-    fields = "state", "seen", "host", "pid", "topics"
+    fields = "state", "seen", "process", "topics"
     replies = yield Batch([("HMGET", scope.keys.who(agent), *fields) for agent, _ in here])
     return sum(
-        _hears(scope, last, fields if isinstance(fields, list) else [None] * 5, topic)
-        for (_, last), fields in zip(here, replies, strict=True)
+        _hears(scope, now - last, last, named if isinstance(named, list) else [None] * 4, topic)
+        for (_, last), named in zip(here, replies, strict=True)
     )
 
 
-def _hears(scope: Scope, last: float, fields: list[bytes | None], topic: str | None) -> bool:
-    state, seen, host, pid, topics = ((word or b"").decode("utf-8", "replace") for word in fields)
+def _hears(
+    scope: Scope, unused: float, last: float, fields: list[bytes | None], topic: str | None
+) -> bool:
+    state, seen, process, topics = ((word or b"").decode("utf-8", "replace") for word in fields)
     if not names.rings(topics or scope.topics, topic or ""):
         return False
     used_since = last > (int(seen) / 1000 if seen.isdecimal() else 0.0) + 1
-    if state == "gone" and used_since:
-        state = ""
-    if state not in names.STATES:
-        return scope.server_now() - last <= _USED
-    if state != "gone" and host and pid.isdecimal() and int(pid):
-        import os
-
-        from agentbus.core.running import runs
-
-        return host != os.uname().nodename or runs(int(pid))
-    return state != "gone"
+    if state not in names.STATES or (state == "gone" and used_since):
+        return unused <= _USED
+    return state != "gone" and not client_session.has_ended(process)
 
 
 def append(scope: Scope, body: str, topic: str | None = None, *fields: str) -> Op[str]:
