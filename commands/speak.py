@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from agentbus.commands._declare import Call, Param, Verb, body
 from agentbus.coordination import speak
 
@@ -14,7 +16,7 @@ VERB = Verb(
     Param("TEXT|-|@FILE", "The message.", dest="text"),
     Param("--msg TEXT", "The message, taken literally."),
     Param("--topic T", "The topic.", values="topic"),
-    text="Prints the id of the entry, and on stderr how many agents are present that do not mute its topic."
+    text="Prints the id of the entry, and to a person on a terminal how many present agents it reaches."
     " JSON: id, agent_id, topic, message, timestamp, reach (that number).",
     examples=(
         "agentbus speak 'unit tests green' --topic build",
@@ -33,8 +35,8 @@ def run(call: Call) -> None:
     if not call.settings.json:
         said = call.run(speak.append(scope, text, args.topic))
         call.out.record({}, said)
-        number = _reach(call, said, args.topic)
-        if number is not None:
+        # A script's stderr is for what went wrong.
+        if sys.stderr.isatty() and (number := _reach(call, said, args.topic)) is not None:
             call.out.warn(_told(number))
         return
     from agentbus.core.clock import rfc3339

@@ -135,7 +135,6 @@ def neutral(text: str) -> str:
     text = re.sub(r", version \S+", ", version 0.2.0", text)
     text = re.sub(r"\b(token|deploy) \d{13}\b", "token 1700000000000", text)
     text = re.sub(rf"you@{re.escape(os.uname().nodename)}~\d+", "you@laptop~4711", text)
-    text = re.sub(r"agentbus: reaches .* present.*\n?", "", text)
     # Pages show a terminal, and this is a warning to sessions without one.
     text = re.sub(r"agentbus: the name .* ends with this session; .*\n", "", text)
     return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))

@@ -59,7 +59,7 @@ def scrubbed(environment: dict[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(ours) or name == "AGENTBUS_TEST_REDIS"
+        if not name.startswith(ours) or name in ("AGENTBUS_TEST_REDIS", "AGENTBUS_SPARK_PREPARE")
     }
     return {**kept, "XDG_CACHE_HOME": str(CACHE)}
 

@@ -670,6 +670,8 @@ def test_a_hook_takes_global_options(real_url, project, tmp_path):
 @pytest.mark.parametrize("before", [True, False])
 def test_a_hook_names_the_tools_of_a_client_that_has_them(real_url, project, tmp_path, before):
     session = Session(real_url, project, tmp_path)
+    with session.bus("bob") as bob:
+        bob.here(state="active")
     words = ["claude", "SessionStart"]
     done = run(
         *(session, "hook", *(["--tools", *words] if before else [*words, "--tools"])),

@@ -273,7 +273,9 @@ async def test_a_code_lives_for_ten_minutes(guarded, clock):
 
 async def test_wrong_tokens_of_an_address_are_slowed_and_logged(entered, clock, monkeypatch):
     logged = []
-    monkeypatch.setattr("agentbus.dashboard.person.write", lambda *record: logged.append(record))
+    monkeypatch.setattr(
+        "agentbus.dashboard.person.log_entry", lambda *record: logged.append(record)
+    )
     browser = Browser(entered)
     tries = [(await browser.post("/session", {"token": "wrong"})).status for _ in range(7)]
     late = await browser.post("/session", {"token": TOKEN})

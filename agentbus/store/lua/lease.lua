@@ -98,7 +98,7 @@ for n, path in ipairs(paths) do
   redis.call('HSET', KEYS[1], lease_field(path, agent, sub), string.format(
     '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s%s}',
     json(agent), json(path), json(why), ends, since, token, tostring(auto), json(sub),
-    ARGV[10] ~= '' and ',"process":' .. json(ARGV[10]) or ''))
+    ARGV[10] ~= '' and string.format(',"process":%s', json(ARGV[10])) or ''))
   reply[#reply + 1] = renews and 'renewed' or 'new'
   reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub, ARGV[10])
 end

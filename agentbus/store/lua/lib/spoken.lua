@@ -26,7 +26,7 @@ local function spoken(channel, from, cursors, field, agent, topics)
     if topic == '' then return false end
     if after[topic] == nil then
       local escaped = string.gsub(topic, '[%%:]', { ['%'] = '%25', [':'] = '%3A' })
-      local record = redis.pcall('HGET', cursors, field .. ':' .. escaped)
+      local record = redis.pcall('HGET', cursors, string.format('%s:%s', field, escaped))
       local read = string.match(type(record) == 'string' and record or '', '^(%S+) %d+$')
       after[topic] = read and is_id(read) and read or '0-0'
     end
