@@ -22,22 +22,20 @@ _NAMED = 3
 def bell(reply: Sequence[Any]) -> str:
     """Return the line for a reply of the script `read_notifications`."""
     spoken = said_to_all(reply[3])
-    said = [part for part in (waiting(int(reply[1]), reply[2]), spoken) if part]
-    return f"AgentBus: {', '.join(said)}{left(reply[2])}. {_READ_ALL if spoken else READ}"
+    parts = [part for part in (waiting(int(reply[1]), reply[2]), spoken) if part]
+    return f"AgentBus: {', '.join(parts)}{left(reply[2])}. {_READ_ALL if spoken else READ}"
 
 
 def stay(reply: Sequence[Any]) -> str:
     """Return the reason why a turn should not end yet."""
-    said = f"{waiting(int(reply[1]), reply[2])}{left(reply[2])}"
-    return (
-        f"AgentBus: before you stop, look at {said}. {READ} Answer an ask: agentbus reply ID TEXT."
-    )
+    messages = f"{waiting(int(reply[1]), reply[2])}{left(reply[2])}"
+    return f"AgentBus: before you stop, look at {messages}. {READ} Answer an ask: agentbus reply ID TEXT."
 
 
 def wake(reply: Sequence[Any]) -> str:
     """Return the line that wakes an idle agent."""
-    said = f"{waiting(int(reply[1]), reply[2])} came while you were idle{left(reply[2])}"
-    return f"AgentBus: {said}. {READ} Answer an ask: agentbus reply ID TEXT."
+    messages = f"{waiting(int(reply[1]), reply[2])} came while you were idle{left(reply[2])}"
+    return f"AgentBus: {messages}. {READ} Answer an ask: agentbus reply ID TEXT."
 
 
 def waiting(now: int, counts: Sequence[Any]) -> str:
@@ -46,17 +44,17 @@ def waiting(now: int, counts: Sequence[Any]) -> str:
     `counts` are the numbers of asks, urgent messages, others and all unread ones, then senders and times.
     """
     asks, urgent, others = map(int, counts[:3])
-    said = []
+    parts = []
     if asks:
-        said.append(_many(asks, "ask"))
+        parts.append(_many(asks, "ask"))
     if urgent:
-        said.append(_many(urgent, "urgent message"))
+        parts.append(_many(urgent, "urgent message"))
     pairs = counts[4:]
-    if said and pairs:
-        said[-1] += f" from {_senders(now, pairs)}"
+    if parts and pairs:
+        parts[-1] += f" from {_senders(now, pairs)}"
     if others:
-        said.append(_many(others, "message"))
-    return ", ".join(said)
+        parts.append(_many(others, "message"))
+    return ", ".join(parts)
 
 
 def left(counts: Sequence[Any]) -> str:
@@ -80,12 +78,12 @@ def said_to_all(spoken: Sequence[Any]) -> str:
             shown = checked(names[0], "another topic")
             topics[shown] = topics.get(shown, 0) + int(number)
         authors.setdefault(checked(names[1]), 0)
-    said = f"{int(spoken[0])}{'+' if int(spoken[1]) else ''} spoken"
+    text = f"{int(spoken[0])}{'+' if int(spoken[1]) else ''} spoken"
     if len(topics) == 1 and sum(topics.values()) == int(spoken[0]):
-        said += f" on {next(iter(topics))}"
+        text += f" on {next(iter(topics))}"
     elif topics:
-        said += f" on {_few([f'{topic} ({number})' for topic, number in topics.items()])}"
-    return f"{said}, by {_few([*authors])}"
+        text += f" on {_few([f'{topic} ({number})' for topic, number in topics.items()])}"
+    return f"{text}, by {_few([*authors])}"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -115,8 +113,8 @@ def _senders(now: int, pairs: Sequence[bytes]) -> str:
         name = checked(pairs[at].decode("utf-8", "replace"))
         newest[name] = max(newest.get(name, 0), int(pairs[at + 1]))
     last = sorted(newest.items(), key=lambda sender: -sender[1])
-    said = [f"{name} ({age((now - sent) / 1000)} ago)" for name, sent in last[:2]]
-    return " and ".join(said) + (" and others" if len(last) > 2 else "")
+    shown = [f"{name} ({age((now - sent) / 1000)} ago)" for name, sent in last[:2]]
+    return " and ".join(shown) + (" and others" if len(last) > 2 else "")
 
 
 def _many(number: int, what: str) -> str:

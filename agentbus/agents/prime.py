@@ -230,7 +230,7 @@ def _asks(now: int, agent: str, owed: Sequence[bytes], open_: Sequence[bytes], q
     def when(entry: str) -> str:
         return age(max(0.0, now / 1000 - id_time(entry)))
 
-    said = []
+    parts = []
     if owed:
         ids = [*map(text, owed[::2])]
         shown = [
@@ -238,15 +238,15 @@ def _asks(now: int, agent: str, owed: Sequence[bytes], open_: Sequence[bytes], q
             f" from {_cut(word(text(by))) if quotes else checked(text(by))} ({when(entry)} ago)"
             for entry, by in zip(ids[:_ASKS], owed[1::2], strict=False)
         ]
-        said.append(f"You owe answers: {_shown(shown, len(ids))}")
+        parts.append(f"You owe answers: {_shown(shown, len(ids))}")
     if open_:
         pairs = [text(known).partition("@")[::2] for known in open_]
         shown = [
             f"{entry}@{_cut(word(to)) if quotes else checked(to)} ({when(entry)} ago)"
             for entry, to in pairs[:_ASKS]
         ]
-        said.append(f"You are owed: {_shown(shown, len(pairs))}")
-    return " · ".join(said)
+        parts.append(f"You are owed: {_shown(shown, len(pairs))}")
+    return " · ".join(parts)
 
 
 def _shown(shown: list[str], number: int) -> str:

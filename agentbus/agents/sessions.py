@@ -116,14 +116,15 @@ def begin_subagent(event: Event) -> dict[str, object] | None:
         return None
     scope = event.scope
     held = [
-        one
-        for one in map(leases.lease, event.execute(_first(leases.leases(scope)))[2::2])
-        if one.agent == scope.agent
+        lease
+        for lease in map(leases.lease, event.execute(_first(leases.leases(scope)))[2::2])
+        if lease.agent == scope.agent
     ]
     listed = [
-        f"{prime.plain_path(one.pattern)}"
-        f"{f' (subagent {one.sub})' if one.sub and is_plain(one.sub) else ''} until {of_day(one.until)}"
-        for one in held[:_SHOWN]
+        f"{prime.plain_path(lease.pattern)}"
+        f"{f' (subagent {lease.sub})' if lease.sub and is_plain(lease.sub) else ''}"
+        f" until {of_day(lease.until)}"
+        for lease in held[:_SHOWN]
     ]
     if len(held) > _SHOWN:
         listed.append(f"{len(held) - _SHOWN} more")
