@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import platform
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +20,9 @@ from agentbus.commands import _parser
 from agentbus.errors import EXIT_CODES
 from tests.servers import Shell, program, scrubbed
 
-_WORKFLOW = pathlib.Path(__file__).resolve().parent.parent / "docs/examples/ci.yml"
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_WORKFLOW = _ROOT / "docs/examples/ci.yml"
+_ACTION = _ROOT / ".github/actions/agentbus"
 _WORDS_THAT_START_COMMANDS = re.compile(
     r"(?:^|[;|&(!]|\b(?:if|then|else|do)\b|\s--)\s*(?=(agentbus\s.*))"
 )
@@ -245,6 +249,111 @@ def test_a_note_is_not_tried_again_where_that_cannot_help(step):
     assert done.returncode == 2
 
 
+# -- the action that joins the bus --
+
+
+def install(place: pathlib.Path, url: str, version: str, **more: str) -> dict[str, Any]:
+    """Run the action's installation as the runner does; return its exit code, output, and files."""
+    wanted = {"GITHUB_ENV": str(place / "env"), "GITHUB_PATH": str(place / "path")}
+    inputs = {"URL": url, "PROJECT": "ci-1-1", "AGENT": "test-3", "VERSION": version}
+    done = subprocess.run(
+        [str(_ACTION / "install.sh")],
+        env={
+            **scrubbed(dict(os.environ)),
+            "HOME": str(place),
+            "PYTHON": sys.executable,
+            **wanted,
+            **inputs,
+            **more,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = {name: place / name for name in ("env", "path")}
+    written = {
+        name: file.read_text().splitlines() if file.exists() else [] for name, file in lines.items()
+    }
+    return {"code": done.returncode, "out": done.stdout, "err": done.stderr, **written}
+
+
+@pytest.mark.slow
+def test_the_action_installs_once_and_sets_up_the_steps_that_follow(wheel, tmp_path, real_url):
+    first = install(tmp_path, real_url, str(wheel))
+    again = install(tmp_path, real_url, "no such requirement")
+
+    for done in (first, again):
+        assert done["code"] == 0, done
+        assert f"::add-mask::{real_url}" in done["out"]
+        assert done["out"].splitlines()[-1].startswith("agentbus ")
+    assert again["env"][-3:] == [
+        f"AGENTBUS_URL={real_url}",
+        "AGENTBUS_PROJECT=ci-1-1",
+        "AGENTBUS_AGENT=test-3",
+    ]
+    (commands,) = set(again["path"])
+    # The job's own Python stays the first on PATH.
+    assert [file.name for file in pathlib.Path(commands).iterdir()] == ["agentbus"]
+    listed = subprocess.run(
+        [f"{commands}/agentbus", "whoami"],
+        env={"HOME": str(tmp_path), "PATH": os.defpath, "AGENTBUS_AGENT": "test-3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "test-3" in listed.stdout
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"url": ""}, "the input 'url' is empty"),
+        ({"AGENT": "a\nPATH=/tmp"}, "AGENTBUS_AGENT has more than one line"),
+        ({"PYTHON": "false"}, "false is no Python 3.11 or newer"),
+    ],
+)
+def test_an_input_that_is_wrong_is_an_error_at_the_action(tmp_path, inputs, says):
+    url = inputs.get("url", "redis://127.0.0.1:1")
+    more = {name: text for name, text in inputs.items() if name != "url"}
+    version = platform.python_version()
+    ready = tmp_path / ".cache/agentbus-action" / version
+    (ready / "bin").mkdir(parents=True)
+    (ready / "ready").touch()
+
+    done = install(tmp_path, url, "0.2.0", **more)
+
+    assert done["code"] == 2
+    assert f"::error title=AgentBus::{says}" in done["out"]
+    assert done["env"] == [] or "PATH" not in "".join(done["env"])
+
+
+def test_each_finding_about_the_server_is_an_annotation(step):
+    script = str(_ACTION / "check.py")
+
+    fine, down = step(script), step(script, AGENTBUS_URL="redis://127.0.0.1:1")
+
+    assert (fine.returncode, down.returncode) == (0, 6)
+    assert "::" not in fine.stdout
+    assert "version: Valkey" in fine.stdout
+    assert re.search(
+        r"^::error title=AgentBus, connection::redis://127.0.0.1:1 ", down.stdout, re.MULTILINE
+    )
+
+
+def test_the_inputs_of_the_action_in_the_workflow_are_its_inputs():
+    known = yaml.safe_load((_ACTION / "action.yml").read_text())["inputs"]
+    given = [
+        name
+        for job in workflow()["jobs"].values()
+        for part in job["steps"]
+        if "/agentbus@" in part.get("uses", "")
+        for name in part["with"]
+    ]
+
+    assert given
+    assert set(given) <= set(known)
+
+
 # -- whole jobs, of which one fails --
 
 
@@ -252,7 +361,9 @@ def run_job(step: Step, name: str, **more: Any) -> int:
     """Run the steps of a job as the runner does, and return the exit code of the first that failed."""
     failed, outcomes = 0, {}
     for part in workflow()["jobs"][name]["steps"]:
-        if "pip install" in part.get("run", "pip install"):
+        if "/agentbus@" in part.get("uses", ""):
+            part = {"run": str(_ACTION / "check.py")}
+        elif "uses" in part:
             continue
         wanted = part.get("if", "success()")
         for words, means in (
@@ -285,7 +396,7 @@ def own_agentbus(path: pathlib.Path, exits: dict[str, int]) -> None:
     ("fails", "codes"),
     [
         (None, [0, 0, 0]),
-        ("agentbus doctor", [6, 8, 8]),
+        ("agentbus doctor", [6, 6, 6]),
         ("make build", [2, 8, 8]),
         ("make test-docs", [0, 8, 8]),
         ("agentbus recall", [0, 1, 8]),
