@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import pathlib
 import shlex
 import shutil
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from agentbus.commands._parser import parse
+from tests.servers import Shell, program
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "docs/examples"
 UNITS = sorted((EXAMPLES / "systemd").iterdir())
@@ -19,6 +21,10 @@ UNITS = sorted((EXAMPLES / "systemd").iterdir())
 SERVICES = sorted((EXAMPLES / "deploy").glob("*.service"))
 DEPLOY = (EXAMPLES.parent / "how-to/deploy.md").read_text()
 MANIFESTS = sorted((EXAMPLES / "kubernetes").iterdir())
+IMAGE = (EXAMPLES / "deploy/Dockerfile").read_text()
+COMPOSE = yaml.safe_load((EXAMPLES / "deploy/compose.yml").read_text())
+OBJECTS = list(yaml.safe_load_all((EXAMPLES / "deploy/kubernetes.yml").read_text()))
+DEPLOYMENTS = [each for each in OBJECTS if each["kind"] == "Deployment"]
 
 
 def unit(path: pathlib.Path) -> configparser.ConfigParser:
@@ -95,12 +101,15 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
-def test_kubernetes_knows_every_field_of_a_manifest(path):
+@pytest.mark.parametrize(
+    "manifest",
+    [*(yaml.safe_load(path.read_text()) for path in MANIFESTS), *OBJECTS],
+    ids=lambda each: f"{each['kind']} {each['metadata']['name']}",
+)
+def test_kubernetes_knows_every_field_of_a_manifest(manifest):
     schemas = pytest.importorskip(
         "kubernetes_validate", reason="the dependency group 'manifests' has it"
     )
-    manifest = yaml.safe_load(path.read_text())
 
     for version in ("1.31", schemas.latest_version()):
         schemas.validate(manifest, version, strict=True)
@@ -124,3 +133,58 @@ def test_a_manifest_calls_what_there_is_and_mounts_what_it_names(path):
         assert rule["onExitCodes"]["values"] == [2, 4]
         # Kubernetes takes such a policy with this alone.
         assert job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize("manifest", DEPLOYMENTS, ids=lambda each: each["metadata"]["name"])
+def test_a_deployment_calls_what_there_is_and_has_no_more_rights_than_it_needs(manifest):
+    pod = manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert parse(container["args"]) is not None
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
+    # A password stands in the secret alone.
+    (url,) = [each for each in container["env"] if each["name"] == "AGENTBUS_URL"]
+    assert set(url) == {"name", "valueFrom"}
+    assert "--grace" not in container["args"] or pod["terminationGracePeriodSeconds"] > 60
+
+
+def test_the_probe_of_a_worker_passes_while_it_works_or_its_server_is_away(real_shell: Shell):
+    (worker,) = [each for each in DEPLOYMENTS if each["metadata"]["name"] == "agentbus-worker"]
+    probe = worker["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["exec"]["command"]
+
+    def probed(**more: str) -> int:
+        path = f"{pathlib.Path(program()).parent}:{os.environ['PATH']}"
+        environment = {**real_shell.environment, "AGENTBUS_AGENT": "pod-1", "PATH": path, **more}
+        return subprocess.run(probe, env=environment, capture_output=True, check=False).returncode
+
+    absent = probed()
+    task = real_shell.ok("publish", "jobs", "hello").strip()
+    with real_shell.start("work", "jobs", "--agent", "pod-1", "--", "cat") as running:
+        real_shell.ok("result", task, "--wait", "60")
+        working = probed()
+        away = probed(AGENTBUS_URL="redis://127.0.0.1:1", AGENTBUS_DEADLINE="0.2")
+        running.kill()
+
+    assert (absent, working, away) == (1, 0, 0)
+
+
+def test_the_image_and_the_laptop_call_what_there_is_without_root():
+    lines = IMAGE.splitlines()
+    last = lines.index("FROM python:3.13-slim-trixie")
+
+    assert "USER 10001" in lines[last:]
+    assert 'ENTRYPOINT ["agentbus"]' in lines[last:]
+    for service in COMPOSE["services"].values():
+        # No port is open to other machines: the server has no password.
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        if "build" in service:
+            assert parse(service["command"]) is not None
+            assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
