@@ -10,6 +10,7 @@ from tests.browser import chromium
 from tests.browser.serving import Web
 from tests.screenshots import terminal
 from tests.screenshots.pages import looks
+from tests.servers import ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # What README and the how-tos show.
 _FOR_DOCS = ("overview", "task")
+_FIVE_MINUTES = ROOT / "docs/tutorial/five-minutes.md"
 _PERSON = "maria"
 
 
@@ -49,7 +51,11 @@ def for_docs(project: Demo, home: pathlib.Path, directory: pathlib.Path) -> list
     wanted = [(name, 1280, "light") for name in _FOR_DOCS]
     made = _pages(project, home, directory, wanted[:1], "{name}.png", whole=False)
     made += _pages(project, home, directory, wanted[1:], "{name}.png")
-    return [*made, terminal.picture(project, directory / "top.svg", height=26)]
+    return [
+        *made,
+        terminal.picture(project, directory / "top.svg", height=26),
+        terminal.session(_FIVE_MINUTES, directory / "five-minutes.svg"),
+    ]
 
 
 def _pages(
