@@ -9,7 +9,13 @@ from agentbus.core.errors import UsageError
 
 VERB = Verb(
     "tell",
-    Param("TO[,TO...]", "The agents.", dest="to", required=True, values="agent"),
+    Param(
+        "TO[,TO...]",
+        "The agents; NAME@project is one of another project.",
+        dest="to",
+        required=True,
+        values="agent",
+    ),
     Param("TEXT|-|@FILE", "The message.", dest="text"),
     Param("--msg TEXT", "The message, taken literally."),
     Param("--topic T", "The topic.", values="topic"),

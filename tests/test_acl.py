@@ -622,6 +622,24 @@ def test_of_another_project_only_the_name_is_listed(users):
     assert re.fullmatch(r"other +- +- +-", other)
 
 
+def test_who_may_not_reach_another_project_is_told_what_to_add_to_the_rule(users):
+    users.shell.ok("inbox", "--project", "other", "--agent", "bob")
+    users.add("--user", "bounded")
+    refused = users.run("tell", "bob@other", "hi", user="bounded")
+    said = refused.err.decode()
+    added = re.findall(r"'(~other:[^ ]+)'", said)
+    users.server.ask("ACL", "SETUSER", "bounded", *added)
+    sent = users.run("tell", "bob@other", "ready?", user="bounded")
+    id_ = sent.out.decode().split()[0]
+    receipt = users.run("receipts", id_, user="bounded")
+
+    users.shell.ok("clear", "--force", "--project", "other")
+    assert (refused.code, len(added)) == (2, 3)
+    assert "this user of the server may not reach bob@other" in said
+    assert (sent.code, receipt.code) == (0, 0), (sent.err, receipt.err)
+    assert "not read by bob@other" in receipt.out.decode()
+
+
 def test_doctor_knows_by_the_rule_how_the_server_keeps_what_it_has(users):
     told = users.run("doctor").out.decode()
 

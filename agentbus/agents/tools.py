@@ -121,7 +121,7 @@ TOOLS = (
         "Tell one agent, several, or all something. Says who it reached and who is away.",
         {
             "text": _TEXT,
-            "to": {**_LIST, "description": "agents; none: all"},
+            "to": {**_LIST, "description": "agents, or NAME@project; none: all"},
             "topic": _TEXT,
             "thread": _TEXT,
             "urgent": _FLAG,

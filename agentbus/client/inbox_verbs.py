@@ -36,6 +36,7 @@ class InboxVerbs:
     ) -> Patient[Sent]:
         """Send a message to one agent, and return its id and that agent's known state.
 
+        `to` is a name, or `NAME@project` for an agent of another project of the same server.
         The message stays in the agent's inbox until it is read. `wait` is the number of seconds to wait for
         the reply, which is then in `answer` and counts as read, or with `until="read"` until the message is
         read. A text that ends with `?`, or that waits for a reply, is an ask. `thread` is the id of the

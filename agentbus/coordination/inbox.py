@@ -15,6 +15,7 @@ from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.steps import Command, Emit, Script, Stopped, Wait
 
 if TYPE_CHECKING:
+    from agentbus.core.keys import Keys
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -96,9 +97,15 @@ def is_entry_id(value: object) -> bool:
     )
 
 
-def keys_of(scope: Scope, agent: str) -> tuple[str, str, str, str]:
+def split_own_id(scope: Scope, value: object) -> tuple[str, str]:
+    """Return the parts like `split_id`; this agent's name in place of its address."""
+    entry_id, agent = split_id(value)
+    is_own = agent == f"{scope.agent}@{scope.keys.project}"
+    return entry_id, scope.agent if is_own else agent
+
+
+def keys_of(keys: Keys, agent: str) -> tuple[str, str, str, str]:
     """Return the keys of an inbox, its positions, its replies and its bell."""
-    keys = scope.keys
     return keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), keys.inbox_bell(agent)
 
 
@@ -142,7 +149,7 @@ def read(
 
 def _own(scope: Scope, known: str) -> str:
     """Return the entry id in the id of a message to this agent. Raises `UsageError`."""
-    entry_id, agent = split_id(known)
+    entry_id, agent = split_own_id(scope, known)
     if agent != scope.agent:
         raise mistake(f"{known!a:.80} is a message to another agent", hint="give one to this agent")
     return entry_id
@@ -150,7 +157,7 @@ def _own(scope: Scope, known: str) -> str:
 
 def _thread_of(scope: Scope, known: str) -> Op[tuple[str, str]]:
     """Return the first message of a message's thread, and the position in this inbox at which to start."""
-    entry_id, agent = split_id(known)
+    entry_id, agent = split_own_id(scope, known)
     if agent != scope.agent:
         return known, "-"
     page = yield Command("XRANGE", scope.keys.inbox(agent), entry_id, entry_id)
@@ -258,7 +265,7 @@ def mark(scope: Scope, ids: Sequence[str], kind: str = "heard") -> Op[int]:
     keys, agent = scope.keys, scope.agent
     _, unread = yield Script(
         "mark_read",
-        (*keys_of(scope, agent), keys.agents),
+        (*keys_of(keys, agent), keys.agents),
         (
             *(agent, kind, NAMES_KEPT * 1000 if scope.peers else "", _KEPT, _KEPT_FOR * 1000),
             *(split_id(message)[0] for message in ids),

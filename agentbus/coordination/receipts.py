@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agentbus.coordination import inbox, tell
+from agentbus.coordination import address, inbox, tell
 from agentbus.coordination.presence import present_now
 from agentbus.core import names
 from agentbus.core.errors import NotFound, TimedOut, UsageError
@@ -78,24 +78,22 @@ def receipt_now(
     inbox.check_wait(wait)
     check_until(until)
     entry_id, agent = inbox.split_id(known)
-    keys = scope.keys
-    bell = keys.inbox_bell(agent)
+    to = yield from address.find(scope, agent)
+    keys = inbox.keys_of(to.keys, to.name)
     end = None if wait is None else scope.monotonic() + wait
     while True:
-        reply = yield Script(
-            "read_receipts",
-            (keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), bell),
-            (entry_id,),
-        )
+        reply = yield from address.run(Script("read_receipts", keys, (entry_id,)), [to], scope)
         if not reply:
             raise inbox.no_message(known)
-        progress, tail = _receipt(known, entry_id, agent, reply), text(reply[9])
+        progress, tail = _receipt(known, entry_id, to.shown, reply), text(reply[9])
+        if progress.answered is not None:
+            progress = replace(progress, answered=to.inward(scope, progress.answered))
         if end is None or met(progress, until):
             return int(reply[10]) / 1000, progress
         left = end - scope.monotonic()
         if left <= 0:
             raise _late(progress, until, wait if given is None else given)
-        yield Wait(bell, tail, min(left, _RECHECK))
+        yield Wait(keys[-1], tail, min(left, _RECHECK))
 
 
 def of(scope: Scope, messages: Sequence[InboxMessage]) -> Op[list[Receipt]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from agentbus.coordination import address
 from agentbus.coordination.inbox import (
     MOST_UNREAD,
     as_message,
@@ -17,6 +18,7 @@ from agentbus.coordination.inbox import (
     no_message,
     not_found,
     split_id,
+    split_own_id,
 )
 from agentbus.coordination.leases import not_own, patterns
 from agentbus.coordination.presence import state_of
@@ -27,6 +29,7 @@ from agentbus.store.scope import NAMES_KEPT
 from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
+    from agentbus.coordination.address import AgentAddress
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.core.errors import AgentBusError
     from agentbus.store.scope import Scope
@@ -71,7 +74,8 @@ def tell(
 ) -> Op[list[Sent]]:
     """Put a message into the inboxes of all agents or of none; it is an ask if it ends with `?`.
 
-    With `give`, this agent's leases of these paths pass to the recipient in the same step.
+    `NAME@project` is an agent of another project. With `give`, this agent's leases of these paths pass to
+    the recipient in the same step.
     """
     _, sent = yield from tell_now(
         scope,
@@ -104,19 +108,26 @@ def tell_now(
     if not agents:
         raise mistake("no agent was named", hint="name at least one")
     names.at_most("agent", len(agents))
+    addresses = yield from address.find_all(scope, agents)
+    recipients = [*{(each.keys.project, each.name): each for each in addresses}.values()]
     said = names.body("message", body, scope.max_body)
     words = ["message", said]
     if topic is not None:
         words += ["topic", names.name("topic", topic)]
     if thread is not None:
-        words += ["thread", message_id(*split_id(thread))]
+        if len({each.keys.project for each in recipients}) > 1:
+            raise mistake(
+                "the thread has agents of several projects",
+                hint="send it to those of one at a time",
+            )
+        words += ["thread", recipients[0].outward(scope, message_id(*split_id(thread)))]
     words += ["ask", "1"] if ask or said.rstrip().endswith("?") else []
     words += ["urgent", "1"] if urgent else []
     words += ["file", file] if file else []
-    patterns = _patterns(scope, agents, give) if give else []
+    patterns = _patterns(scope, recipients, give) if give else []
     if patterns:
         words += ["gives", json.dumps(patterns, ensure_ascii=False)]
-    return (yield from _send(scope, agents, words, urgent=urgent, gives=patterns))
+    return (yield from _send(scope, recipients, words, urgent=urgent, gives=patterns))
 
 
 def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
@@ -127,7 +138,7 @@ def reply(scope: Scope, answered: str, body: str) -> Op[Sent]:
 
 def reply_now(scope: Scope, answered: str, body: str) -> Op[tuple[float, Sent]]:
     """Return the server's time, and the result of `reply`."""
-    entry_id, agent = split_id(answered)
+    entry_id, agent = split_own_id(scope, answered)
     said = names.body("message", body, scope.max_body)
     if agent != scope.agent:
         raise not_found(
@@ -140,15 +151,17 @@ def reply_now(scope: Scope, answered: str, body: str) -> Op[tuple[float, Sent]]:
     message = as_message(agent, *page[0]) if page else None
     if message is None or not message.agent_id:
         raise no_message(answered)
-    words = ["message", said, "thread", message.thread, "reply_to", message.id]
+    sender = yield from address.find(scope, message.agent_id)
+    thread, reply_to = (sender.outward(scope, known) for known in (message.thread, message.id))
+    words = ["message", said, "thread", thread, "reply_to", reply_to]
     words += ["topic", message.topic] if message.topic else []
-    now, (sent,) = yield from _send(scope, [message.agent_id], words, answered=entry_id)
+    now, (sent,) = yield from _send(scope, [sender], words, answered=entry_id)
     return now, sent
 
 
 def _send(
     scope: Scope,
-    to: Sequence[str],
+    to: Sequence[AgentAddress],
     words: Sequence[str],
     *,
     urgent: bool = False,
@@ -160,33 +173,45 @@ def _send(
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
     argv += [scope.exchange_limit, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
     argv += [len(gives), *gives]
-    for recipient in to:
-        argv += [recipient, _kept(recipient)]
+    for each in to:
+        argv += [each.shown, _kept(each.name), each.name, each.sender]
     step = Script(
         "tell",
         (
             *(keys.agents, once.key, keys.leases, keys.lease_fence, keys.lease_bell),
-            *keys_of(scope, agent),
-            keys.asks(to[0] if answered else agent),
+            *keys_of(keys, agent),
+            to[0].keys.asks(to[0].name) if answered else keys.asks(agent),
             *(
                 key
-                for recipient in to
-                for key in (keys.inbox(recipient), keys.inbox_at(recipient), keys.who(recipient))
+                for each in to
+                for key in (
+                    each.keys.agents,
+                    *keys_of(each.keys, each.name)[:2],
+                    each.keys.who(each.name),
+                )
             ),
         ),
         argv,
         writes=True,
     )
-    reply = yield step
+    reply = yield from address.run(step, to, scope)
     scope.free_slot(once, step)
     outcome = text(reply[0])
     if outcome in ("sent", "before"):
         before = outcome == "before"
-        sent = [_sent(agent, fields, before) for agent, fields in zip(to, reply[2:], strict=True)]
+        sent = [
+            _sent(each.shown, fields, before) for each, fields in zip(to, reply[2:], strict=True)
+        ]
         return int(reply[1]) / 1000, sent
     if outcome == "nobody":
-        known = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
-        raise _nobody([text(name) for name in reply[1:]], [text(name) for name in known], agent)
+        unknown = [text(name) for name in reply[1:]]
+        elsewhere = {each.keys.project: each.keys for each in to if each.shown in unknown}
+        known = []
+        for project in (keys.project, *(elsewhere.keys() - {keys.project})):
+            there = elsewhere.get(project, keys)
+            latest = yield Command("ZREVRANGE", there.agents, 0, _COMPARED - 1)
+            known += [text(name) + ("" if there is keys else f"@{project}") for name in latest]
+        raise _nobody(unknown, known, agent)
     if outcome == "unleased":
         raise not_own(scope, gives[int(reply[1]) - 1], reply[2])
     raise _refused(outcome, text(reply[1]), int(reply[2]))
@@ -212,12 +237,17 @@ def _sent(agent: str, fields: list[Any], before: bool) -> Sent:
     )
 
 
-def _patterns(scope: Scope, agents: Sequence[str], give: Sequence[str]) -> list[str]:
+def _patterns(scope: Scope, to: Sequence[AgentAddress], give: Sequence[str]) -> list[str]:
     if isinstance(give, str):
         raise mistake("the paths to give are one text", hint="give a list of paths")
-    if len(agents) > 1:
+    if len(to) > 1:
         raise mistake("leases are given to several agents", hint="give them to one agent")
-    if agents[0] == scope.agent:
+    if to[0].keys.project != scope.keys.project:
+        raise mistake(
+            f"leases are given to an agent of the project {to[0].keys.project}",
+            hint="give them to an agent of this project",
+        )
+    if to[0].name == scope.agent:
         raise mistake("leases are given to their holder", hint="give them to another agent")
     return patterns(give, by_worktree=scope.leases_by_worktree)
 

@@ -205,6 +205,17 @@ def _check_segments(project: str, segments: list[str]) -> None:
             )
 
 
+def split_address(agent: str) -> tuple[str, str | None]:
+    """Return the name and the project in the form `NAME@project`; other texts are a name without one."""
+    before, at, after = agent.rpartition("@")
+    if not (at and before and _PROJECT_CHARACTERS.issuperset(after.strip("{}").replace(":", ""))):
+        return agent, None
+    try:
+        return before, project(after)
+    except Exception:  # noqa: BLE001 (importing the error costs time)
+        return agent, None
+
+
 def repository_address(url: str) -> str:
     """Return `host/path` of a git URL, the same for all URLs of a repository; for a path, return the path.
 

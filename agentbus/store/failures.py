@@ -45,6 +45,10 @@ class WrongType(BackendUnavailable):
     """The key has a type that the bus does not use for it: another program wrote it."""
 
 
+class NotPermitted(ConfigError):
+    """The user's ACL rule does not allow the step."""
+
+
 # Maximum bytes to read of a server's refusal.
 _PARTING = 4096
 _ACCESS = frozenset(("NOAUTH", "WRONGPASS", "NOPERM"))
@@ -185,7 +189,7 @@ def refused(failure: Exception, step: Step, where: str) -> AgentBusError:
             hint="add functions=true to the URL's options, if the user may call functions",
         )
     if failure.code in _ACCESS or any(words in said for words in _ACCESS_IN_WORDS):
-        return ConfigError(
+        return NotPermitted(
             f"{where} refused '{step.label}': {said}",
             hint="check the user, the password and the user's ACL rules",
         )
