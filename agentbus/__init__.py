@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.message import Message as Message
     from agentbus.coordination.notes import Note as Note
     from agentbus.coordination.presence import Presence as Presence
+    from agentbus.coordination.presence_wait import AgentState as AgentState
     from agentbus.coordination.receipts import Receipt as Receipt
     from agentbus.coordination.tell import Sent as Sent
     from agentbus.coordination.wait import Completion as Completion
@@ -81,6 +82,7 @@ _HOMES = {
     "Receipt": "coordination.receipts",
     "Sent": "coordination.tell",
     "Note": "coordination.notes",
+    "AgentState": "coordination.presence_wait",
     "Presence": "coordination.presence",
     "Letter": "queues.dead_letters",
     "Policy": "queues.policy",

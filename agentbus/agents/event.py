@@ -148,11 +148,14 @@ class Event:
             # The client shows no output of this event, or shows it to a subagent, which ends: keep
             # the messages for the next event.
             kind = "unseen"
+        # Only these end a turn, for which other agents may wait.
+        bell = (keys.inbox_bell(agent),) if self.kind in ("stop", "wake") else ()
         return Script(
             "read_notifications",
             (
                 *(keys.who(agent), keys.agents, keys.inbox(agent), keys.inbox_at(agent)),
                 *(keys.leases, keys.lease_fence, keys.channel, keys.cursor(agent), keys.heard),
+                *bell,
             ),
             (
                 *(agent, kind, _KEPT, every, _LEASED, flag, self.sub, cursor_field(agent)),

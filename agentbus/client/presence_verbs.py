@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentbus.coordination import presence
-from agentbus.store.verb import verb
+from agentbus.coordination import presence, presence_wait
+from agentbus.store.verb import Patient, verb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentbus.coordination.presence import Presence
+    from agentbus.coordination.presence_wait import AgentState
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -41,3 +44,23 @@ class PresenceVerbs:
         agents.
         """
         return presence.present(self.scope, every=all, limit=limit)
+
+    @verb
+    def await_agents(
+        self,
+        *,
+        idle: Sequence[str] = (),
+        gone: Sequence[str] = (),
+        any: bool = False,
+        timeout: float | None = 1800,
+    ) -> Patient[list[AgentState]]:
+        """Wait until each of these agents (with `any`, at least one) is `idle`, or `gone`.
+
+        An agent is idle when its turn has ended, as its client's hooks record it, and gone when its session
+        or its process has ended; then it is idle, too. Hooks wake the wait; a process that was killed is
+        noticed within five seconds on its host, elsewhere when its record expires. `timeout` is in seconds;
+        0 or None means no limit. Raises `TimedOut`, `NoSuchAgent`, and `UsageError` for an agent whose
+        turns nothing records.
+        """
+        op = presence_wait.await_agents(self.scope, idle=idle, gone=gone, any_=any, timeout=timeout)
+        return Patient(op, timeout or float("inf"))

@@ -88,7 +88,7 @@ def here(
     keys = scope.keys
     yield Script(
         "record_presence",
-        (keys.who(scope.agent), keys.agents),
+        (keys.who(scope.agent), keys.agents, keys.inbox_bell(scope.agent)),
         (scope.agent, round(KEPT * 1000), state or "", *words),
         writes=True,
     )
@@ -148,16 +148,18 @@ def of(scope: Scope, agents: Sequence[str]) -> Op[list[Presence | None]]:
     """
     presences: list[Presence | None] = []
     for at in range(0, len(agents), AT_ONCE):
-        names_of = agents[at : at + AT_ONCE]
-        scores = yield Batch([("ZSCORE", scope.keys.agents, agent) for agent in names_of])
-        used = [score(value) if isinstance(value, bytes) else None for value in scores]
-        page = [(agent, last or 0.0) for agent, last in zip(names_of, used, strict=True)]
-        _, known = yield from read(scope, page)
+        _, known = yield from seen(scope, agents[at : at + AT_ONCE])
         presences += [
-            None if last is None and presence.state is None else presence
-            for presence, last in zip(known, used, strict=True)
+            presence if presence.seen or presence.state is not None else None for presence in known
         ]
     return presences
+
+
+def seen(scope: Scope, agents: Sequence[str]) -> Op[tuple[float, list[Presence]]]:
+    """Return the server's time, and the presence of up to 100 agents; `seen` is 0 for an unknown one."""
+    scores = yield Batch([("ZSCORE", scope.keys.agents, agent) for agent in agents])
+    used = [score(value) if isinstance(value, bytes) else 0.0 for value in scores]
+    return (yield from read(scope, [*zip(agents, used, strict=True)]))
 
 
 def listed(scope: Scope, at: int) -> Op[list[tuple[str, float]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.address import AgentAddress
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.core.errors import AgentBusError
+    from agentbus.core.keys import Keys
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -206,12 +207,7 @@ def _send(
     if outcome == "nobody":
         unknown = [text(name) for name in reply[1:]]
         elsewhere = {each.keys.project: each.keys for each in to if each.shown in unknown}
-        known = []
-        for project in (keys.project, *(elsewhere.keys() - {keys.project})):
-            there = elsewhere.get(project, keys)
-            latest = yield Command("ZREVRANGE", there.agents, 0, _COMPARED - 1)
-            known += [text(name) + ("" if there is keys else f"@{project}") for name in latest]
-        raise _nobody(unknown, known, agent)
+        raise (yield from nobody(scope, unknown, elsewhere))
     if outcome == "unleased":
         raise not_own(scope, gives[int(reply[1]) - 1], reply[2])
     raise _refused(outcome, text(reply[1]), int(reply[2]))
@@ -258,8 +254,15 @@ def _kept(agent: str) -> str:
     return str(NAMES_KEPT * 1000) if "@" in user_at_host and is_number(number) else ""
 
 
-def _nobody(unknown: list[str], known: list[str], agent: str) -> AgentBusError:
-    others = [name for name in known if name != agent]
+def nobody(
+    scope: Scope, unknown: Sequence[str], elsewhere: Mapping[str, Keys] = {}
+) -> Op[AgentBusError]:
+    """Return the error for agents that never used the project, or others, with names like theirs."""
+    own, others = scope.keys.project, list[str]()
+    for project, keys in {own: scope.keys, **elsewhere}.items():
+        latest = yield Command("ZREVRANGE", keys.agents, 0, _COMPARED - 1)
+        others += [text(name) + ("" if project == own else f"@{project}") for name in latest]
+    others = [name for name in others if name != scope.agent]
     near: dict[str, None] = {}
     for name in unknown:
         near |= dict.fromkeys(

@@ -149,7 +149,7 @@ class Keys:
         return f"{self.inbox(agent)}:asks"
 
     def inbox_bell(self, agent: str) -> str:
-        """`<P>:inbox:<agent>:bell`, stream of the latest ring: wakes agents that wait until it has read."""
+        """`<P>:inbox:<agent>:bell`, stream of the latest ring: wakes waiters when it reads or rests."""
         return f"{self.inbox(agent)}:bell"
 
     # -- queues --

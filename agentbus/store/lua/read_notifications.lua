@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Records that an agent continues or stops, and reads news since the last notification.
 -- Also renews the leases that hooks took.
--- KEYS: presence, agents, inbox, its positions, leases, fence of leases, channel, the agent's cursor, hash of cursors
+-- KEYS: presence, agents, inbox, its positions, leases, fence of leases, channel, the agent's cursor, hash of cursors,
+--       for 'stop' and 'wake' the inbox's bell
 -- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
 --       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
 --       hooks last, 1 if a stop may be refused (for a wake the ms in which
@@ -66,7 +67,7 @@ local function news(kind, found, said)
   return { kind, string.format('%d', now), waits, said or {} }
 end
 local function record(state)
-  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 10) })
+  write_presence(presence, KEYS[2], agent, ARGV[3], now, state, { unpack(ARGV, 10) }, KEYS[10])
 end
 
 if event == 'stop' then

@@ -1,0 +1,132 @@
+"""Waits until agents are idle or gone.
+
+A hook that ends a turn or a session rings the bell of the agent's inbox. A process that was killed
+rings nothing, so the presence is also read every few seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentbus.coordination import presence, tell
+from agentbus.core import names
+from agentbus.core.errors import TimedOut, UsageError
+from agentbus.core.stream import text
+from agentbus.store.steps import Batch, Pause, WaitAny
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.coordination.presence import Presence
+    from agentbus.store.scope import Scope
+    from agentbus.store.steps import Op
+
+# Seconds between two checks for processes that were killed.
+_RECHECK = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """The state of an agent that ended a wait: `idle` or `gone`; `waited` is in seconds.
+
+    `seen` is the unix time of the agent's last activity.
+    """
+
+    agent: str
+    state: str
+    seen: float
+    waited: float
+
+
+def await_agents(
+    scope: Scope,
+    *,
+    idle: Sequence[str] = (),
+    gone: Sequence[str] = (),
+    any_: bool = False,
+    timeout: float | None = 1800,
+) -> Op[list[AgentState]]:
+    """Block until each of these agents (or any one) is idle, or gone; an agent that is gone is idle.
+
+    Raises `TimedOut`, `NoSuchAgent` for an agent that never used the project, and `UsageError` for this
+    agent, and for one whose turns nothing records.
+    """
+    wanted = [(names.name("agent", agent), "idle") for agent in names.items("agent", idle)]
+    wanted += [(names.name("agent", agent), "gone") for agent in names.items("agent", gone)]
+    wanted = [*dict.fromkeys(wanted)]
+    agents = [*dict.fromkeys(agent for agent, _ in wanted)]
+    if not agents:
+        raise UsageError("no agent was named", hint="name at least one")
+    names.at_most("agent", len(agents))
+    if scope.agent in agents:
+        raise UsageError("this agent would wait for itself", hint="name another agent")
+    began, met = scope.monotonic(), dict[tuple[str, str], AgentState]()
+    bells = {agent: scope.keys.inbox_bell(agent) for agent in agents}
+    first = True
+    while True:
+        tails = yield from _tails(bells)
+        now, known = yield from _read(scope, agents)
+        if first:
+            yield from _check(scope, wanted, known, now)
+        first, waited = False, scope.monotonic() - began
+        met = {
+            (agent, until): AgentState(agent, state, known[agent].seen, waited)
+            for agent, until in wanted
+            if (state := _state(known[agent], now)) == until or state == "gone"
+        }
+        if len(met) == len(wanted) or (any_ and met):
+            return [*met.values()]
+        left = timeout - waited if timeout else _RECHECK
+        if left <= 0:
+            awaited = [f"{names.word(agent)} to be {until}" for agent, until in wanted]
+            raise TimedOut(
+                f"waited {timeout:g} s for {' and '.join(awaited)}",
+                hint="bus.present(all=True) returns what each agent does",
+                shell_hint="see 'agentbus who --all' for what each agent does",
+            )
+        pause = min(left, _RECHECK)
+        yield WaitAny(tails, pause) if tails else Pause(pause)
+
+
+def _read(scope: Scope, agents: Sequence[str]) -> Op[tuple[float, dict[str, Presence]]]:
+    """Return the server's time, and the presence of each agent; its time is 0 if it was never seen."""
+    known: dict[str, Presence] = {}
+    now = 0.0
+    for at in range(0, len(agents), presence.AT_ONCE):
+        now, page = yield from presence.seen(scope, agents[at : at + presence.AT_ONCE])
+        known |= {each.agent: each for each in page}
+    return now, known
+
+
+def _check(
+    scope: Scope, wanted: Sequence[tuple[str, str]], known: dict[str, Presence], now: float
+) -> Op[None]:
+    unknown = [agent for agent, each in known.items() if not each.seen and each.state is None]
+    if unknown:
+        raise (yield from tell.nobody(scope, unknown))
+    for agent, until in wanted:
+        if until == "idle" and _state(known[agent], now) is None:
+            raise UsageError(
+                f"nothing records the turns of {names.word(agent)}, so it is never idle",
+                hint="wait until it is gone, or for a flag",
+                shell_hint="wait with --gone, or for a flag",
+            )
+
+
+def _state(known: Presence, now: float) -> str | None:
+    """Return an agent's state; one that only used the channel is gone when it is not present."""
+    return known.state if presence.is_there(known, now) else "gone"
+
+
+def _tails(bells: dict[str, str]) -> Op[dict[str, str]]:
+    """Return the last ring of each bell."""
+    replies: list[Any] = yield Batch(
+        [("XREVRANGE", bell, "+", "-", "COUNT", 1) for bell in bells.values()]
+    )
+    # A reply that is an error means another type, stored by another program.
+    return {
+        bell: text(reply[0][0]) if reply else "0-0"
+        for bell, reply in zip(bells.values(), replies, strict=True)
+        if isinstance(reply, list)
+    }
