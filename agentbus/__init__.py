@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentbus.aio import AsyncBus as AsyncBus
     from agentbus.client.bus import Bus as Bus, connect as connect
     from agentbus.client.queue import Queue as Queue
+    from agentbus.coordination.approval import Approval as Approval
     from agentbus.coordination.flags import FlagState as FlagState, Hold as Hold
     from agentbus.coordination.hold import Leasing as Leasing
     from agentbus.coordination.inbox import InboxMessage as InboxMessage
@@ -82,6 +83,7 @@ _HOMES = {
     "Receipt": "coordination.receipts",
     "Sent": "coordination.tell",
     "Note": "coordination.notes",
+    "Approval": "coordination.approval",
     "AgentState": "coordination.presence_wait",
     "Presence": "coordination.presence",
     "Letter": "queues.dead_letters",

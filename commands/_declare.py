@@ -335,6 +335,7 @@ GROUPS = {
         "monitor": "Print messages and notices as they come, each one once.",
         "tell": "Send a message to one agent, or to several.",
         "reply": "Answer a message to this agent.",
+        "approve": "Ask a person to approve something, and wait for yes or no.",
         "inbox": "Print the messages to this agent that it has not read.",
         "receipts": "Print how far a message got: sent, notified, read or answered.",
         "who": "List the agents that are present, and say what this one does.",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from agentbus.coordination import inbox, receipts, tell
+from agentbus.coordination import approval, inbox, receipts, tell
 from agentbus.store.verb import Emits, Patient, stream_verb, verb
 
 if TYPE_CHECKING:
+    from agentbus.coordination.approval import Approval
     from agentbus.coordination.inbox import InboxMessage
     from agentbus.coordination.receipts import Receipt
     from agentbus.coordination.tell import Sent
@@ -74,6 +75,19 @@ class InboxVerbs:
         Returns one value for each agent, in order. Other arguments are like those of `tell`.
         """
         return tell.tell(self.scope, to, text, topic=topic, thread=thread, urgent=urgent)
+
+    @verb
+    def approve(
+        self, question: str, *, by: Sequence[str], timeout: float | None = 600
+    ) -> Patient[Approval]:
+        """Ask people, `human:<name>` each, to approve something, and return the first decision.
+
+        They answer with `reply`, beginning with yes or no, or in `agentbus web`. `timeout` is in seconds; 0
+        or None means no limit. A person need not have used the project before. Raises `TimedOut`, and
+        `UsageError` for a name that is not a person's.
+        """
+        op = approval.approve(self.scope, question, by, timeout)
+        return Patient(op, timeout or float("inf"))
 
     @verb
     def reply(self, id: str, text: str) -> Op[Sent]:

@@ -12,7 +12,7 @@ from agentbus.core.errors import NotFound, TimedOut, UsageError
 from agentbus.core.stream import fields, id_time, position, text
 from agentbus.core.timespec import following
 from agentbus.store.scope import NAMES_KEPT
-from agentbus.store.steps import Command, Emit, Script, Stopped, Wait
+from agentbus.store.steps import Batch, Command, Emit, Pause, Script, Stopped, Wait, WaitAny
 
 if TYPE_CHECKING:
     from agentbus.core.keys import Keys
@@ -107,6 +107,21 @@ def split_own_id(scope: Scope, value: object) -> tuple[str, str]:
 def keys_of(keys: Keys, agent: str) -> tuple[str, str, str, str]:
     """Return the keys of an inbox, its positions, its replies and its bell."""
     return keys.inbox(agent), keys.inbox_at(agent), keys.answers(agent), keys.inbox_bell(agent)
+
+
+def last_rings(bells: Sequence[str]) -> Op[dict[str, str]]:
+    """Return the id of the last ring of each bell; a key of another type is left out."""
+    replies: list[Any] = yield Batch([("XREVRANGE", bell, "+", "-", "COUNT", 1) for bell in bells])
+    return {
+        bell: text(reply[0][0]) if reply else "0-0"
+        for bell, reply in zip(bells, replies, strict=True)
+        if isinstance(reply, list)
+    }
+
+
+def next_ring(tails: Mapping[str, str], seconds: float) -> WaitAny | Pause:
+    """Return the step that waits until a bell rings after its last ring."""
+    return WaitAny(tails, seconds) if tails else Pause(seconds)
 
 
 # -- reading --

@@ -7,13 +7,11 @@ rings nothing, so the presence is also read every few seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from agentbus.coordination import presence, tell
+from agentbus.coordination import inbox, presence, tell
 from agentbus.core import names
 from agentbus.core.errors import TimedOut, UsageError
-from agentbus.core.stream import text
-from agentbus.store.steps import Batch, Pause, WaitAny
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,10 +60,10 @@ def await_agents(
     if scope.agent in agents:
         raise UsageError("this agent would wait for itself", hint="name another agent")
     began, met = scope.monotonic(), dict[tuple[str, str], AgentState]()
-    bells = {agent: scope.keys.inbox_bell(agent) for agent in agents}
+    bells = [*map(scope.keys.inbox_bell, agents)]
     first = True
     while True:
-        tails = yield from _tails(bells)
+        tails = yield from inbox.last_rings(bells)
         now, known = yield from _read(scope, agents)
         if first:
             yield from _check(scope, wanted, known, now)
@@ -85,8 +83,7 @@ def await_agents(
                 hint="bus.present(all=True) returns what each agent does",
                 shell_hint="see 'agentbus who --all' for what each agent does",
             )
-        pause = min(left, _RECHECK)
-        yield WaitAny(tails, pause) if tails else Pause(pause)
+        yield inbox.next_ring(tails, min(left, _RECHECK))
 
 
 def _read(scope: Scope, agents: Sequence[str]) -> Op[tuple[float, dict[str, Presence]]]:
@@ -117,16 +114,3 @@ def _check(
 def _state(known: Presence, now: float) -> str | None:
     """Return an agent's state; one that only used the channel is gone when it is not present."""
     return known.state if presence.is_there(known, now) else "gone"
-
-
-def _tails(bells: dict[str, str]) -> Op[dict[str, str]]:
-    """Return the last ring of each bell."""
-    replies: list[Any] = yield Batch(
-        [("XREVRANGE", bell, "+", "-", "COUNT", 1) for bell in bells.values()]
-    )
-    # A reply that is an error means another type, stored by another program.
-    return {
-        bell: text(reply[0][0]) if reply else "0-0"
-        for bell, reply in zip(bells.values(), replies, strict=True)
-        if isinstance(reply, list)
-    }

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 
 # Period in seconds of the limit on messages between two agents; more suggest a loop of programs.
 _EXCHANGED_IN = 60
+# The topic of an ask for an approval, and the first words of an answer that gives or refuses it.
+APPROVAL = "approval"
+_VERDICTS = {
+    **dict.fromkeys(("yes", "y", "approve", "approved"), True),
+    **dict.fromkeys(("no", "n", "refuse", "refused", "reject", "rejected"), False),
+}
 # Maximum number of names to compare with a mistyped name.
 _COMPARED = 1_000
 
@@ -152,12 +158,35 @@ def reply_now(scope: Scope, answered: str, body: str) -> Op[tuple[float, Sent]]:
     message = as_message(agent, *page[0]) if page else None
     if message is None or not message.agent_id:
         raise no_message(answered)
+    if asks_approval(message) and verdict(said)[0] is None:
+        raise mistake(
+            f"{message.id} asks for an approval, and the answer says neither yes nor no",
+            hint="begin it with yes or no; a reason may follow",
+        )
     sender = yield from address.find(scope, message.agent_id)
     thread, reply_to = (sender.outward(scope, known) for known in (message.thread, message.id))
     words = ["message", said, "thread", thread, "reply_to", reply_to]
     words += ["topic", message.topic] if message.topic else []
     now, (sent,) = yield from _send(scope, [sender], words, answered=entry_id)
     return now, sent
+
+
+def is_person(agent: str) -> bool:
+    """Tell whether a name is that of a person, `human:<name>`."""
+    return agent.startswith("human:") and agent != "human:"
+
+
+def asks_approval(message: InboxMessage) -> bool:
+    """Tell whether a message asks a person for an approval."""
+    return message.ask and message.topic == APPROVAL and is_person(message.to)
+
+
+def verdict(answer: str) -> tuple[bool | None, str | None]:
+    """Return whether an answer approves, None if it says neither yes nor no, and its reason."""
+    first, *rest = answer.split(None, 1)
+    word = first.rstrip(",.:;!-")
+    reason = rest[0].lstrip(",.:;!- ").strip() if rest else ""
+    return _VERDICTS.get(word.lower()), reason or None
 
 
 def _send(

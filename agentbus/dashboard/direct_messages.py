@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agentbus.coordination import inbox, receipts
+from agentbus.coordination.tell import asks_approval
 from agentbus.core.stream import position, text
 from agentbus.dashboard.matching import FOLDED, backwards, newest
 from agentbus.dashboard.parts import Parts
@@ -40,6 +41,11 @@ class DirectMessage:
     def cut(self) -> bool:
         """Tell whether the text is cut."""
         return self.size > FOLDED
+
+    @property
+    def asks_approval(self) -> bool:
+        """Tell whether a person has yet to approve or refuse something."""
+        return asks_approval(self.message) and self.receipt.state != "answered"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,22 @@ async def _tell(bus: AsyncBus, form: Mapping[str, str]) -> str:
     return f"message {sent.id} sent to {word(sent.to)}{state}; {sent.unread} unread there"
 
 
+async def _approve(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    return await _decide(bus, form, "yes", "approved")
+
+
+async def _refuse(bus: AsyncBus, form: Mapping[str, str]) -> str:
+    return await _decide(bus, form, "no", "refused")
+
+
+async def _decide(bus: AsyncBus, form: Mapping[str, str], answer: str, done: str) -> str:
+    asked, reason = field(form, "id"), form.get("reason", "").strip()
+    sent = await bus.reply(asked, f"{answer}: {reason}" if reason else answer)
+    if sent.repeated:
+        raise UsageError(f"{word(asked)} was answered before", hint="the first answer stands")
+    return f"{word(asked)} {done}"
+
+
 async def _drop_lease(bus: AsyncBus, form: Mapping[str, str]) -> str:
     pages: Pages[Awaiting] = Pages(bus)
     ended = await pages.end_lease(field(form, "agent"), field(form, "pattern"), _token(form))
@@ -115,6 +131,8 @@ def _token(form: Mapping[str, str]) -> int:
 
 AGENT_ACTIONS: dict[str, WebAction] = {
     "agent.tell": _tell,
+    "approval.give": _approve,
+    "approval.refuse": _refuse,
     "agent.drop_leases": _drop_leases,
     "agent.delete": _delete_agent,
     "talk.speak": _speak,

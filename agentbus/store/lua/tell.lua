@@ -37,8 +37,11 @@ local patterns = 9 + tonumber(ARGV[8])
 local gives = { unpack(ARGV, patterns + 1, patterns + ARGV[patterns]) }
 local first = patterns + 1 + #gives
 local INBOX, AT, ANSWERS, BELL, ASKS, TO = 6, 7, 8, 9, 10, 11
-local is_ask = false
-for i = 1, #fields - 1, 2 do is_ask = is_ask or (fields[i] == 'ask' and fields[i + 1] == '1') end
+local is_ask, approval = false, false
+for i = 1, #fields - 1, 2 do
+  is_ask = is_ask or (fields[i] == 'ask' and fields[i + 1] == '1')
+  approval = approval or (fields[i] == 'topic' and fields[i + 1] == 'approval')
+end
 
 -- seen(to): returns what is known of a recipient.
 local function seen(to)
@@ -75,7 +78,9 @@ end
 local unknown = {}
 for _, to in ipairs(recipients) do
   to.known = seen(to)
-  if to.known[4] == '' and answered == '' and redis.call('EXISTS', to.inbox, to.presence) == 0 then
+  -- A person may be asked for an approval before having used the project.
+  local may = answered ~= '' or (is_ask and approval and string.sub(to.there, 1, 6) == 'human:')
+  if to.known[4] == '' and not may and redis.call('EXISTS', to.inbox, to.presence) == 0 then
     unknown[#unknown + 1] = to.name
   end
 end
