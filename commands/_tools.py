@@ -14,12 +14,12 @@ from agentbus.coordination import (
     announce,
     frames,
     inbox,
+    leases,
     presence,
     receipts,
     speak,
     tell as messages,
 )
-from agentbus.coordination.leases import shown
 from agentbus.core.clock import of_day
 from agentbus.core.errors import EpochMismatch, InvalidPayload, NotFound, TimedOut, UsageError
 from agentbus.core.escape import escaped
@@ -109,20 +109,21 @@ def _waited(call: ToolCall, wait: float, peek: bool, topic: str | None) -> Page 
 
 def _nearby(call: ToolCall) -> None:
     """Print the present agents, and the paths that others lease."""
-    bus, own = call.bus, call.settings.agent
-    others = [agent for agent in bus.present(limit=_NEAR + 1) if agent.agent != own]
+    scope, own = call.enter(), call.settings.agent
+    present = call.run(presence.present(scope, limit=_NEAR + 1))
+    others = [agent for agent in present if agent.agent != own]
     here = [f"{word(agent.agent)} {agent.state or 'seen'}" for agent in others[:_NEAR]]
     more = " and others: call who" if len(others) > _NEAR else ""
     call.out.record({}, f"Here: {', '.join(here) or 'no other agent'}{more}.")
-    if call.run(presence.is_unguarded(call.enter())):
+    if call.run(presence.is_unguarded(scope)):
         call.out.warn(UNGUARDED)
-    leases = [agent for agent in bus.leases() if agent.agent != own]
-    if leases:
+    held = [lease for lease in call.run(leases.leases(scope)) if lease.agent != own]
+    if held:
         told = [
-            f"{shown(agent.pattern)} by {agent.holder} until {of_day(agent.until)}"
-            for agent in leases[:_NEAR]
+            f"{leases.shown(lease.pattern)} by {lease.holder} until {of_day(lease.until)}"
+            for lease in held[:_NEAR]
         ]
-        more = " and others: call lease" if len(leases) > _NEAR else ""
+        more = " and others: call lease" if len(held) > _NEAR else ""
         call.out.record({}, f"Leased: {', '.join(told)}{more}.")
 
 
@@ -147,8 +148,8 @@ def tell(call: ToolCall) -> None:
         )
     entry_id = call.run(speak.append(scope, text, topic))
     fields = {"id": entry_id, "agent_id": scope.agent, "topic": topic, "message": text}
-    here = [msg for msg in call.bus.present() if msg.agent != scope.agent]
-    away = [word(msg.agent) for msg in here if msg.state != "active"]
+    others = [agent for agent in call.run(presence.present(scope)) if agent.agent != scope.agent]
+    away = [word(agent.agent) for agent in others if agent.state != "active"]
     number = call.run(speak.reach(scope, entry_id, topic))
     reach = f"{number} present" + (f", not active: {', '.join(away)}" if away else "")
     call.out.record({**fields, "reach": number}, f"{entry_id} spoken to all; {reach}")
