@@ -64,7 +64,7 @@ def run(call: Call) -> int:
             for each in consumers:
                 each.stop()
 
-        _long_running.until_told([(lambda: _once(call, consumers), stop)], started)
+        _long_running.until_told([(lambda: _once(call, consumers), stop)])
     return int(any(each.failure is not None for each in consumers))
 
 

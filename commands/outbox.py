@@ -110,7 +110,7 @@ def _relay(call: Call) -> None:
 
         relay = Relay(ledger, call.bus, lease=call.args.lease, cleanup=_events.cleanup(call))
         if once:
-            _long_running.until_told([(lambda: _once(call, relay), relay.stop)], started)
+            _long_running.until_told([(lambda: _once(call, relay), relay.stop)])
             return
 
         def tell(published: int) -> None:
