@@ -47,8 +47,8 @@ def waiting(bus: agentbus.Bus, queue: str = "mail") -> int:
     return int(ask(bus, "ZCARD", Keys(bus.settings.project).after(queue)))
 
 
-# Seconds that only a defect needs.
-PATIENCE = 60.0
+# Seconds that only a defect needs: what is left to the janitor is done once a minute.
+PATIENCE = 150.0
 
 
 def left_behind(bus: agentbus.Bus) -> int:
