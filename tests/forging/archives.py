@@ -80,7 +80,8 @@ class Change:
             place = logged[self.at % len(logged)] if logged else place
         if self.what == "link":
             target = place if self.at % 2 or place.parent == archive else place.parent
-            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+            is_link = target.is_symlink() or not target.is_dir()
+            target.unlink(missing_ok=True) if is_link else shutil.rmtree(target)
             target.symlink_to(outside / ("kept" if self.at % 2 else ""))
             return
         if self.what == "gone":
