@@ -53,7 +53,7 @@ def test_without_settings_all_of_a_session_is_on_the_bus_of_its_repository(ordin
     run = ordinary.run(told, *ordinary.client.tool("catch_up"), Say())
 
     about = json.loads(agentbus(ordinary, "whoami", "--json"))
-    page = re.search(r"You are (\S+) on AgentBus, project (\S+) \(", run.requests[0].above)
+    page = re.search(r"You are (\S+) on AgentBus, project ([^\s;]+)[;\s]", run.requests[0].above)
     assert page is not None
     assert page.groups() == (seen["agent"], about["project"])
     assert "AgentBus: 1 message. Read:" in run.requests[1].last
