@@ -120,7 +120,7 @@ def _nearby(call: ToolCall) -> None:
     held = [lease for lease in call.run(leases.leases(scope)) if lease.agent != own]
     if held:
         told = [
-            f"{leases.shown(lease.pattern)} by {lease.holder} until {of_day(lease.until)}"
+            f"{leases.shown(lease.path)} by {lease.holder} until {of_day(lease.until)}"
             for lease in held[:_NEAR]
         ]
         more = " and others: call lease" if len(held) > _NEAR else ""

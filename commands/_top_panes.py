@@ -206,8 +206,8 @@ def _held(snapshot: Snapshot) -> list[Held]:
     rows = []
     for lease in snapshot.leases:
         row = Held(
-            f"lease {lease.pattern} {lease.agent} {lease.sub or ''}",
-            shown(lease.pattern),
+            f"lease {lease.path} {lease.agent} {lease.sub or ''}",
+            shown(lease.path),
             "lease",
             lease.agent,
             lease.since,

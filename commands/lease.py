@@ -57,7 +57,7 @@ def run(call: Call) -> None:
         _check(call)
     elif args.drop:
         for lease in call.run(leases.drop(call.enter(), args.paths, force=args.force)):
-            out.record(_fields(lease), f"{shown(lease.pattern)} dropped")
+            out.record(_fields(lease), f"{shown(lease.path)} dropped")
     elif args.paths:
         scope = call.enter()
         op = leases.take(
@@ -82,7 +82,7 @@ def run(call: Call) -> None:
             why = f'"{quoted(lease.why)}", ' if lease.why else ""
             out.record(
                 _fields(lease),
-                f"{shown(lease.pattern)} by {lease.holder} until {of_day(lease.until)}"
+                f"{shown(lease.path)} by {lease.holder} until {of_day(lease.until)}"
                 f" ({why}token {lease.token})",
             )
 
@@ -108,6 +108,7 @@ def _until(lease: leases.Lease) -> str:
 
 
 def _fields(lease: leases.Lease) -> dict[str, object]:
+    other = {"repository": lease.repository} if lease.repository else {}
     return {
         "pattern": lease.pattern,
         "agent": lease.agent,
@@ -115,4 +116,5 @@ def _fields(lease: leases.Lease) -> dict[str, object]:
         "until": rfc3339(lease.until),
         "token": lease.token,
         "sub": lease.sub,
+        **other,
     }

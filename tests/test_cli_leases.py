@@ -201,7 +201,7 @@ def test_each_work_tree_has_separate_leases_where_the_config_file_says_so(shell,
     (shop / ".agentbus.yaml").write_text("lease.scope: clone\n")
     done = shell.run("lease", cwd=shop, env=project)
     assert done.returncode == 2
-    assert "repository or worktree" in done.stderr
+    assert "project, repository, worktree" in done.stderr
 
 
 # -- the commit guard --

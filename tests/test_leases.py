@@ -14,6 +14,7 @@ import pytest
 import agentbus
 from agentbus import LeaseHeld, LeasesFull, NotFound, NotHolder, UsageError
 from agentbus.coordination import leases
+from agentbus.coordination.lease_step import own_repository
 from agentbus.core.keys import Keys
 from agentbus.store.steps import Command, Wait
 from agentbus.store.verb import Patient
@@ -231,6 +232,7 @@ def test_the_stored_form_is_the_documented_one(bus):
         "token": lease.token,
         "auto": False,
         "sub": None,
+        "repository": own_repository(bus.scope),
     }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.agents.bell import age, checked, left, said_to_all, waiting
+from agentbus.coordination.lease_step import own_repository
+from agentbus.coordination.leases import located
 from agentbus.coordination.presence import state_of
 from agentbus.core.client_session import has_ended
 from agentbus.core.clock import of_day
@@ -127,7 +129,16 @@ def reading(scope: Scope, known: Sequence[Any]) -> Script:
             *(keys.channel, keys.cursor(agent), keys.heard, keys.who(agent)),
             *(*map(keys.jot, decided), *map(keys.who, agents)),
         ),
-        (agent, _LEASES, _DECISIONS, *defaults, len(decided), *decided, *agents),
+        (
+            agent,
+            _LEASES,
+            _DECISIONS,
+            *defaults,
+            len(decided),
+            *decided,
+            own_repository(scope),
+            *agents,
+        ),
     )
 
 
@@ -288,7 +299,8 @@ def _leased(reply: Sequence[Any], quotes: bool, call: str) -> str:
 
 
 def _lease(lines: str, quotes: bool, *, own: bool) -> str:
-    pattern, agent, why, until = lines.split("\n")[:4]
+    pattern, agent, why, until, *_, repository = lines.split("\n")
+    pattern = located(pattern, repository)
     shown = path(pattern) if quotes else plain_path(pattern)
     ends = f"until {of_day(int(until) / 1000)}"
     if own:

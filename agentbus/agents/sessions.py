@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.agents import prime, tasks
 from agentbus.agents.bell import checked
 from agentbus.coordination import leases, presence, sessions
+from agentbus.coordination.lease_step import own_repository
 from agentbus.coordination.leases import of_files
 from agentbus.coordination.sessions import lives
 from agentbus.core import client_session, repository
@@ -121,7 +122,7 @@ def begin_subagent(event: Event) -> dict[str, object] | None:
         if lease.agent == scope.agent
     ]
     listed = [
-        f"{prime.plain_path(lease.pattern)}"
+        f"{prime.plain_path(lease.path)}"
         f"{f' (subagent {lease.sub})' if lease.sub and is_plain(lease.sub) else ''}"
         f" until {of_day(lease.until)}"
         for lease in held[:_SHOWN]
@@ -147,9 +148,17 @@ def forget(event: Event) -> None:
         client_session.remove(client_session.folder_in(state_directory()), event.session)
 
 
-def tidy(event: Event, pairs: Sequence[bytes]) -> None:
-    """Release leases, by pattern and token, that hooks took on files without changes in git."""
-    held = {pairs[at].decode(): pairs[at + 1].decode() for at in range(0, len(pairs), 2)}
+def tidy(event: Event, words: Sequence[bytes]) -> None:
+    """Release leases that hooks took on files of this repository without changes in git.
+
+    `words` has the pattern, the token and the repository of each.
+    """
+    own = own_repository(event.scope)
+    held = {
+        pattern.decode(): token.decode()
+        for pattern, token, repository in zip(words[::3], words[1::3], words[2::3], strict=True)
+        if repository.decode() in ("", own)
+    }
     root, _ = repository_here()
     changed = None if root is None else _changed(root)
     if changed is None:

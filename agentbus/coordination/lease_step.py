@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from agentbus.core.settings import repository, repository_name
 from agentbus.store.steps import Script
 
 if TYPE_CHECKING:
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Once
 
 MOST_LEASES = 500
+
+
+def own_repository(scope: Scope) -> str:
+    """Return the name of the repository to which patterns belong here; '' outside of one.
+
+    It is also '' if the settings let all directories of the project share leases.
+    """
+    root, common = repository()
+    if root is None or scope.leases_by_project:
+        return ""
+    return repository_name(root, common)
 
 
 def taking(
@@ -40,7 +52,8 @@ def taking(
         ),
         [
             *(scope.agent, str(milliseconds), str(int(force)), why, str(int(auto)), sub),
-            *(str(int(counts)), str(MOST_LEASES), once.token, process, *pairs),
+            *(str(int(counts)), str(MOST_LEASES), once.token, process),
+            *(own_repository(scope), *pairs),
         ],
         writes=True,
     )

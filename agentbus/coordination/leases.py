@@ -5,7 +5,8 @@ of its subagent may. A single script checks that, and takes either all paths of 
 not appear on the channel. All times are the server's.
 
 Users and tools spell paths in many ways, so a pattern is relative to the repository's root. In it, `*` and
-`?` match characters within a segment, and `**` matches any number of segments.
+`?` match characters within a segment, and `**` matches any number of segments. A lease carries the name of
+the repository: the patterns of two repositories of one project never overlap.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
-from agentbus.coordination.lease_step import MOST_LEASES, taking
+from agentbus.coordination.lease_step import MOST_LEASES, own_repository, taking
 from agentbus.core import names
 from agentbus.core.client_session import has_ended, process_name
 from agentbus.core.clock import of_day
@@ -57,7 +58,8 @@ class Lease:
 
     `token` is a fencing token of up to 64 bits that only grows; a renewal keeps it. `auto` is true for a
     lease that a hook took; `sub` is the subagent that holds it, None for the agent itself. `process` names
-    the process of the client's session that took it, with which it ends.
+    the process of the client's session that took it, with which it ends. `repository` is the name of the
+    repository of the pattern, None for the one around the current directory.
     """
 
     pattern: str
@@ -69,6 +71,12 @@ class Lease:
     auto: bool = False
     sub: str | None = None
     process: str | None = None
+    repository: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The pattern; that of another repository is `/<name>/<pattern>`."""
+        return located(self.pattern, self.repository or "")
 
     def described(self) -> str:
         """Return who holds the lease, until when and why, as worded in a refusal."""
@@ -282,7 +290,8 @@ def check(scope: Scope, wanted: Sequence[str]) -> Op[tuple[list[tuple[str, Lease
     The number counts all pairs of a pattern and another agent's overlapping lease. A lease whose process
     has ended counts as free.
     """
-    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, scope.sub, *wanted))
+    words = (scope.agent, scope.sub, own_repository(scope), *wanted)
+    reply = yield Script("list_leases", (scope.keys.leases,), words)
     overlaps = [
         (wanted[int(number) - 1], lease(json))
         for number, json in zip(reply[1::2], reply[2::2], strict=True)
@@ -332,14 +341,15 @@ def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
 
 def leases(scope: Scope) -> Op[list[Lease]]:
     """Return the leases in force, by pattern, agent and subagent, if their process has not ended."""
-    reply = yield Script("list_leases", (scope.keys.leases,), (scope.agent, ""))
+    words = (scope.agent, "", own_repository(scope))
+    reply = yield Script("list_leases", (scope.keys.leases,), words)
     there = [held for held in map(lease, reply[2::2]) if not _has_ended(held)]
     return sorted(there, key=_order)
 
 
 def lease(reply: bytes) -> Lease:
     """Return a lease from its lines in a reply."""
-    pattern, agent, why, until, since, token, auto, sub, process = text(reply).split("\n")
+    pattern, agent, why, until, since, token, auto, sub, process, other = text(reply).split("\n")
     return Lease(
         pattern,
         agent,
@@ -350,6 +360,7 @@ def lease(reply: bytes) -> Lease:
         auto == "1",
         sub or None,
         process or None,
+        other or None,
     )
 
 
@@ -397,7 +408,12 @@ def _may_end(scope: Scope, held: Lease) -> bool:
 
 
 def _order(held: Lease) -> tuple[str, str, str]:
-    return held.pattern, held.agent, held.sub or ""
+    return held.path, held.agent, held.sub or ""
+
+
+def located(pattern: str, repository: str) -> str:
+    """Return a pattern for display: after the name of its repository, '' for the reader's own."""
+    return f"/{repository}/{pattern}" if repository else pattern
 
 
 def lost(patterns: Sequence[str]) -> NotHolder:
@@ -432,7 +448,10 @@ def _drop(
     step = Script(
         "end_leases",
         (keys.leases, keys.lease_bell, once.key),
-        (agent or scope.agent, part, int(force), peers, int(every), once.token, *pairs),
+        (
+            *(agent or scope.agent, part, int(force), peers, int(every), once.token),
+            *(own_repository(scope), *pairs),
+        ),
         writes=True,
     )
     reply = yield step

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agentbus.coordination.lease_step import own_repository
+from agentbus.coordination.leases import located
 from agentbus.core import client_session as clients, names, repository
 from agentbus.core.errors import InvalidPayload, UsageError
 from agentbus.core.running import runs
@@ -202,8 +204,9 @@ def read(scope: Scope, agents: Sequence[tuple[str, float]]) -> Op[tuple[float, l
         (keys.leases, *(key for three in each for key in three)),
         [agent for agent, _ in agents],
     )
+    own = own_repository(scope) if any(leases for *_, leases in replies) else ""
     read = [
-        _presence(agent, last, fields(flat), int(unread), sorted(map(text, leases)))
+        _presence(agent, last, fields(flat), int(unread), sorted(map(text, leases)), own)
         for (agent, last), (flat, unread, leases) in zip(agents, replies, strict=True)
     ]
     return int(now) / 1000, read
@@ -237,15 +240,18 @@ def _has_ended(agent: str, named: Mapping[str, str]) -> bool:
 
 
 def _presence(
-    agent: str, last: float, named: dict[str, str], unread: int, leases: list[str]
+    agent: str, last: float, named: dict[str, str], unread: int, leases: list[str], own: str
 ) -> Presence:
     """Return an agent's presence from the fields of its record, which any program may have written."""
     pid, doing = named.get("pid", ""), named.get("doing")
     seen, since = (_time(named.get(name, "")) for name in ("seen", "since"))
-    held = [lease.split("\n", 2) for lease in leases]
-    held = [words for words in held if not clients.has_ended(words[2])]
+    held = [
+        (located(pattern, "" if repository == own else repository), sub)
+        for pattern, sub, process, repository in (lease.split("\n") for lease in leases)
+        if not clients.has_ended(process)
+    ]
     subs: dict[str, tuple[str, ...]] = {}
-    for pattern, sub, _ in held:
+    for pattern, sub in held:
         if sub:
             subs[sub] = (*subs.get(sub, ()), pattern)
     return Presence(
@@ -256,7 +262,7 @@ def _presence(
         named.get("host"),
         named.get("branch"),
         None if doing is None else doing[:LONGEST_DOING],
-        tuple(dict.fromkeys(pattern for pattern, *_ in held)),
+        tuple(dict.fromkeys(pattern for pattern, _ in held)),
         unread,
         named.get("session"),
         int(pid) if is_number(pid) else None,

@@ -20,6 +20,7 @@ from agentbus.coordination.inbox import (
     split_id,
     split_own_id,
 )
+from agentbus.coordination.lease_step import own_repository
 from agentbus.coordination.leases import not_own, patterns
 from agentbus.coordination.presence import state_of
 from agentbus.core import names
@@ -202,7 +203,7 @@ def _send(
     words = [*words, "sub", scope.sub] if scope.sub else words
     argv: list[str | int] = [agent, once.token, answered, MOST_UNREAD]
     argv += [scope.exchange_limit, _EXCHANGED_IN * 1000, int(urgent), len(words), *words]
-    argv += [len(gives), *gives]
+    argv += [len(gives), *gives, own_repository(scope) if gives else ""]
     for each in to:
         argv += [each.shown, _kept(each.name), each.name, each.sender]
     step = Script(

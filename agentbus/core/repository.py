@@ -101,6 +101,21 @@ def project(root: str, common: str | None) -> tuple[str, str]:
     if named:
         source = "git config agentbus.project"
         return str(checked("project", named[-1], source)), source
+    source, address = _address(common, text)
+    return repository_project(address), f"{source} {address}"
+
+
+def name(root: str, common: str | None) -> str:
+    """Return the name of a repository; another user's has it by its path, and so has an unreadable one."""
+    try:
+        address = root if common is None else _address(common, _config(f"{common}/config"))[1]
+    except ConfigError:
+        address = root
+    return repository_project(address)
+
+
+def _address(common: str, text: str) -> tuple[str, str]:
+    """Return whether a repository is known by its `origin` or its `path`, and the address or the path."""
     place = repository_place(os.path.realpath(common))
     origin = values(text, "remote.origin", "url")
     url = origin[0] if origin else ""
@@ -108,11 +123,10 @@ def project(root: str, common: str | None) -> tuple[str, str]:
         url = os.path.join(place, url)
     address = repository_address(url)
     if not address:
-        address = repository_address(place)
-        return repository_project(address), f"path {address}"
+        return "path", repository_address(place)
     if address.startswith("/"):
         address = repository_address(os.path.realpath(address))
-    return repository_project(address), f"origin {address}"
+    return "origin", address
 
 
 def values(text: str, section: str, key: str) -> list[str]:

@@ -126,8 +126,8 @@ class Settings:
         # Neither is parsed here: the verbs of queues read the one, `health` the other, by `mapping`.
         self.queues = queues or {}
         self.health = health or {}
-        # With `repository`, the work trees of a repository share leases; with `worktree`, each has
-        # separate leases.
+        # With `project`, all directories share leases; with `repository`, the work trees of each
+        # repository; with `worktree`, each has separate leases.
         self.lease_scope = lease_scope
         # With `counts`, hooks report only counts; with `quote`, they also quote the newest message.
         self.hook_text = hook_text
@@ -253,18 +253,34 @@ def default_project(root: str | None, common: str | None) -> tuple[str, str]:
         named = _between(text, "\n[agentbus]\n\tproject = ", "\n")
         if low.count("project") == 1 and _is_sound("project", named):
             return named, "git config agentbus.project"
-    elif text and "[remote" not in low and common == f"{root}/.git":
-        address = names.repository_address(root)
-        return names.repository_project(address), f"path {address}"
-    else:
-        url = _between(text, '\n[remote "origin"]\n\turl = ', "\n")
-        if ":" in url.partition("/")[0] and _UNPLAIN.isdisjoint(url):
-            address = names.repository_address(url)
-            if address[:1] not in ("", "/"):
-                return names.repository_project(address), f"origin {address}"
+    elif quick := _quick_address(root, common, text):
+        address = quick.partition(" ")[2]
+        return names.repository_project(address), quick
     from agentbus.core.repository import project
 
     return project(root, common)
+
+
+def repository_name(root: str, common: str | None) -> str:
+    """Return the name of a repository: that of its project, unless a setting names another one."""
+    text = "" if common is None else _text_of(f"{common}/config")
+    if quick := _quick_address(root, common, text):
+        return names.repository_project(quick.partition(" ")[2])
+    from agentbus.core.repository import name
+
+    return name(root, common)
+
+
+def _quick_address(root: str, common: str | None, text: str) -> str:
+    """Return how a repository with this git config has its name, before a space and its address."""
+    if text and "[remote" not in text.lower() and common == f"{root}/.git":
+        return f"path {names.repository_address(root)}"
+    url = _between(text, '\n[remote "origin"]\n\turl = ', "\n")
+    if ":" in url.partition("/")[0] and _UNPLAIN.isdisjoint(url):
+        address = names.repository_address(url)
+        if address[:1] not in ("", "/"):
+            return f"origin {address}"
+    return ""
 
 
 def repository() -> tuple[str | None, str | None]:

@@ -175,8 +175,8 @@ def _hosts(given: Located) -> tuple[str, ...] | None:
 
 
 def _lease_scope(given: Located) -> str | None:
-    scopes = ("repository", "worktree")
-    return str(given.value) if given.value in scopes else given.wrong(" or ".join(scopes))
+    scopes = ("project", "repository", "worktree")
+    return str(given.value) if given.value in scopes else given.wrong(", ".join(scopes))
 
 
 def _hook_text(given: Located) -> str | None:

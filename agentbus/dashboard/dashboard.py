@@ -165,7 +165,7 @@ class Dashboard(TaskVerbs[BusT_co]):
         states = yield from self._flags.read(spoken, missed)
         waiting = yield from waiters.waiters(scope)
         leased = yield from self._leases.read(now)
-        held, of_leases = _part(leases_of, leased, lambda one: f"{one.pattern}\n{one.agent}")
+        held, of_leases = _part(leases_of, leased, lambda one: f"{one.path}\n{one.agent}")
         shown, of_flags = _part(flags, with_awaited(states, waiting), lambda one: one.flag)
         reports = yield from self._events.read()
         quarantined = tuple((yield from events.quarantined(scope)))

@@ -314,7 +314,7 @@ class Pages(OnBus[BusT_co]):
         known = yield from leases.leases(self._scope)
         if leased.match is not None:
             text = leased.match.casefold()
-            known = [one for one in known if _has(text, one.pattern, one.agent, one.why)]
+            known = [one for one in known if _has(text, one.path, one.agent, one.why)]
         return FlagPage(
             tuple(one for one in fresh if one.state != "free" or one.flag in awaited),
             len(chosen),

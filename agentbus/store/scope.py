@@ -79,6 +79,7 @@ class Scope:
         webhook_secret: str | None = None,
         peers: str = "",
         leases_by_worktree: bool = False,
+        leases_by_project: bool = False,
         topics: str = "",
         sub: str = "",
         intervals: Intervals = INTERVALS,
@@ -95,6 +96,7 @@ class Scope:
         self.webhook_secret = webhook_secret
         self.peers = peers
         self.leases_by_worktree = leases_by_worktree
+        self.leases_by_project = leases_by_project
         # The topics that agents follow, or mute, unless they choose others.
         self.topics = topics
         # Name of the acting subagent, '' if none.
@@ -250,6 +252,7 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         webhook_secret=settings.webhook_secret if settings.webhooks else None,
         peers=settings.peers,
         leases_by_worktree=settings.lease_scope == "worktree",
+        leases_by_project=settings.lease_scope == "project",
         topics=settings.hook_topics,
         sub=_subagent(),
     )

@@ -58,7 +58,7 @@ async def _decide(bus: AsyncBus, form: Mapping[str, str], answer: str, done: str
 async def _drop_lease(bus: AsyncBus, form: Mapping[str, str]) -> str:
     pages: Pages[Awaiting] = Pages(bus)
     ended = await pages.end_lease(field(form, "agent"), field(form, "pattern"), _token(form))
-    return f"lease of {shown(ended.pattern)} by {word(ended.agent)} dropped"
+    return f"lease of {shown(ended.path)} by {word(ended.agent)} dropped"
 
 
 async def _drop_leases(bus: AsyncBus, form: Mapping[str, str]) -> str:

@@ -2,7 +2,7 @@
 -- Ends leases early, and wakes agents that wait for them.
 -- KEYS: leases, bell, once slot
 -- ARGV: agent, its subagent ('' for the agent itself, which may also end those of its subagents), 1 to end others' too, the prefix of the agent's peers' names, before a number ('' if none), 1 for all
---       leases of the agent, token, then for each: pattern, and its fencing token ('' for any)
+--       leases of the agent, token, the repository of the patterns ('' for none), then for each: pattern, and its fencing token ('' for any)
 -- Returns: how many have ended, their lines, then for each pattern that had none to end: its number, and the lines of
 --          another agent's lease of it ('' for none)
 --@include json
@@ -12,6 +12,7 @@
 --@include leases
 local before = already(KEYS[3], ARGV[6])
 if before then return before end
+here = ARGV[7]
 local found, over = leases(KEYS[1], clock())
 local function ends(one)
   return owns(one, ARGV[1], ARGV[2]) or ARGV[3] == '1' or (ARGV[4] ~= '' and string.sub(one.agent, 1, #ARGV[4]) == ARGV[4]
@@ -26,10 +27,10 @@ end
 for _, one in ipairs(found) do
   if ARGV[5] == '1' and owns(one, ARGV[1], ARGV[2]) then drop(one) end
 end
-for i = 7, #ARGV, 2 do
+for i = 8, #ARGV, 2 do
   local dropped, held = false, ''
   for _, one in ipairs(found) do
-    if one.path == ARGV[i] then
+    if one.path == ARGV[i] and (ARGV[i + 1] ~= '' or together(one)) then
       if ends(one) and (ARGV[i + 1] == '' or one.token == ARGV[i + 1]) then
         drop(one)
         dropped = true
@@ -39,7 +40,7 @@ for i = 7, #ARGV, 2 do
     end
   end
   if not dropped then
-    missing[#missing + 1] = math.floor((i - 5) / 2)
+    missing[#missing + 1] = math.floor((i - 6) / 2)
     missing[#missing + 1] = held
   end
 end

@@ -5,7 +5,7 @@
 -- KEYS: leases, fence, bell, metrics, counts of refusals, agents, once slot
 -- ARGV: agent, ms that they last, 1 to take them from others, why ('' for none), 1 if a hook takes them, the agent's
 --       subagent ('' for none), 1 to count a refusal, most leases of a project, token, process of the
---       client that holds them ('' for none), then for each: pattern, and the fencing token of the lease that is renewed ('' to take it, too)
+--       client that holds them ('' for none), the repository ('' for none), then for each: pattern, and the fencing token of the lease that is renewed ('' to take it, too)
 -- Returns: {'taken', how many were taken from others, their lines, then for each 'new' or 'renewed' and its lines};
 --          {'held', bell's last id, ms until the last of them has ended, how many, then for the first 20: number of the
 --          pattern, and lines}; {'over', number of the pattern} if the lease with that token has ended;
@@ -25,11 +25,23 @@ if before then return before end
 stored_token(KEYS[2])
 local now, agent, sub = clock(), ARGV[1], ARGV[6]
 local paths, tokens = {}, {}
-for i = 11, #ARGV, 2 do paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1] end
+here = ARGV[11]
+local renewed = {}
+for i = 12, #ARGV, 2 do
+  paths[#paths + 1], tokens[#tokens + 1] = ARGV[i], ARGV[i + 1]
+  renewed[ARGV[i]] = ARGV[i + 1]
+end
 local found, over = leases(KEYS[1], now)
-local mine = {}
+local mine, own = {}, {}
 for _, one in ipairs(found) do
-  if one.agent == agent and one.sub == sub then mine[one.path] = one end
+  if one.agent == agent and one.sub == sub then own[#own + 1] = one end
+end
+for _, one in ipairs(own) do
+  -- The caller may have changed to another repository since.
+  if renewed[one.path] == one.token then here = one.repository end
+end
+for _, one in ipairs(own) do
+  if together(one) and not (mine[one.path] and mine[one.path].repository == here) then mine[one.path] = one end
 end
 for n, path in ipairs(paths) do
   if tokens[n] ~= '' and not (mine[path] and mine[path].token == tokens[n]) then return { 'over', n } end
@@ -95,12 +107,14 @@ for n, path in ipairs(paths) do
     local needed = tonumber(token_ttl(string.format('%d', ends - now)))
     if redis.call('PTTL', KEYS[2]) < needed then redis.call('PEXPIRE', KEYS[2], needed) end
   end
-  redis.call('HSET', KEYS[1], lease_field(path, agent, sub), string.format(
-    '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s%s}',
+  local repository = here ~= '' and here or renews and old.repository or ''
+  redis.call('HSET', KEYS[1], renews and old.field or lease_field(found, path, agent, sub), string.format(
+    '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":%s,"sub":%s%s%s}',
     json(agent), json(path), json(why), ends, since, token, tostring(auto), json(sub),
-    ARGV[10] ~= '' and string.format(',"process":%s', json(ARGV[10])) or ''))
+    ARGV[10] ~= '' and string.format(',"process":%s', json(ARGV[10])) or '',
+    repository ~= '' and string.format(',"repository":%s', json(repository)) or ''))
   reply[#reply + 1] = renews and 'renewed' or 'new'
-  reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub, ARGV[10])
+  reply[#reply + 1] = lines(path, agent, why, ends, since, token, auto and '1' or '', sub, ARGV[10], repository)
 end
 touch(KEYS[6], agent, tostring(now / 1000))
 if woken then ring(KEYS[3]) end

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Lists the leases that overlap path patterns; without a pattern, all leases.
 -- KEYS: leases
--- ARGV: agent, its subagent ('' for none), then the patterns
+-- ARGV: agent, its subagent ('' for none), the repository ('' for none), then the patterns
 -- Returns: how many pairs of a pattern and a lease overlap that is another's, then for the first 20 pairs: number of the
 --          pattern, and the lease's lines; then the same for this agent's own leases, the first one of each pattern;
 --          without a pattern: 0, then for each lease 0 and its lines
@@ -10,7 +10,8 @@
 --@include holder
 --@include leases
 local paths, reply, last = {}, { 0 }, 0
-for i = 3, #ARGV do paths[#paths + 1] = ARGV[i] end
+here = ARGV[3]
+for i = 4, #ARGV do paths[#paths + 1] = ARGV[i] end
 local found = leases(KEYS[1], clock())
 local function add(n, one)
   reply[#reply + 1] = n

@@ -3,7 +3,7 @@
 -- KEYS: agents, leases, inbox, its positions, its answers, the agent's asks, channel, the agent's cursor, hash of
 --       cursors, the agent's presence, then each note that may be a decision, then the presence of each agent
 -- ARGV: agent, most leases of others and of this agent, most decisions, the agent as a field, the topics that
---       agents follow by default, how many notes, their keys, newest first, then the agents to look at
+--       agents follow by default, how many notes, their keys, newest first, the repository, then the agents to look at
 -- Returns: {now in ms, number of agents present with this one, others {name, client, state, seen in ms, branch, doing, host, pid, process},
 --          number of leases of others, those that end last as lines, number of this agent's, those, {asks, urgent
 --          messages, others, unread messages, then for each ask and urgent message its sender and the ms when it was
@@ -23,6 +23,7 @@ local now, agent = clock(), ARGV[1]
 local agents = {}
 local decisions = {}
 local notes = tonumber(ARGV[6])
+here = ARGV[7 + notes]
 for i = 1, notes do
   -- Another program that replaces or deletes a note leaves it among those with the tag.
   local tags = redis.pcall('HGET', KEYS[10 + i], 'tags')
@@ -31,9 +32,9 @@ for i = 1, notes do
     decisions[#decisions + 1] = ARGV[6 + i]
   end
 end
-for i = 7 + notes, #ARGV do
+for i = 8 + notes, #ARGV do
   local name = ARGV[i]
-  local here = redis.pcall('HMGET', KEYS[i + 4], 'state', 'seen', 'client', 'branch', 'doing', 'host', 'pid', 'process')
+  local here = redis.pcall('HMGET', KEYS[i + 3], 'state', 'seen', 'client', 'branch', 'doing', 'host', 'pid', 'process')
   if here['err'] then here = {} end
   local used = redis.pcall('ZSCORE', KEYS[1], name)
   used = type(used) == 'string' and tonumber(used) or 0

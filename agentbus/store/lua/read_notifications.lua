@@ -10,7 +10,7 @@
 --       none), the agent as a field, the topics that agents follow by default, then fields and values of the presence
 -- Returns: {} if there is nothing new; {'news', now in ms, {asks, urgent messages, others, unread messages, then for each
 --          ask and urgent message its sender and the ms when it was sent}, what was spoken, as `spoken` returns it}; for
---          a stop {'idle', then pattern and token of each lease that a hook took}, or as 'news', but of all that is
+--          a stop {'idle', then pattern, token and repository of each lease that a hook took}, or as 'news', but of all that is
 --          unread: {'stay', ...}; for a wake with nothing new {'quiet', the inbox's last id}, or {'busy'} if the agent
 --          is active or gone. What was spoken neither keeps a turn from its end nor wakes
 --@include json
@@ -83,6 +83,7 @@ if event == 'stop' then
   for _, one in ipairs(own_leases('')) do
     reply[#reply + 1] = one.path
     reply[#reply + 1] = one.token
+    reply[#reply + 1] = one.repository
   end
   return reply
 end

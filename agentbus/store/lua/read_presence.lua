@@ -2,7 +2,7 @@
 -- Reads the presence of agents, with their leases and numbers of unread messages.
 -- KEYS: leases, then for each agent its presence, its inbox and the inbox's positions
 -- ARGV: the agents
--- Returns: {now in ms, then for each agent {presence as HGETALL returns it, unread messages, its leases, each a pattern, a subagent and a process, one per line}}
+-- Returns: {now in ms, then for each agent {presence as HGETALL returns it, unread messages, its leases, each a pattern, a subagent, a process and a repository, one per line}}
 --@include ids
 --@include holder
 --@include stream
@@ -16,7 +16,8 @@ for i = 1, leases['err'] and 0 or #leases, 2 do
   local path, agent, sub = holder(leases[i])
   local mine = leased[agent or '']
   if mine and (tonumber(string.match(leases[i + 1], '"until"%s*:%s*(%d+)')) or 0) > now then
-    mine[#mine + 1] = table.concat({ path, sub, string.match(leases[i + 1], '"process"%s*:%s*"([^"]*)"') or '' }, '\n')
+    mine[#mine + 1] = table.concat({ path, sub, string.match(leases[i + 1], '"process"%s*:%s*"([^"]*)"') or '',
+      string.match(leases[i + 1], '"repository"%s*:%s*"([^"]*)"') or '' }, '\n')
   end
 end
 local function waiting(inbox, at)

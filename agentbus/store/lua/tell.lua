@@ -6,7 +6,7 @@
 -- ARGV: sender, token, entry id in the sender's inbox of the message that this answers ('' for none), most unread
 --       messages of an inbox, most messages that two agents may exchange (0: any number), in how many ms, 1 for an
 --       urgent one, how many words of fields and values follow, those, how many patterns follow of leases that the first
---       recipient gets, those, then for each recipient its name, the ms to keep its inbox ('': without end), and in its
+--       recipient gets, those, the repository of those ('' for none), then for each recipient its name, the ms to keep its inbox ('': without end), and in its
 --       project its name and the sender's
 -- Returns: {'sent', now in ms, then for each recipient {entry id, unread messages, state, when it was seen by its
 --          presence in ms ('': unknown), when it was seen in s, and the host, the pid and the process of its presence}}, the same with 'before' for one that was answered
@@ -35,7 +35,8 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local stamp = string.format('%d', now)
 local patterns = 9 + tonumber(ARGV[8])
 local gives = { unpack(ARGV, patterns + 1, patterns + ARGV[patterns]) }
-local first = patterns + 1 + #gives
+local first = patterns + 2 + #gives
+here = ARGV[first - 1]
 local INBOX, AT, ANSWERS, BELL, ASKS, TO = 6, 7, 8, 9, 10, 11
 local is_ask, approval = false, false
 for i = 1, #fields - 1, 2 do

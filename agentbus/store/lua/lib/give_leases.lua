@@ -9,11 +9,11 @@ local function leases_to_give(key, now, agent, sub, paths)
   for n, path in ipairs(paths) do
     local other = ''
     for _, one in ipairs(found) do
-      if one.path == path and owns(one, agent, sub) then
+      if one.path == path and together(one) and owns(one, agent, sub) then
         mine[n] = mine[n] or one
         if one ~= mine[n] then ended[#ended + 1] = one.field end
         going[one.field] = true
-      elseif one.path == path then
+      elseif one.path == path and together(one) then
         other = one.text
       end
     end
@@ -28,6 +28,7 @@ local function leases_to_give(key, now, agent, sub, paths)
       ended[#ended + 1] = one.field
     end
   end
+  mine.found = found
   return mine, ended
 end
 -- give_leases(key, fences, bell, now, to, mine): moves leases to another agent, each with a new
@@ -40,9 +41,11 @@ local function give_leases(key, fences, bell, now, to, mine)
     local token = fence(fences, string.format('%d', ends - now))
     if before > redis.call('PTTL', fences) then redis.call('PEXPIRE', fences, before) end
     local why = one.lease['why']
-    redis.call('HSET', key, lease_field(one.path, to, ''), string.format(
-      '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":false,"sub":null}', cjson.encode(to),
-      cjson.encode(one.path), type(why) == 'string' and cjson.encode(why) or 'null', ends, now, token))
+    here = one.repository
+    redis.call('HSET', key, lease_field(mine.found, one.path, to, ''), string.format(
+      '{"agent":%s,"pattern":%s,"why":%s,"until":%d,"since":%d,"token":%s,"auto":false,"sub":null%s}', cjson.encode(to),
+      cjson.encode(one.path), type(why) == 'string' and cjson.encode(why) or 'null', ends, now, token,
+      here ~= '' and string.format(',"repository":%s', cjson.encode(here)) or ''))
   end
   if #mine > 0 then ring(bell) end
 end

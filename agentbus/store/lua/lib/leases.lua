@@ -8,12 +8,19 @@ end
 local function whole(number)
   return math.floor(math.max(0, math.min(number, 9e15)))
 end
--- lines(path, agent, why, until, since, token, auto, sub, process): returns a lease as in a reply: these
--- values, one per line.
+-- The caller's repository, '' where it has none: patterns of two repositories never overlap.
+local here = ''
+-- together(one): returns whether a lease may concern the caller's repository.
+local function together(one)
+  return one.repository == here or one.repository == '' or here == ''
+end
+-- lines(path, agent, why, until, since, token, auto, sub, process, repository): returns a lease as in
+-- a reply: these values, one per line, without the caller's repository.
 local function lines(...)
   local found, words = {}, { ... }
-  for i = 1, 9 do
+  for i = 1, 10 do
     local word = words[i]
+    if i == 10 and word == here then word = '' end
     -- Other programs may have stored other characters, or numbers.
     word = type(word) == 'number' and string.format('%d', whole(word)) or type(word) == 'string' and word or ''
     found[i] = string.gsub(word, '%c', ' ')
@@ -21,8 +28,8 @@ local function lines(...)
   return table.concat(found, '\n')
 end
 -- Some values are needed only for few of hundreds of leases, and are computed on access: `lease`,
--- the stored values by name; `token`, its digits, since Lua's numbers hold only 53 of 64 bits; and
--- `text`, the lease as in a reply.
+-- the stored values by name; `token`, its digits, since Lua's numbers hold only 53 of 64 bits;
+-- `repository`, '' if it is unknown; and `text`, the lease as in a reply.
 local later = {}
 function later.__index(one, name)
   local found
@@ -31,10 +38,12 @@ function later.__index(one, name)
     found = type(values) == 'table' and values or {}
   elseif name == 'token' then
     found = string.match(one.json, '"token"%s*:%s*(%d+)') or '0'
+  elseif name == 'repository' then
+    found = string.match(one.json, '"repository"%s*:%s*"([^"]*)"') or ''
   elseif name == 'text' then
     local values = one.lease
     found = lines(one.path, one.agent, values['why'], one.ends, values['since'], one.token,
-      values['auto'] == true and '1' or '', one.sub, values['process'])
+      values['auto'] == true and '1' or '', one.sub, values['process'], one.repository)
   end
   rawset(one, name, found)
   return found
@@ -69,10 +78,19 @@ local function overlapping(found, paths, agent, sub, own)
   for n, path in ipairs(paths) do
     local wanted = { path = path, head = head(path) }
     for _, one in ipairs(found) do
-      if agrees(one, agent, sub) == own and overlap(wanted, one) then met[#met + 1] = { n, one } end
+      if agrees(one, agent, sub) == own and overlap(wanted, one) and together(one) then met[#met + 1] = { n, one } end
     end
   end
   return met
+end
+-- lease_field(found, path, agent, sub): returns the field for a lease in the caller's repository: it
+-- ends with the repository if the agent has a lease of this path in another one.
+local function lease_field(found, path, agent, sub)
+  local field = path .. '\n' .. agent .. (sub ~= '' and '\n' .. sub or '')
+  for _, one in ipairs(found) do
+    if one.field == field and not together(one) then return table.concat({ path, agent, sub, here }, '\n') end
+  end
+  return field
 end
 -- delete(key, fields): deletes any number of fields of a hash.
 local function delete(key, fields)
