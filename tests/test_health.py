@@ -619,6 +619,15 @@ def test_a_consumer_of_events_that_lags_is_told(
     assert findings(bus) == []
 
 
+def test_a_consumer_that_lags_is_told_with_its_last_error(bus: agentbus.Bus) -> None:
+    lags = {"lag_ms": 70_000, "lag_events_count": 1}
+    tell_events(bus, **lags, parked_events=0, last_error="paid 17: KeyError: 'x'\n")
+
+    text = told(bus, "lag_ms").text
+
+    assert text.endswith("ago; its last error: paid 17: KeyError: 'x'\\n")
+
+
 def test_a_consumer_that_fell_silent_with_work_to_do_is_critical(bus: agentbus.Bus) -> None:
     tell_events(bus, 301, lag_ms=70_000, lag_events_count=40)
 

@@ -77,6 +77,19 @@ async def test_a_consumer_with_events_left_shows_the_commands_that_park_and_skip
     assert "-- orders done" not in page.text
 
 
+async def test_a_consumer_shows_its_last_error_and_what_it_parked(bus, served):
+    report(bus, "welcome", lag_ms=0, lag_events_count=0, parked_events=2, last_error="<b>no</b>")
+    report(bus, "welcome", handled=1)
+    report(bus, "done", lag_ms=0, lag_events_count=0)
+
+    page = (await Browser(served).get("/events")).page
+
+    assert page.unbalanced == []
+    assert "welcome orders 0 - 2 <b>no</b>" in page.text
+    assert "done orders 0 - 0 -" in page.text
+    assert "agentbus events parked list --name=welcome" in page.text
+
+
 async def test_a_person_releases_a_consumer(bus, writing):
     ask(bus, "HSET", Keys(bus.project).quarantined, "mailer", "{}")
     browser = Browser(writing)

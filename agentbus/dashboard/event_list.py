@@ -38,10 +38,13 @@ class EventList:
             for which, one in newer.items():
                 before = found.get(which)
                 if one.lag_ms is None and before is not None:
-                    one.lag_ms, one.lag_events = before.lag_ms, before.lag_events
+                    one.take_over(before)
                 found[which] = one
         self._until = now
-        return tuple(
-            EventReport(one.stream, one.role, max(0.0, now - one.at), one.lag_events, one.lag_ms)
-            for one in events.recent(found.values(), now)
-        )
+        return tuple(report_of(one, now) for one in events.recent(found.values(), now))
+
+
+def report_of(one: events.RoleReport, now: float) -> EventReport:
+    """Return a report for display at the server's time `now`."""
+    age = max(0.0, now - one.at)
+    return EventReport(one.stream, one.role, age, one.lag_events, one.lag_ms, one.parked, one.error)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from agentbus.admin.health import events
 from agentbus.core.names import unescape
 from agentbus.core.stream import fields, id_time, text
-from agentbus.dashboard.figures import EventReport
+from agentbus.dashboard.event_list import report_of
 from agentbus.store.scan import key_bytes, scan
 from agentbus.store.steps import Batch
 
 if TYPE_CHECKING:
+    from agentbus.dashboard.figures import EventReport
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -62,10 +63,7 @@ def overview(scope: Scope) -> Op[EventOverview]:
     now, reported = yield from events.reports(scope)
     reports: dict[str, list[EventReport]] = {}
     for one in reported:
-        report = EventReport(
-            one.stream, one.role, max(0.0, now - one.at), one.lag_events, one.lag_ms
-        )
-        reports.setdefault(one.stream, []).append(report)
+        reports.setdefault(one.stream, []).append(report_of(one, now))
     prefix = len(keys.events(""))
     stored = yield from scan(scope, "ev", of="stream")
     known = {unescape(text(key_bytes(key))[prefix:]) for key in stored}

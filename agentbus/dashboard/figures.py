@@ -77,7 +77,8 @@ class QueueDetail:
 class EventReport:
     """The last report of a relay (`role` is `relay`) or a consumer of an event stream, `age` seconds ago.
 
-    `lag_events` and `lag_ms` are None if it has reported no lag.
+    `lag_events` and `lag_ms` are None if it has reported no lag. `parked` is the number of a consumer's
+    parked events, and `error` that of the event that blocks it, or of the newest parked one, '' if none.
     """
 
     stream: str
@@ -85,6 +86,8 @@ class EventReport:
     age: float
     lag_events: int | None
     lag_ms: int | None
+    parked: int = 0
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class Consumer:
         self._server = RedisClient(bus.runner)
         self._reader = StreamReader(ledger, self._server, registration.stream)
         self._reporter = Reporter(
-            *(ledger, bus.runner, registration.stream, registration.name, self.counts)
+            *(ledger, bus.runner, registration.stream, registration.name, self.counts),
+            self._failing,
         )
         # Both are set while the lease is held.
         self._transactions: EventTransactions | None = None
@@ -115,6 +116,12 @@ class Consumer:
     def holds(self) -> bool:
         """Tell whether this consumer holds the lease, as far as it knows."""
         return self._transactions is not None
+
+    def _failing(self) -> str:
+        if (failure := self.failure) is None:
+            return ""
+        event, error = failure.event, failure.error
+        return f"{event.event_type} {event.event_uuid}: {type(error).__name__}: {error}"
 
     def run_once(self) -> int:
         """Handle the available events, up to one that fails; returns the number passed.

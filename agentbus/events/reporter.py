@@ -11,6 +11,7 @@ from agentbus.events.telemetry import EVERY, Telemetry
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Callable
 
     from agentbus.events.ledger import Ledger
     from agentbus.queues.runner import Runner
@@ -34,12 +35,13 @@ class Reporter:
         stream: str,
         role: str,
         counts: Counter[str],
+        failing: Callable[[], str],
     ) -> None:
         self._role = role
         self._stream = stream
         self._counts = counts
         self._server = RedisClient(runner)
-        self._telemetry = Telemetry(ledger, self._server, role)
+        self._telemetry = Telemetry(ledger, self._server, role, failing=failing)
         self._over = threading.Event()
         self._beside = ledger.place != ":memory:"
         self._thread: threading.Thread | None = None

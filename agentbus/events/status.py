@@ -129,6 +129,17 @@ def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
         return (0, 0) if row is None else _behind(connection, ledger, row, row.now)
 
 
+def parked(ledger: Ledger, stream: str, role: str) -> tuple[int, str]:
+    """Return the number of a consumer's parked events, up to 100,000, and the error of the newest."""
+    table = ledger.tables.parked
+    own = (table.c.consumer == role, table.c.stream == stream)
+    newest = sa.select(table.c.error).where(*own).order_by(table.c.id.desc()).limit(1)
+    with ledger.reading("the parked events were counted") as connection:
+        number = _count(connection, table, *own)
+        error = connection.execute(newest).scalar() if number else None
+    return number, error or ""
+
+
 def _lease(connection: sa.Connection, ledger: Ledger, row: Any, now: int) -> LeaseStanding:
     parked = ledger.tables.parked
     own = (parked.c.consumer == row.role, parked.c.stream == row.stream)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
 from agentbus.events import status
+from agentbus.events.leases import RELAY
 from agentbus.store.steps import Command
 from agentbus.workers.metrics import BOUND, VERSION, Histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.events.ledger import Ledger
     from agentbus.events.redis import RedisClient
 
@@ -23,6 +26,8 @@ EVERY = 1.0
 _LAG_EVERY = 10.0
 _REST = 10.0
 _PATIENCE = 0.5
+# Maximum characters of a reported error.
+_ERROR = 300
 _NAMES = {"failed": "handler_failed", "unknown": "unknown_event_type"}
 
 
@@ -39,16 +44,25 @@ class Telemetry:
 
     A write without a reply is repeated, so that its counts may appear twice. After a failure the
     counts are kept for the next write; a failure never stops the work. `owner` is the process that
-    reports.
+    reports, and `failing` returns the error of the event that blocks a consumer, '' if none does.
     """
 
-    def __init__(self, ledger: Ledger, server: RedisClient, role: str, owner: str = "") -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        server: RedisClient,
+        role: str,
+        owner: str = "",
+        failing: Callable[[], str] = str,
+    ) -> None:
         self._ledger = ledger
         self._server = server
         self._role = role
         self._words = {"kind": "events", "version": str(VERSION), "role": role}
         self._words["agent"] = server.scope.agent
         self.owner = owner
+        self._failing = failing
+        self._error = ""
         # The handler's thread adds to the histogram while another thread may report it.
         self._lock = threading.Lock()
         self._ran = Histogram()
@@ -66,7 +80,7 @@ class Telemetry:
         now = time.monotonic()
         if now < self._next and not at_last:
             return
-        with_lag = now >= self._next_lag
+        with_lag = now >= self._next_lag or self._failing() != self._error
         try:
             for stream, all_of_it in counts.items():
                 self._entry(stream, all_of_it, with_lag=with_lag, at_last=at_last)
@@ -104,6 +118,11 @@ class Telemetry:
         if with_lag:
             events, age = status.lag(self._ledger, stream, self._role)
             words |= {"lag_events_count": str(events), "lag_ms": str(age)}
+            if self._role != RELAY:
+                self._error = self._failing()
+                number, error = status.parked(self._ledger, stream, self._role)
+                words["parked_events"] = str(number)
+                words |= {"last_error": said[:_ERROR]} if (said := self._error or error) else {}
         pairs = [word for pair in words.items() for word in pair]
         key = self._server.keys.metrics
         self._server.ask(

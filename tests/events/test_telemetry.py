@@ -54,6 +54,50 @@ def test_a_consumer_tells_what_it_did_and_how_far_behind_it_is(ledger, bus, rela
     assert float(one["handler_ms"]) > 0
 
 
+def test_a_consumer_tells_the_error_that_blocks_it_until_it_is_over(ledger, bus, relay, told):
+    broken = [True]
+
+    def handler(_event: object, _session: object) -> None:
+        if broken:
+            raise ValueError("no such address")
+
+    send(ledger, "a")
+    relay.run_once()
+    mine = Consumer(register(handler, STREAM, name="welcome"), ledger, bus)
+    mine.run_once()
+    mine._reporter._report(at_last=True)
+    broken.clear()
+    mine.run_once()
+    mine._reporter._report(at_last=True)
+    mine.close()
+
+    blocked, *_, last = told("welcome")
+    assert blocked["last_error"].endswith(": ValueError: no such address")
+    assert (blocked["lag_events_count"], blocked["parked_events"]) == ("1", "0")
+    assert "last_error" not in last
+    assert (last["lag_events_count"], last["parked_events"]) == ("0", "0")
+
+
+def test_a_consumer_tells_how_many_events_it_has_parked_and_the_last_error(
+    ledger, bus, relay, told
+):
+    def handler(_event: object, _session: object) -> None:
+        raise ValueError("no" + "o" * 1000)
+
+    send(ledger, *"ab")
+    relay.run_once()
+    parks = register(handler, STREAM, name="welcome", on_error="park", attempts=1)
+    mine = Consumer(parks, ledger, bus)
+    mine.run_once()
+    mine._reporter._report(at_last=True)
+    mine.close()
+
+    *_, last = (one for one in told("welcome") if "parked_events" in one)
+    assert last["parked_events"] == "2"
+    assert len(last["last_error"]) == 300
+    assert last["last_error"].startswith("ValueError: nooo")
+
+
 @pytest.mark.parametrize("batch", [False, True])
 def test_a_handler_that_runs_for_long_does_not_hide_the_lag(
     ledger, bus, relay, told, valkey, project, monkeypatch, batch

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.admin.health.findings import HealthFinding, above, span, things
+from agentbus.core.escape import escaped
 from agentbus.core.shell_command import command
 from agentbus.core.stream import id_time, is_number, position, text
 from agentbus.store.failures import or_empty
@@ -38,7 +39,14 @@ class RoleReport:
         self.gone = gone
         self.lag_ms: int | None = None
         self.lag_events: int | None = None
+        self.parked = 0
+        self.error = ""
         self.unknown = 0
+
+    def take_over(self, before: RoleReport) -> None:
+        """Take over the state of an earlier report: this one has counts alone."""
+        self.lag_ms, self.lag_events = before.lag_ms, before.lag_events
+        self.parked, self.error = before.parked, before.error
 
     @property
     def subject(self) -> str:
@@ -91,7 +99,7 @@ def last_reports(
             "read_event_metrics", (scope.keys.metrics,), (begin, stop, _PAGE)
         )
         now = now or time / 1000
-        for entry_id, stream, role, lag_ms, events, unknown, gone in (
+        for entry_id, stream, role, lag_ms, events, unknown, gone, parked, error in (
             map(text, row) for row in page
         ):
             if not stream or not role:
@@ -101,6 +109,7 @@ def last_reports(
                 by_role[stream, role] = report
             if report.lag_ms is None and is_number(lag_ms) and is_number(events):
                 report.lag_ms, report.lag_events = int(lag_ms), int(events)
+                report.parked, report.error = int(parked) if is_number(parked) else 0, error
             if is_number(unknown) and id_time(entry_id) >= now - _LATELY:
                 report.unknown += int(unknown)
         begin, stop = text(following), since or str(max(0, round((now - _DAY) * 1000)))
@@ -155,7 +164,8 @@ def _lags(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFinding]
         remedy = "see its errors in the log, and 'agentbus outbox status'"
     yield from above(
         *(thresholds.levels("lag_ms"), "lag_ms", report.subject, report.lag_ms),
-        f"the oldest event before {report.name} was sent {span(report.lag_ms / 1000)} ago",
+        f"the oldest event before {report.name} was sent {span(report.lag_ms / 1000)} ago"
+        + (f"; its last error: {escaped(report.error)}" if report.error else ""),
         remedy,
     )
     yield from above(
