@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentbus.agents import stdio
-from agentbus.agents.tools import INSTRUCTIONS, TOOLS
+from agentbus.agents.tools import INSTRUCTIONS, SCOPES, TOOLS
 from agentbus.core.json_text import from_json, to_json
 from agentbus.core.version import __version__
 
@@ -75,10 +75,11 @@ class ProtocolError(Exception):
 
 
 class Server:
-    """Serves one client until it closes stdin."""
+    """Serves one client until it closes stdin; `scope` is what its calls may do."""
 
-    def __init__(self, perform: Perform) -> None:
+    def __init__(self, perform: Perform, scope: str = SCOPES[-1]) -> None:
         self._perform = perform
+        self._scope = scope
         self._start = _thread.start_new_thread
         # One lock for each call, held while the call runs.
         self._calls: list[_thread.LockType] = []
@@ -170,7 +171,7 @@ class Server:
             return {}
         if method == "tools/list":
             return {
-                "tools": [tool.listed() for tool in TOOLS],
+                "tools": [tool.listed() for tool in TOOLS if tool.is_listed(self._scope)],
                 "resultType": "complete",
                 "ttlMs": _KEPT_MS,
                 "cacheScope": "private",
@@ -193,7 +194,7 @@ class Server:
         if isinstance(given, dict) and SESSION in given:
             given = dict(given)
             meta = {**meta, SESSION: given.pop(SESSION)}
-        if wrong := tool.mistake(given):
+        if wrong := tool.mistake(given) or tool.refusal(given, self._scope):
             # Return the error to the model, which can correct the call.
             self._answer(number, _result(f"agentbus: {wrong}", None, failed=True))
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 INSTRUCTIONS = (
@@ -12,6 +12,8 @@ INSTRUCTIONS = (
 )
 # Maximum seconds that a call waits: clients give up after 60.
 LONGEST_WAIT = 45
+# What a client may do, each with what the ones before it allow.
+SCOPES = ("read", "talk", "work")
 
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
@@ -24,7 +26,10 @@ def _one_of(*words: str) -> dict[str, object]:
 
 
 class Tool:
-    """A tool as a model sees it. `fields` are its input properties, `needs` the required ones."""
+    """A tool as a model sees it. `fields` are its input properties, `needs` the required ones.
+
+    Its calls need `scope`; those for which `only_reads` returns true need the scope read.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,8 @@ class Tool:
         needs: tuple[str, ...] = (),
         reads: bool = False,
         repeatable: bool = False,
+        scope: str = "talk",
+        only_reads: Callable[[Mapping[str, Any]], bool] | None = None,
     ) -> None:
         self.name = name
         self.title = title
@@ -44,6 +51,18 @@ class Tool:
         self.needs = needs
         self.reads = reads
         self.repeatable = repeatable
+        self.scope = scope
+        self.only_reads = only_reads
+
+    def is_listed(self, scope: str) -> bool:
+        """Tell whether a client with a scope may make some call of the tool."""
+        return self.only_reads is not None or _allows(scope, self.scope)
+
+    def refusal(self, given: Mapping[str, Any], scope: str) -> str | None:
+        """Return why a client with a scope may not make a call; None if it may."""
+        if _allows(scope, self.scope) or (self.only_reads is not None and self.only_reads(given)):
+            return None
+        return f"this call of {self.name} needs the scope {self.scope}; this client has {scope}"
 
     def listed(self) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it."""
@@ -77,6 +96,10 @@ class Tool:
             if name not in given:
                 return f"{self.name} needs the argument {name!r}"
         return None
+
+
+def _allows(scope: str, needed: str) -> bool:
+    return SCOPES.index(scope) >= SCOPES.index(needed)
 
 
 def _fits(value: object, field: Mapping[str, Any]) -> bool:
@@ -114,6 +137,7 @@ TOOLS = (
                 "description": "id of a message: those after it, read or not, uncut",
             },
         },
+        only_reads=lambda given: given.get("peek") is True,
     ),
     Tool(
         "tell",
@@ -151,6 +175,7 @@ TOOLS = (
         needs=("id",),
         reads=True,
         repeatable=True,
+        scope="read",
     ),
     Tool(
         "who",
@@ -171,6 +196,8 @@ TOOLS = (
             "give_up": _FLAG,
         },
         repeatable=True,
+        scope="work",
+        only_reads=lambda given: not (given.get("paths") or given.get("give_up")),
     ),
     Tool(
         "note",
@@ -178,6 +205,7 @@ TOOLS = (
         "Write a decision or fact that others will need, or read one back by key or tag.",
         {"key": _TEXT, "text": _TEXT, "tags": _LIST},
         repeatable=True,
+        only_reads=lambda given: "text" not in given,
     ),
     Tool(
         "flag",
@@ -191,6 +219,7 @@ TOOLS = (
         },
         needs=("name", "do"),
         repeatable=True,
+        scope="work",
     ),
     Tool(
         "work",
@@ -209,5 +238,7 @@ TOOLS = (
             "ordering_key": {**_TEXT, "description": "one at a time"},
         },
         needs=("do",),
+        scope="work",
+        only_reads=lambda given: given["do"] == "list",
     ),
 )
