@@ -75,6 +75,13 @@ class Links:
         """Keep a connection for the next call."""
         self._free.append(opened)
 
+    def close(self) -> None:
+        """Close the connections, which no call uses any more."""
+        while (opened := self.take()) is not None:
+            opened[2].close()
+        if self._bus is not None:
+            self._bus.close()
+
 
 class ToolCall(Call):
     """One call of a tool: its output is kept in memory, and its connection is used again."""

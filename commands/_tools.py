@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agentbus.agents.mcp import ToolResult
 from agentbus.agents.prime import UNGUARDED
 from agentbus.agents.tools import LONGEST_WAIT
 from agentbus.commands import _inbox, _spoken
+from agentbus.commands._errors import unexpected
 from agentbus.commands._part import part
 from agentbus.commands._payload import json_or_text
+from agentbus.commands._tool_call import ToolCall
 from agentbus.coordination import (
     announce,
     frames,
@@ -21,7 +24,14 @@ from agentbus.coordination import (
     tell as messages,
 )
 from agentbus.core.clock import of_day
-from agentbus.core.errors import EpochMismatch, InvalidPayload, NotFound, TimedOut, UsageError
+from agentbus.core.errors import (
+    AgentBusError,
+    EpochMismatch,
+    InvalidPayload,
+    NotFound,
+    TimedOut,
+    UsageError,
+)
 from agentbus.core.escape import escaped
 from agentbus.core.json_text import to_json
 from agentbus.core.names import word
@@ -30,7 +40,7 @@ from agentbus.core.timespec import preceding
 from agentbus.queues.ids import taker
 
 if TYPE_CHECKING:
-    from agentbus.commands._tool_call import ToolCall
+    from agentbus.commands._tool_call import Links
     from agentbus.coordination.inbox import Page
 
 # Maximum characters of a result, which are about 2,000 tokens, and maximum number of messages.
@@ -40,6 +50,38 @@ _NEAR = 8
 # Maximum number of tasks of the board, and the options of a new task.
 _TASKS = 25
 _PUT = ("after", "priority", "key", "ordering_key")
+# Tools whose result is a list, even of one item.
+_LISTS = ("catch_up", "lease", "note", "receipts", "who")
+
+
+def perform(
+    links: Links, name: str, given: dict[str, Any], wanted: Callable[[], bool]
+) -> ToolResult:
+    """Run a tool for an agent, unless its result is no longer `wanted`; errors become its result."""
+    tool = None
+    try:
+        tool = ToolCall(links, given, wanted)
+        PERFORM[name](tool)
+    except AgentBusError as error:
+        error.name_operation(name)
+        return _failed(error, tool)
+    except Exception as error:  # noqa: BLE001 (the server goes on)
+        return _failed(unexpected(error, name), tool)
+    printed = tool.captured
+    data: Mapping[str, object] = {"items": printed.records}
+    if len(printed.records) == 1 and name not in _LISTS:
+        (data,) = printed.records
+    return ToolResult("\n".join(printed.lines), data, False, tool.finish)
+
+
+def _failed(error: AgentBusError, tool: ToolCall | None) -> ToolResult:
+    """Return the error as a result, in the words of the command line."""
+    text = f"agentbus: {error.message}"
+    if error.shell_hint:
+        text += f"\nhint: {error.shell_hint}"
+    shown = [*tool.captured.lines, text] if tool is not None else [text]
+    data = {"error": error.message, "code": error.exit_code, "hint": error.shell_hint}
+    return ToolResult("\n".join(shown), data, True, None if tool is None else tool.finish)
 
 
 def catch_up(call: ToolCall) -> None:

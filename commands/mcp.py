@@ -8,18 +8,16 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from agentbus.agents.mcp import SESSION, Server, ToolResult
-from agentbus.commands import _tool_call, _tools
+from agentbus.agents.mcp import SESSION, Server
+from agentbus.commands import _tools
 from agentbus.commands._declare import Call, Verb
-from agentbus.commands._errors import unexpected
 from agentbus.commands._tool_call import Links
 from agentbus.core import agent_name, client_session
-from agentbus.core.errors import AgentBusError
 from agentbus.core.json_text import from_json
 from agentbus.core.settings import environment, resolve, state_directory, variable
 
 if TYPE_CHECKING:
-    from agentbus.commands._tool_call import ToolCall
+    from agentbus.agents.mcp import ToolResult
 
 VERB = Verb(
     "mcp",
@@ -33,10 +31,6 @@ VERB = Verb(
 # Variables that name a plugin's directory, in which Copilot starts the plugin's server instead of
 # the session's directory.
 _PLUGINS = ("COPILOT_PLUGIN_ROOT", "CLAUDE_PLUGIN_ROOT")
-
-
-# Tools whose result is a list, even of one item.
-_LISTS = ("catch_up", "lease", "note", "receipts", "who")
 
 
 def run(call: Call) -> None:
@@ -72,21 +66,8 @@ class _Tools:
         meta: Mapping[str, Any],
         wanted: Callable[[], bool],
     ) -> ToolResult:
-        """Run a tool, unless its result is no longer `wanted`; errors become its result."""
-        tool = None
-        try:
-            tool = _tool_call.ToolCall(self._of(meta), given, wanted)
-            _tools.PERFORM[name](tool)
-        except AgentBusError as error:
-            error.name_operation(name)
-            return _failed(error, tool)
-        except Exception as error:  # noqa: BLE001 (the server goes on)
-            return _failed(unexpected(error, name), tool)
-        printed = tool.captured
-        data: Mapping[str, object] = {"items": printed.records}
-        if len(printed.records) == 1 and name not in _LISTS:
-            (data,) = printed.records
-        return ToolResult("\n".join(printed.lines), data, False, tool.finish)
+        """Run a tool for the agent of a call."""
+        return _tools.perform(self._of(meta), name, given, wanted)
 
     def _of(self, meta: Mapping[str, Any]) -> Links:
         """Return the connections of the agent that a call of the client is for."""
@@ -122,13 +103,3 @@ def _named(meta: Mapping[str, Any]) -> tuple[str, str] | None:
     if not isinstance(session, str) or not client_session.is_id(session):
         return None
     return client_session.name(client, session), ""
-
-
-def _failed(error: AgentBusError, tool: ToolCall | None) -> ToolResult:
-    """Return the error as a result, in the words of the command line."""
-    text = f"agentbus: {error.message}"
-    if error.shell_hint:
-        text += f"\nhint: {error.shell_hint}"
-    shown = [*tool.captured.lines, text] if tool is not None else [text]
-    data = {"error": error.message, "code": error.exit_code, "hint": error.shell_hint}
-    return ToolResult("\n".join(shown), data, True, None if tool is None else tool.finish)

@@ -48,6 +48,12 @@ def test_a_call_beyond_the_scope_is_refused_by_the_scope_that_it_needs(
                 assert f"the scope {needed};" in refusal
 
 
+def test_a_refused_reader_learns_how_the_tool_only_reads() -> None:
+    assert "which allows peek: true" in str(_TOOLS["catch_up"].refusal({}, "read"))
+    for tool in TOOLS:
+        assert (tool.only_reads is not None) == bool(tool.reads_with), tool.name
+
+
 def test_only_tools_that_the_scope_allows_are_listed() -> None:
     hidden = {"tell", "ask", "reply", "who", "flag"}
     assert {tool.name for tool in TOOLS if not tool.is_listed("read")} == hidden

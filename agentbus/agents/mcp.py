@@ -1,8 +1,8 @@
-"""Serves tools to one client that speaks the Model Context Protocol on stdin and stdout.
+"""Serves tools to one client that speaks the Model Context Protocol, by itself on stdin and stdout.
 
-Each message is a line of JSON-RPC 2.0. The server supports both generations of the protocol:
-`initialize` up to 2025-11-25, and `server/discover` from 2026-07-28, where each request states its
-version. Each call of a tool runs in a thread, so that a waiting call does not delay others.
+Each message is JSON-RPC 2.0, on stdin a line of it. The server supports both generations of the
+protocol: `initialize` up to 2025-11-25, and `server/discover` from 2026-07-28, where each request
+states its version. Each call of a tool runs in a thread, so that a waiting call does not delay others.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from agentbus.agents.tools import INSTRUCTIONS, SCOPES, TOOLS
 from agentbus.core.json_text import from_json, to_json
 from agentbus.core.version import __version__
 
-_SESSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-_REQUESTS = ("2026-07-28",)
+SESSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+REQUESTS = ("2026-07-28",)
 _VERSION = "io.modelcontextprotocol/protocolVersion"
 _SERVER, _CLIENT = "io.modelcontextprotocol/serverInfo", "io.modelcontextprotocol/clientInfo"
 # Clients that show their model a result's data, instead of its text or with it. They get the text
 # alone, which marks the words of other agents.
 _SHOW_DATA = ("claude-code", "codex-mcp-client", "copilot-cli")
-_PARSE, _REQUEST, _METHOD, _PARAMS, _UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
+PARSE, REQUEST, METHOD, _PARAMS, UNSUPPORTED = -32700, -32600, -32601, -32602, -32022
 # OpenCode shares one server among its sessions; its plugin names the session of a call in this
 # argument.
 SESSION = "_session"
-# Maximum bytes of a line, and maximum number of calls at a time.
-_LONGEST, _AT_ONCE = 8 << 20, 16
+# Maximum bytes of a message, and maximum number of calls at a time.
+LONGEST, _AT_ONCE = 8 << 20, 16
 # Seconds in which running calls are still answered after the client has closed its input.
 _LAST_ANSWERS = 1.0
 # Milliseconds for which a client may cache the list of tools, which is part of the program.
@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     # A function that calls a tool by name, with its arguments and the request's `_meta`; its last
     # argument returns whether the client still wants the result.
     Perform = Callable[[str, dict[str, Any], Mapping[str, Any], Callable[[], bool]], ToolResult]
+    # A function that runs a call of a tool; its argument takes the answer, and returns whether the
+    # client took it.
+    Run = Callable[[Callable[[dict[str, Any]], bool]], None]
 
 
 class ProtocolError(Exception):
@@ -75,11 +78,15 @@ class ProtocolError(Exception):
 
 
 class Server:
-    """Serves one client until it closes stdin; `scope` is what its calls may do."""
+    """Answers the messages of one client; `scope` is what its calls may do.
 
-    def __init__(self, perform: Perform, scope: str = SCOPES[-1]) -> None:
+    A server that is not `lasting` may answer only some of a client's messages.
+    """
+
+    def __init__(self, perform: Perform, scope: str = SCOPES[-1], *, lasting: bool = True) -> None:
         self._perform = perform
         self._scope = scope
+        self._lasting = lasting
         self._start = _thread.start_new_thread
         # One lock for each call, held while the call runs.
         self._calls: list[_thread.LockType] = []
@@ -88,8 +95,8 @@ class Server:
         self._marking = _thread.allocate_lock()
         # The name that the client gives when it begins a session.
         self._client: object = None
-        # The ids of running calls; a cancelled call is removed, and not answered.
-        self._running: set[Any] = set()
+        # The origins and ids of running calls; a cancelled call is removed, and not answered.
+        self._running: set[tuple[object, object]] = set()
 
     def serve(self) -> None:
         """Read requests from stdin, and answer them on stdout."""
@@ -103,9 +110,9 @@ class Server:
                 rest = b""
             if rest is not None:
                 rest += last
-                if len(rest) > _LONGEST:
-                    self._answer(
-                        None, error=ProtocolError(_REQUEST, f"a line exceeds {_LONGEST} bytes")
+                if len(rest) > LONGEST:
+                    self._write(
+                        failure(None, ProtocolError(REQUEST, f"a line exceeds {LONGEST} bytes"))
                     )
                     rest = None
         # Answer calls that finish at once: a client may write all of its requests and close its
@@ -116,43 +123,61 @@ class Server:
 
     def _read(self, line: bytes) -> None:
         try:
-            # Some clients begin with a byte order mark.
-            request = from_json(line.decode().removeprefix("\ufeff"), decimal=_decimal)
-        except ValueError as error:
-            self._answer(None, error=ProtocolError(_PARSE, f"not JSON: {error}"))
+            request = parsed(line)
+        except ProtocolError as error:
+            self._write(failure(None, error))
             return
         # A batch, which versions before 2025-06-18 allow, is answered message by message.
         for message in request if isinstance(request, list) and request else [request]:
-            self._take(message)
+            answer = self.take(message)
+            if callable(answer):
+                ends = _thread.allocate_lock()
+                ends.acquire()
+                self._calls = [*(call for call in self._calls if call.locked()), ends]
+                self._start(self._run_call, (answer, ends))
+            elif answer is not None:
+                self._write(answer)
 
-    def _take(self, message: Any) -> None:
+    def _run_call(self, run: Run, ends: _thread.LockType) -> None:
+        run(self._write)
+        ends.release()
+
+    def take(self, message: Any, origin: object = None) -> dict[str, Any] | Run | None:
+        """Return the answer to a message, None if it has none, or the call that makes the answer.
+
+        The call is run in another thread. Requests of different origins may have equal ids.
+        """
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
             # Ignore replies: this server sends no requests.
-            if not (isinstance(message, dict) and ("result" in message or "error" in message)):
-                self._answer(None, error=ProtocolError(_REQUEST, "not a request of JSON-RPC 2.0"))
-            return
+            if isinstance(message, dict) and ("result" in message or "error" in message):
+                return None
+            return failure(None, ProtocolError(REQUEST, "not a request of JSON-RPC 2.0"))
         number, params = message.get("id"), message.get("params")
         params = params if isinstance(params, dict) else {}
         if number is None:
             if message["method"] == "notifications/cancelled":
-                self._running.discard(_key(params.get("requestId")))
-            return
+                cancelled = _key(params.get("requestId"))
+                self._running -= {call for call in [*self._running] if call[1] == cancelled}
+            return None
         try:
             if message["method"] == "tools/call":
-                self._call(number, params)
-            else:
-                self._answer(number, self._reply(message["method"], params))
+                return self._call(number, params, origin)
+            return _answer(number, self._reply(message["method"], params))
         except ProtocolError as error:
-            self._answer(number, error=error)
+            return failure(number, error)
+
+    def leave(self, origin: object) -> None:
+        """Cancel the calls of an origin: nobody waits for their answers."""
+        self._running -= {call for call in [*self._running] if call[0] is origin}
 
     def _reply(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Return the result of a request other than a tool call."""
         _check_version(params)
         if method == "initialize":
             asked = params.get("protocolVersion")
-            self._client = _name(params.get("clientInfo"))
+            self._client = _name(params.get("clientInfo")) if self._lasting else None
             return {
-                "protocolVersion": asked if asked in _SESSIONS else _SESSIONS[-1],
+                "protocolVersion": asked if asked in SESSIONS else SESSIONS[-1],
                 "capabilities": {"tools": {"listChanged": False}},
                 "serverInfo": _info(),
                 "instructions": INSTRUCTIONS,
@@ -160,7 +185,7 @@ class Server:
         if method == "server/discover":
             return {
                 "resultType": "complete",
-                "supportedVersions": [*_REQUESTS],
+                "supportedVersions": [*REQUESTS],
                 "capabilities": {"tools": {}},
                 "instructions": INSTRUCTIONS,
                 "ttlMs": _KEPT_MS,
@@ -176,10 +201,10 @@ class Server:
                 "ttlMs": _KEPT_MS,
                 "cacheScope": "private",
             }
-        raise ProtocolError(_METHOD, f"there is no method {method!r}")
+        raise ProtocolError(METHOD, f"there is no method {method!r}")
 
-    def _call(self, number: Any, params: dict[str, Any]) -> None:
-        """Start a thread for a tool call."""
+    def _call(self, number: Any, params: dict[str, Any], origin: object) -> dict[str, Any] | Run:
+        """Return the call of a tool, or the answer to a call that cannot be made."""
         _check_version(params)
         tool = next((tool for tool in TOOLS if tool.name == params.get("name")), None)
         if tool is None:
@@ -196,58 +221,37 @@ class Server:
             meta = {**meta, SESSION: given.pop(SESSION)}
         if wrong := tool.mistake(given) or tool.refusal(given, self._scope):
             # Return the error to the model, which can correct the call.
-            self._answer(number, _result(f"agentbus: {wrong}", None, failed=True))
-            return
-        key = _key(number)
-        if key in self._running:
-            raise ProtocolError(_REQUEST, f"a request with the id {number!r} is being answered")
+            return _answer(number, _result(f"agentbus: {wrong}", None, failed=True))
+        call = origin, _key(number)
+        if call in self._running:
+            raise ProtocolError(REQUEST, f"a request with the id {number!r} is being answered")
         if len(self._running) >= _AT_ONCE:
-            raise ProtocolError(_REQUEST, f"{_AT_ONCE} calls run already; wait for one of them")
-        self._running.add(key)
-        ends = _thread.allocate_lock()
-        ends.acquire()
-        self._calls = [*(call for call in self._calls if call.locked()), ends]
-        self._start(self._run, (number, tool.name, given, meta, ends))
+            raise ProtocolError(REQUEST, f"{_AT_ONCE} calls run already; wait for one of them")
+        self._running.add(call)
 
-    def _run(
-        self,
-        number: Any,
-        name: str,
-        given: dict[str, Any],
-        meta: Mapping[str, Any],
-        ends: _thread.LockType,
-    ) -> None:
-        with self._marking:
-            # Wait until the messages in earlier results are marked as read.
-            pass
-        key = _key(number)
-        outcome = self._perform(name, given, meta, lambda: key in self._running)
-        with self._marking:
-            wanted = key in self._running
-            self._running.discard(key)
-            shows_data = (_name(meta.get(_CLIENT)) or self._client) in _SHOW_DATA
-            data = None if shows_data else outcome.data
-            result = _result(outcome.text, data, failed=outcome.failed)
-            written = wanted and self._answer(number, result)
-            if outcome.after is not None:
-                outcome.after(written)
-        ends.release()
+        def run(answer: Callable[[dict[str, Any]], bool]) -> None:
+            with self._marking:
+                # Wait until the messages in earlier results are marked as read.
+                pass
+            outcome = self._perform(tool.name, given, meta, lambda: call in self._running)
+            with self._marking:
+                wanted = call in self._running
+                self._running.discard(call)
+                data = outcome.data if self._takes_data(meta) else None
+                result = _result(outcome.text, data, failed=outcome.failed)
+                written = wanted and answer(_answer(number, result))
+                if outcome.after is not None:
+                    outcome.after(written)
 
-    def _answer(
-        self,
-        number: Any,
-        result: dict[str, Any] | None = None,
-        *,
-        error: ProtocolError | None = None,
-    ) -> bool:
+        return run
+
+    def _takes_data(self, meta: Mapping[str, Any]) -> bool:
+        """Tell whether the client gets a result's data; an unknown one does from a lasting server."""
+        client = _name(meta.get(_CLIENT)) or self._client
+        return self._lasting if client is None else client not in _SHOW_DATA
+
+    def _write(self, answer: dict[str, Any]) -> bool:
         """Write an answer, and return whether the client took it."""
-        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
-        if error is None:
-            answer["result"] = result
-        else:
-            answer["error"] = {"code": error.code, "message": str(error)}
-            if error.data is not None:
-                answer["error"]["data"] = error.data
         line = to_json(answer).encode() + b"\n"
         with self._writing:
             try:
@@ -258,15 +262,41 @@ class Server:
         return True
 
 
+def parsed(data: bytes) -> Any:
+    """Return the value of JSON. Raises `ProtocolError`."""
+    try:
+        # Some clients begin with a byte order mark.
+        return from_json(data.decode().removeprefix("\ufeff"), decimal=_decimal)
+    except ValueError as error:
+        raise ProtocolError(PARSE, f"not JSON: {error}") from None
+
+
+def version_of(params: object) -> object:
+    """Return the version of the protocol that a request's parameters name, or None."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return meta.get(_VERSION) if isinstance(meta, dict) else None
+
+
+def failure(number: Any, error: ProtocolError) -> dict[str, Any]:
+    """Return the answer to a request that cannot be performed."""
+    known: dict[str, Any] = {"code": error.code, "message": str(error)}
+    if error.data is not None:
+        known["data"] = error.data
+    return {"jsonrpc": "2.0", "id": number, "error": known}
+
+
+def _answer(number: Any, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "result": result}
+
+
 def _check_version(params: dict[str, Any]) -> None:
     """Raise an error for a protocol version that this server does not support."""
-    meta = params.get("_meta")
-    asked = meta.get(_VERSION) if isinstance(meta, dict) else None
-    if asked is not None and asked not in _REQUESTS:
+    asked = version_of(params)
+    if asked is not None and asked not in REQUESTS:
         raise ProtocolError(
-            _UNSUPPORTED,
+            UNSUPPORTED,
             f"version {asked!r} of the protocol is not supported",
-            {"supported": [*_REQUESTS], "requested": asked},
+            {"supported": [*REQUESTS], "requested": asked},
         )
 
 

@@ -12,7 +12,7 @@ INSTRUCTIONS = (
 )
 # Maximum seconds that a call waits: clients give up after 60.
 LONGEST_WAIT = 45
-# What a client may do, each with what the ones before it allow.
+# The scopes of clients, each with what the ones before it allow.
 SCOPES = ("read", "talk", "work")
 
 _TEXT = {"type": "string"}
@@ -28,7 +28,8 @@ def _one_of(*words: str) -> dict[str, object]:
 class Tool:
     """A tool as a model sees it. `fields` are its input properties, `needs` the required ones.
 
-    Its calls need `scope`; those for which `only_reads` returns true need the scope read.
+    Its calls need `scope`; those for which `only_reads` returns true need the scope read, and `reads_with`
+    says which these are.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Tool:
         repeatable: bool = False,
         scope: str = "talk",
         only_reads: Callable[[Mapping[str, Any]], bool] | None = None,
+        reads_with: str = "",
     ) -> None:
         self.name = name
         self.title = title
@@ -53,6 +55,7 @@ class Tool:
         self.repeatable = repeatable
         self.scope = scope
         self.only_reads = only_reads
+        self.reads_with = reads_with
 
     def is_listed(self, scope: str) -> bool:
         """Tell whether a client with a scope may make some call of the tool."""
@@ -62,7 +65,8 @@ class Tool:
         """Return why a client with a scope may not make a call; None if it may."""
         if _allows(scope, self.scope) or (self.only_reads is not None and self.only_reads(given)):
             return None
-        return f"this call of {self.name} needs the scope {self.scope}; this client has {scope}"
+        needs = f"this call of {self.name} needs the scope {self.scope}; this client has {scope}"
+        return f"{needs}, which allows {self.reads_with}" if self.reads_with else needs
 
     def listed(self) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it."""
@@ -138,6 +142,7 @@ TOOLS = (
             },
         },
         only_reads=lambda given: given.get("peek") is True,
+        reads_with="peek: true",
     ),
     Tool(
         "tell",
@@ -198,6 +203,7 @@ TOOLS = (
         repeatable=True,
         scope="work",
         only_reads=lambda given: not (given.get("paths") or given.get("give_up")),
+        reads_with="no arguments, which lists the leases",
     ),
     Tool(
         "note",
@@ -206,6 +212,7 @@ TOOLS = (
         {"key": _TEXT, "text": _TEXT, "tags": _LIST},
         repeatable=True,
         only_reads=lambda given: "text" not in given,
+        reads_with="no text, which reads notes",
     ),
     Tool(
         "flag",
@@ -240,5 +247,6 @@ TOOLS = (
         needs=("do",),
         scope="work",
         only_reads=lambda given: given["do"] == "list",
+        reads_with="do: list",
     ),
 )
