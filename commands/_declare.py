@@ -379,6 +379,7 @@ GROUPS = {
         "top": "Show agents, talk, queues, flags, leases and health on a terminal.",
         "web": "Show agents, talk, queues, flags, leases and health in a browser.",
         "mcp": "Serve tools to a coding agent by MCP, on stdin and stdout.",
+        "token": "Create, list and revoke tokens of agents elsewhere, for 'web --mcp'.",
         "prime": "Print what an agent reads first: who is there, and what to do.",
         "hook": "Answer an event of a coding agent's client; for clients, not for people.",
         "install": "Install AgentBus in the clients of coding agents: hooks, tools, a skill.",

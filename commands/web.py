@@ -13,15 +13,22 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agentbus.client.aio import AsyncBus
-from agentbus.commands import _signals, _together, _views
+from agentbus.commands import _signals, _together, _tools, _views
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._output import Out
+from agentbus.commands._tool_call import Links
 from agentbus.core.errors import ConfigError, Refused, UsageError
+
+if TYPE_CHECKING:
+    from agentbus.agents.mcp import ToolResult
+    from agentbus.core.settings import Settings
 
 _LOOPBACK = "127.0.0.1"
 # Seconds after which the browsers are notified of a server that does not reply.
@@ -48,6 +55,10 @@ VERB = Verb(
     ),
     Param("--reports DIR", "Show the pages that report --html wrote into DIR.", values="file"),
     Param("--all-projects", "With a token, too, lead to the server's other projects."),
+    Param(
+        "--mcp",
+        "Serve the tools of 'agentbus mcp' at /mcp, to agents elsewhere with a token ('agentbus token').",
+    ),
     Param("--open", "Open the address in a browser."),
     Param("--timeout S", "Stop after S seconds.", convert=seconds),
     text="Prints the address to open. It holds a code that works once, within 10 minutes, in one browser,"
@@ -57,11 +68,12 @@ VERB = Verb(
     " printed. A switcher leads to the server's other projects that its ACL lets this user read; where a"
     " token lets others in, only with --all-projects. The pages only read, unless --write is given;"
     " then the channel and the log say who did what. Ctrl-C and SIGTERM end it, with 0. JSON: url, project,"
-    " token.",
+    " token, and with --mcp mcp, the address of the tools.",
     examples=(
         "agentbus web",
         "agentbus web --write --open",
         "agentbus web --token-file ~/.web-token",
+        "agentbus web --mcp --token-file ~/.web-token --public-url https://bus.example.com",
     ),
     goes_with={"--as": ("--write",)},
     waits="",
@@ -98,9 +110,12 @@ def run(call: Call) -> None:
         # A journal keeps what is printed; the file's token is there for browsers.
         url = f"{base}/?code={code}" if args.token_file is None else f"{base}/"
         record = {"url": url, "project": call.settings.project}
+        record |= {"mcp": f"{base}/mcp"} if args.mcp else {}
         call.out.record(record | ({"token": token} if generated else {}), url)
         if generated and not call.out.json:
             call.out.warn(f"token, for more browsers: {token}")
+        if args.mcp and not call.out.json:
+            call.out.warn(f"tools of agents elsewhere: {base}/mcp, with tokens of 'agentbus token'")
         _views.warn_if_empty(call.out, call.bus)
         with _browser(f"{base}/?code={code}") if args.open else contextlib.nullcontext():
             asyncio.run(_serve(call, listening, token, code, public, base))
@@ -143,8 +158,32 @@ async def _serve(
                 reports=args.reports,
                 all_projects=args.all_projects or token is None,
                 address=address,
+                tools=partial(_AgentTools, call.settings) if args.mcp else None,
             )
             await serve(app, listening, ended=ended, prefix=prefix, say=call.out.warn)
+
+
+class _AgentTools:
+    """The tools of an agent elsewhere: a token names it, and nothing of this process or of a call does."""
+
+    def __init__(self, settings: Settings, agent: str) -> None:
+        own = copy.copy(settings)
+        own.agent, own.peers, own.remote = agent, "", True
+        self._links = Links(own)
+
+    def perform(
+        self,
+        name: str,
+        given: dict[str, Any],
+        meta: Mapping[str, Any],
+        wanted: Callable[[], bool],
+    ) -> ToolResult:
+        """Run a tool."""
+        return _tools.perform(self._links, name, given, wanted)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._links.close()
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ LOOKING = [
     *(("metrics",), ("metrics", "--raw"), ("dlq", "list", "bad"), ("pause",)),
     *(("agent", "list"), ("quarantine", "list"), ("clear", "--dry-run"), ("health",)),
     *(("prime",), ("doctor",), ("projects",), ("lease",), ("lease", "--check", "docs/a")),
-    *(("schedule", "list"), ("limit", "list"), ("flow", "list")),
+    *(("schedule", "list"), ("limit", "list"), ("flow", "list"), ("token", "list")),
 ]
 DOING = [
     *(("speak", "hi", "--topic", "build"), ("speak", "ho"), ("overhear",)),
@@ -129,6 +129,7 @@ DOING = [
     ("schedule", "remove", "poll"),
     *(("limit", "set", "mail", "--at-once", "2"), ("limit", "show", "mail")),
     ("limit", "remove", "mail"),
+    *(("token", "create", "cloud"), ("token", "revoke", "cloud")),
     *(("publish", "incoming", '{"type": "docs"}'), ("route", "rules.yaml", "--drain")),
     *(("outbox", "init"), ("events", "send", "shop:orders", "Placed", "{}")),
     *(
@@ -469,6 +470,7 @@ def attempted(*argv: str) -> list[tuple[Any, ...]]:
         ),
         *(("HSET", "shop:beat:w", "stop", "1"), ("HSET", "shop:readers:mail", "me", "0-1")),
         *(("ZREM", "shop:order:mail:normal", "k"), ("ZREM", "shop:delayed:mail", "d1@mail")),
+        *(("HSET", "shop:tokens", "digest", "{}"), ("HDEL", "shop:tokens", "digest")),
         *(("HSET", "shop:positions:mail", "default", "9-9"), ("XADD", "shop:ev:a", "*", "a", "b")),
     ],
     ids=" ".join,

@@ -14,7 +14,10 @@ from agentbus.commands import mcp
 from agentbus.commands._declare import VERBS, Args, Call
 from tests import inprocess
 
-ACTIONS = ("dlq ", "agent ", "bus ", "task ", "schedule ", "limit ", "flow ", "quarantine ")
+ACTIONS = (
+    *("dlq ", "agent ", "bus ", "task ", "schedule ", "limit ", "flow ", "quarantine "),
+    "token ",
+)
 # Each verb, and each action of one, that asks the server.
 LINES = [
     *("speak hi", "overhear", "overhear --last 1", "overhear --follow --timeout 1", "monitor"),
@@ -33,6 +36,7 @@ LINES = [
     *("schedule pause s", "schedule resume s", "schedule remove s", "schedule trigger s"),
     *("schedule run", "limit set q --at-once 1", "limit list", "limit show q"),
     *("limit remove q", "flow list", "flow show f", "flow cancel f", "flow replay f"),
+    *("token create a", "token list", "token revoke a"),
     *("top --once", "prime", "quarantine list", "quarantine release c", "health", "projects"),
     *("clear", "clear --force"),
 ]

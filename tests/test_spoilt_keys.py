@@ -29,12 +29,13 @@ OTHERS = [
     *("heard", "topics", "jots", "jot:how", "flag:building", "done:built", "fence:building"),
     *("queues", "q:mail", "delayed:mail", "dlq:mail:default", "stats:mail", "beat", "paused"),
     *("schedules", "schedules:of:poll", "metrics", "quarantined", "positions:mail"),
-    "leases:fence",
+    *("leases:fence", "tokens"),
 ]
 # Whatever key is spoilt, each of these answers.
 VIEWS = [
     *(["top", "--once", "--json"], ["who"], ["prime"], ["list"], ["list", "--flags"]),
     *(["list", "--agents"], ["list", "--topics"], ["bus", "list"], ["agent", "list"], ["pause"]),
+    ["token", "list"],
 ]
 
 

@@ -100,6 +100,25 @@ def test_an_action_is_on_the_channel_and_in_the_log_by_the_person(shell):
     assert csrf not in json.dumps(logged)
 
 
+def test_an_agent_elsewhere_has_the_tools_by_its_token(shell):
+    token = shell.ok("token", "create", "ci-cloud", "--ttl", "5m").strip()
+    call = {"name": "tell", "arguments": {"text": "hi"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    with started(shell, "--mcp") as (_, printed):
+        parts = urlsplit(printed["mcp"])
+        with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=60)) as connection:
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            connection.request("POST", parts.path, json.dumps(message), headers)
+            answer = connection.getresponse()
+            assert (answer.status, json.load(answer)["result"]["isError"]) == (200, False)
+    with started(shell) as (_, printed):
+        status, _, text = ask(printed["url"], "/mcp", form="", Authorization=f"Bearer {token}")
+
+    (spoken,) = shell.records("overhear", "--last", "1")
+    assert (spoken["agent_id"], spoken["message"]) == ("ci-cloud", "hi")
+    assert (status, "another site" in text) == (403, True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_while_somebody_looks(shell, number):
     shell.ok("speak", "hi")

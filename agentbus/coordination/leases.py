@@ -164,7 +164,7 @@ def release(scope: Scope, conflicts: Iterable[bytes]) -> Op[bool]:
 
 def client_process(scope: Scope) -> str:
     """Return the name of the process of this agent's session of a client, '' if there is none."""
-    session = client_session()
+    session = None if scope.remote else client_session()
     if session is None or session.agent != scope.agent:
         return ""
     return process_name(session.pid)

@@ -32,6 +32,7 @@ LONGEST_DOING = 200
 AT_ONCE = 100
 # Maximum length of a recorded place, branch or host.
 _LONGEST = 500
+_PLACE = ("client", "session", "host", "pid", "process", "cwd", "branch")
 # The fields that tell whether hooks run: they record the session in the last one.
 _GUARD = ("client", "session", "hooks")
 
@@ -77,7 +78,7 @@ def here(
     """Record this agent's presence for a day.
 
     `place` has the fields `client`, `session`, `host`, `pid`, `process`, `cwd` and `branch`, by default
-    those of this process; an empty `doing` or `topics` removes the recorded one.
+    those of this process, if the agent runs here; an empty `doing` or `topics` removes the recorded one.
     """
     if state is not None and state not in STATES:
         raise _mistake(f"the state is {state!a}", hint=f"use one of {', '.join(STATES)}")
@@ -177,6 +178,8 @@ def this_place(scope: Scope) -> dict[str, str]:
     The process is one that lives as long as the agent: its client's process, or the first process of the
     POSIX session after which the agent is named.
     """
+    if scope.remote:
+        return dict.fromkeys(_PLACE, "")
     session = client_session()
     pid = os.getsid(0) if scope.peers else None if session is None else session.pid
     try:

@@ -118,6 +118,12 @@ def tell_now(
     names.at_most("agent", len(agents))
     addresses = yield from address.find_all(scope, agents)
     recipients = [*{(each.keys.project, each.name): each for each in addresses}.values()]
+    own = scope.keys.project
+    if scope.remote and (away := [each.shown for each in recipients if each.keys.project != own]):
+        raise mistake(
+            f"{names.word(away[0])} is in another project, and this agent's token is for {own}",
+            hint="tell an agent of this project, or answer what came from there",
+        )
     said = names.body("message", body, scope.max_body)
     words = ["message", said]
     if topic is not None:

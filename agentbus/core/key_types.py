@@ -7,7 +7,7 @@ from agentbus.core.names import KEY_KINDS
 # By the kind of a key.
 _TYPES = {
     **dict.fromkeys(("ch", "inbox", "q", "dlq", "metrics", "replies", "ev"), "stream"),
-    **dict.fromkeys(("jot", "heard", "sessions", "who", "leases", "paused"), "hash"),
+    **dict.fromkeys(("jot", "heard", "sessions", "who", "leases", "tokens", "paused"), "hash"),
     **dict.fromkeys(("quarantined", "positions", "stats", "readers", "replays"), "hash"),
     **dict.fromkeys(("agents", "topics", "jots", "jots_by_tag", "queues", "beat"), "zset"),
     **dict.fromkeys(("schedules", "flows", "delayed", "order", "triggers", "rate"), "zset"),

@@ -130,6 +130,11 @@ class Keys:
         """`<P>:leases:refused`, hash: counts of refused leases, and what the metrics stream has of them."""
         return f"{self.project}:leases:refused"
 
+    @property
+    def tokens(self) -> str:
+        """`<P>:tokens`, hash: digest of a token of an agent elsewhere → its record, as JSON."""
+        return f"{self.project}:tokens"
+
     # -- inboxes --
 
     def inbox(self, agent: str) -> str:

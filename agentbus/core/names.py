@@ -43,6 +43,7 @@ KEY_KINDS = frozenset(
         "who",
         "inbox",
         "leases",
+        "tokens",
         "topics",
         "q",
         "dlq",

@@ -133,6 +133,8 @@ class Settings:
         self.hook_text = hook_text
         # The topics that agents follow, or mute, unless they choose others.
         self.hook_topics = hook_topics
+        # True if the agent runs elsewhere: nothing of this process describes it.
+        self.remote = False
         self._withheld = withheld or {}
 
     def mapping(self, setting: str) -> Mapping[object, object]:

@@ -82,6 +82,7 @@ class Scope:
         leases_by_project: bool = False,
         topics: str = "",
         sub: str = "",
+        remote: bool = False,
         intervals: Intervals = INTERVALS,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -101,6 +102,8 @@ class Scope:
         self.topics = topics
         # Name of the acting subagent, '' if none.
         self.sub = sub
+        # True if the agent runs elsewhere: nothing of this process describes it.
+        self.remote = remote
         # When the session was last recorded, by the monotonic clock.
         self.attended = float("-inf")
         self.intervals = intervals
@@ -254,7 +257,8 @@ def enter(settings: Settings) -> tuple[Backend, Scope]:
         leases_by_worktree=settings.lease_scope == "worktree",
         leases_by_project=settings.lease_scope == "project",
         topics=settings.hook_topics,
-        sub=_subagent(),
+        sub="" if settings.remote else _subagent(),
+        remote=settings.remote,
     )
 
 

@@ -20,8 +20,18 @@ from starlette.routing import Mount, Route
 from agentbus.core.errors import AgentBusError, BackendUnavailable, NotFound, UsageError
 from agentbus.dashboard import person as persons, report_files
 from agentbus.dashboard.web import actions
-from agentbus.dashboard.web.guard import FORM, HEADERS, LOOPBACK, ROOT, SESSION, WebGuard
+from agentbus.dashboard.web.guard import (
+    FORM,
+    HEADERS,
+    LOOPBACK,
+    MCP,
+    ROOT,
+    SESSION,
+    WebGuard,
+    left,
+)
 from agentbus.dashboard.web.live import MOST_VIEWERS, LiveFeed
+from agentbus.dashboard.web.mcp import McpEndpoint
 from agentbus.dashboard.web.page import PROJECTS, PageView, TextFile, WebContext, WebPage
 from agentbus.dashboard.web.pages import PAGES, TEXTS, archive
 from agentbus.dashboard.web.projects import OtherProjects
@@ -30,12 +40,13 @@ from agentbus.dashboard.web.templates import page_templates
 from agentbus.dashboard.web.viewers import Viewer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
     from starlette.types import Receive, Scope, Send
 
     from agentbus.client.aio import AsyncBus
     from agentbus.dashboard.figures import Snapshot
+    from agentbus.dashboard.web.mcp import AgentTools
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -91,10 +102,12 @@ def application(
     reports: str | None = None,
     all_projects: bool = False,
     address: str = "",
+    tools: Callable[[str], AgentTools] | None = None,
 ) -> Starlette:
     """Return the ASGI application of the pages; `agentbus.dashboard.app` describes the arguments.
 
     `address` is where they are shown: with one token, dashboards of several addresses have sessions apart.
+    `tools` returns the tools of an agent elsewhere, which are served at `/mcp`.
     """
     site = WebSite(bus, write=write, person=person, reports=reports)
     settings = site.settings
@@ -115,7 +128,11 @@ def application(
         yield
         await app.state.aclose()
 
+    endpoint = None if tools is None else McpEndpoint(bus, tools, site.refused)
+
     async def aclose() -> None:
+        if endpoint is not None:
+            endpoint.end()
         await site.feed.aclose()
         if projects is not None:
             await projects.aclose()
@@ -128,10 +145,13 @@ def application(
         write=write,
         page=site.message,
         log=site.refused,
+        tools=tools is not None,
     )
     app = _application(_Served(site, sessions, projects), middleware=[guard], lifespan=lifespan)
     if projects is not None:
         app.routes.append(Mount(PROJECTS + "/{project}", projects))
+    if endpoint is not None:
+        app.routes.append(Route(MCP, endpoint))
     app.state.site = site
     app.state.aclose = aclose
     return app
@@ -325,7 +345,7 @@ class _EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the browser leaves or the stream ends."""
-        ways = (self._send(send), self._left(receive), self._ended(), self._viewer.dropped.wait())
+        ways = (self._send(send), left(receive), self._ended(), self._viewer.dropped.wait())
         tasks = [asyncio.ensure_future(way) for way in ways]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -357,11 +377,6 @@ class _EventStream(Response):
             if time.monotonic() > renewed + RENEWED:
                 renewed = time.monotonic()
                 self._viewer.send("renew", None)
-
-    @staticmethod
-    async def _left(receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
 
 def _notice(request: Request, kind: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -42,7 +42,7 @@ HEADERS = {
 }
 # Maximum bytes and fields of a form, and the seconds to receive it.
 _MOST_BYTES, _LOGIN_BYTES, _MOST_FIELDS, _SECONDS = 1_000_000, 4_000, 200, 10.0
-_LOGIN, LEAVE = "/session", "/leave"
+_LOGIN, LEAVE, MCP = "/session", "/leave", "/mcp"
 _STATIC = "/static/"
 
 
@@ -52,7 +52,8 @@ class WebGuard:
     `hosts` are the names in a Host header that are accepted, beside the address that the client has
     reached; `origins` those of POST requests, beside the Host. A host that only an https origin names is
     behind a proxy with TLS, whatever the proxy says. `page` renders a message with a status, a title, a
-    text, and the values of the page's form or refresh; `log` is called for a wrong token.
+    text, and the values of the page's form or refresh; `log` is called for a wrong token. With `tools` the
+    path of MCP is passed on, where each request has a token instead of a session.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class WebGuard:
         write: bool,
         page: Callable[[str, str, str, str, str], str],
         log: Callable[[str], None],
+        tools: bool = False,
     ) -> None:
         self._app = app
         self._sessions = sessions
@@ -76,6 +78,7 @@ class WebGuard:
         self._write = write
         self._page = page
         self._log = log
+        self._tools = tools
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the application, or refuse it."""
@@ -105,12 +108,19 @@ class WebGuard:
         path = scope["path"].removeprefix(base)
         scope[ROOT] = base
         host = headers.getlist("host")
+        is_of_tools = self._tools and path == MCP
         if len(host) != 1 or not self._is_ours(host[0], scope):
-            return self._refuse(
-                base, "This is not an address of this dashboard; --public-url names another one."
-            )
+            text = "This is not an address of this dashboard; --public-url names another one."
+            return refusal(text, 403) if is_of_tools else self._refuse(base, text)
         if _host_name(host[0]) in self._secure:
             scope["scheme"] = "https"
+        if is_of_tools:
+            # Only browsers send an Origin.
+            origins = headers.getlist("origin")
+            if not all(self._is_own_origin(origin, scope, host[0]) for origin in origins):
+                return refusal("This request comes from a page of another site.", 403)
+            await self._app(scope, receive, send)
+            return None
         if scope["method"] == "POST":
             return await self._post(scope, receive, send, headers, base, path)
         if scope["method"] not in ("GET", "HEAD"):
@@ -291,6 +301,12 @@ async def _form(headers: Headers, receive: Receive, most: int) -> Mapping[str, s
         "application/x-www-form-urlencoded"
     ):
         raise ValueError("it is not of the type application/x-www-form-urlencoded")
+    text = (await received(receive, most)).decode("utf-8")
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+
+
+async def received(receive: Receive, most: int) -> bytes:
+    """Read the body of a request. Raises `ValueError` if it is too long or too slow."""
     body = bytearray()
     try:
         async with asyncio.timeout(_SECONDS):
@@ -302,11 +318,24 @@ async def _form(headers: Headers, receive: Receive, most: int) -> Mapping[str, s
                 if len(body) > most:
                     raise ValueError(f"it has more than {most} bytes")
                 if not message.get("more_body", False):
-                    break
+                    return bytes(body)
     except TimeoutError:
         raise ValueError(f"it did not come within {_SECONDS:.0f} s") from None
-    text = body.decode("utf-8")
-    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
 
 
-__all__ = ["FORM", "HEADERS", "LEAVE", "LOOPBACK", "ROOT", "SESSION", "WebGuard"]
+async def left(receive: Receive) -> None:
+    """Return when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def refusal(text: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a refused request of MCP."""
+    error = {"code": -32000, "message": text}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers)
+
+
+__all__ = [
+    *("FORM", "HEADERS", "LEAVE", "LOOPBACK", "MCP", "ROOT", "SESSION", "WebGuard"),
+    *("left", "received", "refusal"),
+]

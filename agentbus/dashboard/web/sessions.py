@@ -21,6 +21,25 @@ LEAST_TOKEN = 16
 _WRONG_EACH, _WRONG, _WITHIN = 5, 100, 60
 
 
+class WrongTokens:
+    """Counts wrong tokens: few are examined from one address, and from all, within a minute."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._until = 0.0
+
+    def examines(self, address: str) -> bool:
+        """Tell whether a token from an address is examined: not after many wrong ones within a minute."""
+        if monotonic() > self._until:
+            self._counts.clear()
+            self._until = monotonic() + _WITHIN
+        return self._counts[network(address)] < _WRONG_EACH and self._counts.total() < _WRONG
+
+    def count(self, address: str) -> None:
+        """Count a wrong token."""
+        self._counts[network(address)] += 1
+
+
 class WebSessions:
     """Signs the cookies of one application; `needed` tells whether a session is required.
 
@@ -47,8 +66,7 @@ class WebSessions:
         )
         # When each session that was ended had begun.
         self._ended: dict[str, int] = {}
-        self._wrong: Counter[str] = Counter()
-        self._wrong_until = 0.0
+        self._wrong = WrongTokens()
 
     def start(self) -> str:
         """Return the cookie of a new session."""
@@ -97,16 +115,13 @@ class WebSessions:
 
     def examines(self, address: str) -> bool:
         """Tell whether a token from an address is examined: not after many wrong ones within a minute."""
-        if monotonic() > self._wrong_until:
-            self._wrong.clear()
-            self._wrong_until = monotonic() + _WITHIN
-        return self._wrong[network(address)] < _WRONG_EACH and self._wrong.total() < _WRONG
+        return self._wrong.examines(address)
 
     def is_token(self, text: str, address: str) -> bool:
         """Tell whether the text is the token; a wrong one is counted for its address."""
         right = self._token is not None and hmac.compare_digest(self._token, _digest(text))
         if not right:
-            self._wrong[network(address)] += 1
+            self._wrong.count(address)
         return right
 
     def sealed(self, text: str) -> str:
