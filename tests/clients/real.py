@@ -12,6 +12,7 @@ from typing import Any
 from tests.clients.forms import Call
 from tests.clients.model import Step
 from tests.clients.running import Client
+from tests.servers import program
 
 
 def _patch(path: str, old: str, new: str) -> str:
@@ -129,6 +130,58 @@ class Codex(Client):
             return Call(tool, given)
         script = f"const r = await tools.{tool}({json.dumps(given)}); text({shown});"
         return Call("exec", {"input": script})
+
+
+TOOLS_PORT = 4713
+
+
+def _served(command: list[str]) -> list[str]:
+    """Return a client's command line, beside a server of the tools that ends with it."""
+    there = f"import socket; socket.create_connection(('127.0.0.1', {TOOLS_PORT}), 3)"
+    script = (
+        f'"$0" web --mcp --port {TOOLS_PORT} >&2 & served=$!\n'
+        'until "$1" -c "$2" 2>/dev/null; do sleep 0.2; done\n'
+        'shift 2; "$@"; code=$?; kill "$served"; wait; exit "$code"'
+    )
+    return ["sh", "-c", script, program(), sys.executable, there, *command]
+
+
+class HttpClaude(Claude):
+    """Claude Code as an agent elsewhere: without hooks, it has the tools over HTTP, by a token."""
+
+    def plug(self, folder: pathlib.Path) -> None:
+        server = {
+            "type": "http",
+            "url": f"http://127.0.0.1:{TOOLS_PORT}/mcp",
+            "headers": {"Authorization": "Bearer ${AGENTBUS_TOKEN}"},
+        }
+        self.write("mcp.json", {"mcpServers": {"agentbus": server}})
+
+    def command(self, prompt: str) -> list[str]:
+        own = ["--mcp-config", str(self.home / "mcp.json"), "--allowedTools", "mcp__agentbus"]
+        return _served([str(self.bin / "claude"), "-p", prompt, *own])
+
+    def tool(self, name: str, **given: Any) -> list[Step]:
+        search = Call("ToolSearch", {"query": f"select:mcp__agentbus__{name}"})
+        return [search, Call(name, given)]
+
+
+class HttpCodex(Codex):
+    """Codex as an agent elsewhere: without hooks, it has the tools over HTTP, by a token."""
+
+    def configure(self, url: str) -> None:
+        super().configure(url)
+        file = self.home / ".codex/config.toml"
+        server = (
+            f'url = "http://127.0.0.1:{TOOLS_PORT}/mcp"\nbearer_token_env_var = "AGENTBUS_TOKEN"'
+        )
+        file.write_text(f"{file.read_text()}[mcp_servers.agentbus]\n{server}\n")
+
+    def plug(self, folder: pathlib.Path) -> None:
+        """Put in no plugin."""
+
+    def command(self, prompt: str) -> list[str]:
+        return _served(super().command(prompt))
 
 
 class Gemini(Client):
