@@ -29,7 +29,7 @@ def test_the_demo_project_has_something_of_each_kind(tmp_path: pathlib.Path) -> 
         done = bus.metrics(since="60m")
 
     assert 0 <= found.at - END < 30
-    assert (totals.agents, totals.queues) == (12, 17)
+    assert (totals.agents, totals.queues) == (12, 18)
     assert {one.state for one in found.agents} == {"active", "idle", "waiting"}
     assert all((totals.backlog, totals.held, totals.delayed, totals.blocked, totals.dead))
     assert (totals.workers, totals.dead_workers, totals.quarantined) == (7, 4, 1)
@@ -37,8 +37,8 @@ def test_the_demo_project_has_something_of_each_kind(tmp_path: pathlib.Path) -> 
     assert any(one.stats.retrying for one in found.queues)
     assert any(one.paused for one in found.queues)
     assert {one.trouble for one in found.queues} == {"no worker", "late", "dead letters", None}
-    assert {one.state for one in found.flags} == {"held", "satisfied", "failed"}
+    assert {one.state for one in found.flags} == {"held", "satisfied", "failed", "free"}
     assert max(one.lag_events or 0 for one in found.events) > 0
-    assert len(errors) == 4
+    assert len(errors) == 7
     assert len([one for one in done if one.running]) > 8
     assert found.health.status == "critical"

@@ -45,13 +45,13 @@ def test_what_is_open_focused_and_selected_stays_so(eve: Person, bus: agentbus.B
     bus.queue("mail").publish(1)
     page = eve.sees("/queue?name=mail").page
     page.locator("summary", has_text="Pause").click()
-    page.get_by_role("button", name="Pause", exact=True).focus()
+    page.get_by_role("button", name="Pause the queue", exact=True).focus()
 
     bus.queue("mail").publish_many(range(41))
     page.locator("#groups td", has_text=re.compile("^42$")).first.wait_for()
 
     assert page.locator("details[open]").count() == 1
-    assert page.evaluate("document.activeElement.innerText") == "Pause"
+    assert page.evaluate("document.activeElement.innerText") == "Pause the queue"
 
 
 # A headless browser shows every window: so a test says that this one is hidden.
