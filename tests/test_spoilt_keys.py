@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 
@@ -56,7 +57,8 @@ def stored(valkey: Server, session: Session) -> Iterator[Callable[[], None]]:
         bob.speak("hi", topic="t")
         list(ada.overhear())
         bob.tell(ADA, "ready?")
-        bob.lease("x.py", ttl=3600)
+        with contextlib.chdir(session.root):
+            bob.lease("x.py", ttl=3600)
         ada.jot("how", "make", tags=["decision"])
         ada.announce("building")
         ada.satisfy("built")

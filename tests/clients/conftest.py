@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -97,5 +98,7 @@ class Desk:
 def desk(request: pytest.FixtureRequest, made: Make, valkey: Server) -> Iterator[Desk]:
     """A client at a desk of its own; `each` says which."""
     found = Desk(made(*request.param), valkey.url)
-    yield found
+    # Leases belong to the repository of who takes them.
+    with contextlib.chdir(found.root):
+        yield found
     found.reviewer.close()
