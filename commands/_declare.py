@@ -381,6 +381,7 @@ GROUPS = {
         "mcp": "Serve tools to a coding agent by MCP, on stdin and stdout.",
         "token": "Create, list and revoke tokens of agents elsewhere, for 'web --mcp'.",
         "prime": "Print what an agent reads first: who is there, and what to do.",
+        "wake": "Begin a turn of an idle agent when a message comes, or resume its session.",
         "hook": "Answer an event of a coding agent's client; for clients, not for people.",
         "install": "Install AgentBus in the clients of coding agents: hooks, tools, a skill.",
         "uninstall": "Take AgentBus out of the clients of coding agents.",

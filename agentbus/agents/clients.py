@@ -17,8 +17,9 @@ else:
         return lambda cls: cls
 
 
-# Stand for the name of the event and for the text in the form of an answer.
-EVENT, TEXT = "{event}", "{text}"
+# Stand for the name of the event and for the text in the form of an answer; `SESSION` and `TEXT` stand
+# in a command.
+EVENT, TEXT, SESSION = "{event}", "{text}", "{session}"
 _PATCH = "apply_patch"
 
 
@@ -91,6 +92,9 @@ class Client(Facts):
     takes_name: bool = False
     # The condition on which a hook may wait for a message while the agent is idle: `terminal` or `always`.
     wakes: str = ""
+    # The commands that begin a turn in an idle session that a client has, and in one that no client has.
+    queue: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
     # -- installation --
     # The programs by which the client is found on the PATH.
     programs: tuple[str, ...] = ()
@@ -258,6 +262,7 @@ _CLAUDE = Client(
     stopped=True,
     answers=_answers(_CONTEXT, _DENY, _BLOCK),
     wakes="terminal",
+    resume=("claude", f"--resume={SESSION}", "--print", TEXT),
     programs=("claude",),
     user=("CLAUDE_CONFIG_DIR", ".claude", ""),
     project=".claude",
@@ -286,6 +291,8 @@ _CODEX = Client(
     stopped=True,
     # An unknown field voids the whole answer.
     answers=_answers(_CONTEXT, _DENY, _BLOCK),
+    queue=("codex", "queue", f"--thread={SESSION}", f"--message={TEXT}"),
+    resume=("codex", "exec", "resume", SESSION, TEXT),
     programs=("codex",),
     user=("CODEX_HOME", ".codex", ""),
     settings="config.toml",
@@ -331,6 +338,10 @@ _COPILOT = Client(
     # The context is at the top in both layouts.
     answers=_answers({"additionalContext": TEXT}, _DENIAL, _BLOCK) | {"PreToolUse": _DENY},
     adds_at_tool_level=True,
+    resume=(
+        "copilot",
+        *(f"--resume={SESSION}", "--allow-tool=agentbus", f"--prompt={TEXT}"),
+    ),
     programs=("copilot",),
     user=("COPILOT_HOME", ".copilot", ""),
     settings="settings.json",
@@ -360,6 +371,7 @@ _GEMINI = Client(
     edits=dict.fromkeys(("replace", "write_file"), ("file_path",)),
     answers=_answers(_CONTEXT, *[{"decision": "deny", "reason": TEXT}] * 2),
     adds_at_tool_level=True,
+    resume=("gemini", f"--resume={SESSION}", f"--prompt={TEXT}"),
     programs=("gemini",),
     extension="gemini",
     second=1000,
@@ -388,6 +400,7 @@ _OPENCODE = Client(
     adds_at_tool_level=True,
     takes_name=True,
     wakes="always",
+    resume=("opencode", "run", f"--session={SESSION}", TEXT),
     programs=("opencode",),
     user=("XDG_CONFIG_HOME", ".config", "opencode"),
     project=".opencode",

@@ -132,18 +132,22 @@ class Event:
         *,
         every: int = _RECORDED_EVERY,
         rested: int | None = None,
+        gone: bool = False,
     ) -> Script:
         """Return the step that records the session's presence, and reads the agent's notifications.
 
         `place` has further fields and values of the presence, which is recorded once in `every` ms.
         An agent that has been inactive for `rested` ms is recorded as idle, in case the hook of its
-        turn's end has failed to do so.
+        turn's end has failed to do so. With `gone`, the caller knows that no client acts for the agent.
         """
         from agentbus.store.steps import Script
 
         keys, agent, kind = self.scope.keys, self.scope.agent, self.kind
         stays = kind == "stop" and not self.client.stopped_before(self.given)
-        flag = int(stays) if kind != "wake" else "" if rested is None else rested
+        if kind == "wake":
+            flag: str | int = "gone" if gone else "" if rested is None else rested
+        else:
+            flag = int(stays)
         if kind not in ("stop", "wake") and (self.sub or self.client.form(self.event) is None):
             # The client shows no output of this event, or shows it to a subagent, which ends: keep
             # the messages for the next event.

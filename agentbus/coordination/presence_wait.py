@@ -71,7 +71,7 @@ def await_agents(
         met = {
             (agent, until): AgentState(agent, state, known[agent].seen, waited)
             for agent, until in wanted
-            if (state := _state(known[agent], now)) == until or state == "gone"
+            if (state := state_now(known[agent], now)) == until or state == "gone"
         }
         if len(met) == len(wanted) or (any_ and met):
             return [*met.values()]
@@ -103,7 +103,7 @@ def _check(
     if unknown:
         raise (yield from tell.nobody(scope, unknown))
     for agent, until in wanted:
-        if until == "idle" and _state(known[agent], now) is None:
+        if until == "idle" and state_now(known[agent], now) is None:
             raise UsageError(
                 f"nothing records the turns of {names.word(agent)}, so it is never idle",
                 hint="wait until it is gone, or for a flag",
@@ -111,6 +111,6 @@ def _check(
             )
 
 
-def _state(known: Presence, now: float) -> str | None:
+def state_now(known: Presence, now: float) -> str | None:
     """Return an agent's state; one that only used the channel is gone when it is not present."""
     return known.state if presence.is_there(known, now) else "gone"

@@ -132,6 +132,24 @@ class Codex(Client):
         return Call("exec", {"input": script})
 
 
+class TerminalCodex(Codex):
+    """Codex on a terminal, as a person has it: it goes on when a turn has ended."""
+
+    stdin = subprocess.PIPE
+
+    def configure(self, url: str) -> None:
+        super().configure(url)
+        file = self.home / ".codex/config.toml"
+        trust = f'[projects."{self.root}"]\ntrust_level = "trusted"\n'
+        file.write_text(f"{file.read_text()}{trust}")
+
+    def command(self, prompt: str) -> list[str]:
+        terminal = "import pty, sys; pty.spawn(sys.argv[1:])"
+        sized = 'stty rows 40 cols 120; exec "$0" "$@"'
+        codex = [str(self.bin / "codex"), "--no-daemon", "--dangerously-bypass-hook-trust"]
+        return [sys.executable, "-c", terminal, "sh", "-c", sized, *codex, prompt]
+
+
 TOOLS_PORT = 4713
 
 

@@ -182,6 +182,19 @@ class Client:
         with self.start(*script, **environment) as started:
             return started.wait()
 
+    def beside(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        """Start `agentbus` as a person would beside the client, in its repository."""
+        known = self.environment | self.variables() | environment
+        return subprocess.Popen(
+            [program(), *words],
+            cwd=self.root,
+            env=known | {"PATH": f"{self.bin}:{known['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def own(self, *words: str) -> str:
         """Run a command of the client's own, such as the one that puts in a plugin."""
         done = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.conftest import Desk, each
 from tests.clients.forms import Request, Say
-from tests.clients.real import ServedOpenCode, TerminalClaude
+from tests.clients.real import ServedOpenCode, TerminalClaude, TerminalCodex
 from tests.clients.running import HANGS
 from tests.servers import Server
 
@@ -79,3 +79,17 @@ def test_after_clear_the_agent_has_its_name_and_its_mail(desk: Desk, valkey: Ser
     page = run.requests[2].everywhere
     assert f"You are {agent} on AgentBus" in page
     assert "Waiting for you: 1 message" in page
+
+
+@each([(TerminalCodex, "scripted")])
+def test_agentbus_wake_begins_a_turn_in_an_idle_session_of_codex(desk: Desk):
+    with desk.start(Say("Done."), Say("Later.")) as run:
+        until(lambda: desk.here and desk.presence.state == "idle")
+        waking = desk.client.beside("wake", desk.agent, "--once", **desk.environment)
+        desk.reviewer.tell(desk.agent, TEXT)
+        printed = "\n".join(waking.communicate(timeout=HANGS))
+        until(lambda: len(run.requests) == 2)
+
+    assert (waking.returncode, run.model.errors) == (0, []), printed
+    assert WOKEN in run.requests[1].everywhere
+    assert TEXT not in "".join(request.everywhere for request in [*run.requests, *run.others])

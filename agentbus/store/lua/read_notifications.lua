@@ -6,7 +6,8 @@
 -- ARGV: agent, 'stop', 'wake' (only an idle agent is looked at, and nothing is recorded of it unless there is
 --       something new) or another event ('unseen': nothing is read), ms to keep the presence, ms in which it is recorded once, ms that leases of
 --       hooks last, 1 if a stop may be refused (for a wake the ms in which
---       an active agent must have done nothing to count as idle, '' for never), the subagent that goes on ('' for
+--       an active agent must have done nothing to count as idle, '' for never, 'gone' to look at one that is
+--       gone), the subagent that goes on ('' for
 --       none), the agent as a field, the topics that agents follow by default, then fields and values of the presence
 -- Returns: {} if there is nothing new; {'news', now in ms, {asks, urgent messages, others, unread messages, then for each
 --          ask and urgent message its sender and the ms when it was sent}, what was spoken, as `spoken` returns it}; for
@@ -96,7 +97,7 @@ if event == 'wake' then
   -- The hook at the turn's end has failed, unless it refused the end only recently.
   if rested and now - seen >= rested and now - (tonumber(before[4] or '') or 0) >= 2 * rested then
     record('idle')
-  elseif before[1] == 'active' or before[1] == 'gone' then
+  elseif ARGV[6] ~= 'gone' and (before[1] == 'active' or before[1] == 'gone') then
     return { 'busy' }
   end
   local found = unseen()
