@@ -177,12 +177,75 @@ async def dramatiq(path: str, count: int) -> tuple[float, float]:
     return published, consumed
 
 
+async def celery(path: str, count: int) -> tuple[float, float]:
+    """Celery, without results and events, with a long prefetch and two threads."""
+    import celery as library
+    from celery.contrib.testing.worker import start_worker
+
+    app = library.Celery("peer", broker=f"redis+socket://{path}")
+    app.conf.update(
+        task_ignore_result=True,
+        worker_prefetch_multiplier=64,
+        worker_hijack_root_logger=False,
+        broker_connection_retry_on_startup=False,
+    )
+    counter = Counter(count)
+
+    @app.task(name="handler")
+    def handler(_payload: dict[str, str]) -> None:
+        counter()
+
+    def publish(number: int) -> None:
+        with app.producer_pool.acquire() as producer:
+            for _ in range(number):
+                handler.apply_async((PAYLOAD,), producer=producer)
+
+    publish(WARM)
+    began = time.monotonic()
+    publish(count)
+    published = count / (time.monotonic() - began)
+    options = {"pool": "threads", "concurrency": 2, "perform_ping_check": False}
+    with start_worker(app, loglevel="CRITICAL", **options):
+        return published, await counter.rate()
+
+
+async def huey(path: str, count: int) -> tuple[float, float]:
+    """Huey, without results, and two threads that wait for tasks on the server."""
+    import logging
+
+    import redis
+    from huey import RedisHuey
+
+    logging.disable(logging.INFO)
+    pool = redis.ConnectionPool(connection_class=redis.UnixDomainSocketConnection, path=path)
+    queue = RedisHuey("peer", results=False, blocking=True, connection_pool=pool)
+    counter = Counter(count)
+
+    @queue.task()
+    def handler(_payload: dict[str, str]) -> None:
+        counter()
+
+    for _ in range(WARM):
+        handler(PAYLOAD)
+    began = time.monotonic()
+    for _ in range(count):
+        handler(PAYLOAD)
+    published = count / (time.monotonic() - began)
+    consumer = queue.create_consumer(workers=2, periodic=False, check_worker_health=False)
+    consumer.start()
+    consumed = await counter.rate()
+    consumer.stop()
+    return published, consumed
+
+
 PEERS = {
     "OmniDaemon's pattern": omnidaemon,
     "faststream": faststream,
     "faststream, batches": faststream_batches,
     "taskiq": taskiq,
     "dramatiq": dramatiq,
+    "celery": celery,
+    "huey": huey,
 }
 # Those whose own programs run on uvloop where it is installed.
 ON_UVLOOP = ("faststream", "faststream, batches", "taskiq")

@@ -20,7 +20,10 @@ from scripts.benchmarks._figures import Figure, Row, Spread, table
 from scripts.benchmarks.queue_peer import PEERS
 from tests.servers import Server
 
-NEEDS = ("faststream[redis]", "taskiq", "taskiq-redis", "dramatiq[redis]", "hiredis", "uvloop")
+NEEDS = (
+    *("faststream[redis]", "taskiq", "taskiq-redis", "dramatiq[redis]", "celery[redis]", "huey"),
+    *("hiredis", "uvloop"),
+)
 
 _IN_BATCHES = ("faststream, batches",)
 
@@ -35,7 +38,10 @@ def install(place: pathlib.Path) -> str:
 
 def versions(python: str) -> str:
     """Return which versions were measured."""
-    names = ("faststream", "taskiq", "taskiq-redis", "dramatiq", "redis", "hiredis", "uvloop")
+    names = (
+        *("faststream", "taskiq", "taskiq-redis", "dramatiq", "celery", "huey"),
+        *("redis", "hiredis", "uvloop"),
+    )
     code = (
         "from importlib.metadata import version as v;"
         f"print(*(n + ' ' + v(n) for n in {names}), sep=', ')"
