@@ -11,9 +11,11 @@ import pytest
 
 import agentbus
 from agentbus import NoSuchAgent, NotFound, UsageError
+from agentbus.coordination import approval, presence_wait
 from agentbus.errors import InboxFull, InvalidName, TooManyMessages
 from tests import inprocess
 from tests.hooks import Session
+from tests.pausing import Blocked
 from tests.servers import ask
 
 OTHER = f"other-{uuid.uuid4().hex[:8]}"
@@ -238,6 +240,52 @@ def test_a_cluster_serves_no_address_of_another_project(url, project, bob, there
         pytest.raises(UsageError, match="a Redis Cluster serves no request about two projects"),
     ):
         ada.tell(there, "hi")
+
+
+def test_an_agent_of_the_other_project_is_awaited(bus, bob, there):
+    bob.here(state="idle")
+
+    (met,) = bus.await_agents(idle=[there], timeout=30)
+    assert (met.agent, met.state) == (there, "idle")
+    with pytest.raises(NoSuchAgent, match=f"did you mean {there}"):
+        bus.await_agents(gone=[f"b{there}"], timeout=30)
+
+
+def test_a_wait_ends_with_the_turn_of_an_agent_of_the_other_project(
+    url, project, tmp_path, bus, monkeypatch
+):
+    # No check but the one that the hook wakes.
+    monkeypatch.setattr(presence_wait, "_RECHECK", 600.0)
+    session = Session(url, f"{OTHER}-{project}", tmp_path)
+    session.context("SessionStart")
+    session.context("UserPromptSubmit")
+    address = f"{session.agent}@{OTHER}-{project}"
+    waiting = Blocked(bus, "await_agents", idle=[address], timeout=300)
+    session.stop()
+
+    assert [each.agent for each in waiting.finish()] == [address]
+
+
+def test_a_person_of_the_other_project_approves(bus, enter, project, monkeypatch):
+    # No check but the one that the answer wakes.
+    monkeypatch.setattr(approval, "_RECHECK", 600.0)
+    anna = enter("human:anna")
+    address = f"human:anna@{OTHER}-{project}"
+    waiting = Blocked(bus, "approve", "deploy?", by=[address], timeout=300)
+    (question,) = anna.inbox()
+    anna.reply(question.id, "yes")
+
+    decided = waiting.finish()
+    assert (decided.approved, decided.by) == (True, address)
+
+
+def test_a_person_whose_name_is_that_of_a_mailbox_is_asked_before_having_come(bus, connect):
+    waiting = Blocked(bus, "approve", "deploy?", by=["human:anna@example.org"], timeout=300)
+    anna = connect("human:anna@example.org")
+    (question,) = anna.inbox()
+    anna.reply(question.id, "no")
+
+    assert waiting.finish().approved is False
 
 
 def test_the_bell_and_the_inbox_show_the_address_of_the_sender(url, project, tmp_path, bob):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.keys import Keys
-from agentbus.store.failures import NotPermitted
+from agentbus.store.failures import NotPermitted, WrongType
 from agentbus.store.steps import Command
 
 if TYPE_CHECKING:
@@ -55,7 +56,26 @@ def find_all(scope: Scope, agents: Sequence[str]) -> Op[list[AgentAddress]]:
     if doubtful:
         scores = yield Command("ZMSCORE", scope.keys.agents, *doubtful)
         here = {agent: score is not None for agent, score in zip(doubtful, scores, strict=True)}
+    for agent in [agent for agent in doubtful if not here[agent] and agent.startswith("human:")]:
+        # A person may be asked before having used the project, by a name such as human:ada@example.org.
+        here[agent] = not (yield from _is_known(*names.split_address(agent)))
     return [_address(scope, agent, is_here=here.get(agent, True)) for agent in agents]
+
+
+def at(scope: Scope, address: AgentAddress) -> Scope:
+    """Return the scope in the project of an address, for what only reads."""
+    if address.keys.project == scope.keys.project:
+        return scope
+    there = copy(scope)
+    there.keys = address.keys
+    return there
+
+
+def _is_known(name: str, project: str | None) -> Op[bool]:
+    try:
+        return (yield Command("ZSCORE", Keys(project or "").agents, name)) is not None
+    except (NotPermitted, WrongType):
+        return False
 
 
 def _address(scope: Scope, agent: str, *, is_here: bool) -> AgentAddress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentbus.coordination import inbox, receipts, tell
+from agentbus.coordination import address, inbox, receipts, tell
 from agentbus.core import names
 from agentbus.core.errors import NotFound, TimedOut, UsageError
 
@@ -57,7 +57,8 @@ def decision(
 ) -> Op[Approval]:
     """Wait for the first answer to these asks. Raises `TimedOut`; 0 or None means no limit."""
     began = scope.monotonic()
-    bells = [scope.keys.inbox_bell(inbox.split_id(known)[1]) for known in asks]
+    people = yield from address.find_all(scope, [inbox.split_id(known)[1] for known in asks])
+    bells = [person.keys.inbox_bell(person.name) for person in people]
     while True:
         tails = yield from inbox.last_rings(bells)
         for known in asks:

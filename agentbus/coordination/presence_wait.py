@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentbus.coordination import inbox, presence, tell
+from agentbus.coordination import address, inbox, presence, tell
 from agentbus.core import names
 from agentbus.core.errors import TimedOut, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from agentbus.coordination.address import AgentAddress
     from agentbus.coordination.presence import Presence
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -57,16 +58,18 @@ def await_agents(
     if not agents:
         raise UsageError("no agent was named", hint="name at least one")
     names.at_most("agent", len(agents))
-    if scope.agent in agents:
+    addresses = yield from address.find_all(scope, agents)
+    if any((each.keys, each.name) == (scope.keys, scope.agent) for each in addresses):
         raise UsageError("this agent would wait for itself", hint="name another agent")
     began, met = scope.monotonic(), dict[tuple[str, str], AgentState]()
-    bells = [*map(scope.keys.inbox_bell, agents)]
+    bells = [each.keys.inbox_bell(each.name) for each in addresses]
+    places = dict(zip(agents, addresses, strict=True))
     first = True
     while True:
         tails = yield from inbox.last_rings(bells)
-        now, known = yield from _read(scope, agents)
+        now, known = yield from _read(scope, places)
         if first:
-            yield from _check(scope, wanted, known, now)
+            yield from _check(scope, places, wanted, known, now)
         first, waited = False, scope.monotonic() - began
         met = {
             (agent, until): AgentState(agent, state, known[agent].seen, waited)
@@ -86,22 +89,33 @@ def await_agents(
         yield inbox.next_ring(tails, min(left, _RECHECK))
 
 
-def _read(scope: Scope, agents: Sequence[str]) -> Op[tuple[float, dict[str, Presence]]]:
+def _read(
+    scope: Scope, places: Mapping[str, AgentAddress]
+) -> Op[tuple[float, dict[str, Presence]]]:
     """Return the server's time, and the presence of each agent; its time is 0 if it was never seen."""
     known: dict[str, Presence] = {}
     now = 0.0
-    for at in range(0, len(agents), presence.AT_ONCE):
-        now, page = yield from presence.seen(scope, agents[at : at + presence.AT_ONCE])
-        known |= {each.agent: each for each in page}
+    for project in {each.keys.project for each in places.values()}:
+        agents = [agent for agent, each in places.items() if each.keys.project == project]
+        there = address.at(scope, places[agents[0]])
+        for at in range(0, len(agents), presence.AT_ONCE):
+            page = agents[at : at + presence.AT_ONCE]
+            now, read = yield from presence.seen(there, [places[agent].name for agent in page])
+            known |= dict(zip(page, read, strict=True))
     return now, known
 
 
 def _check(
-    scope: Scope, wanted: Sequence[tuple[str, str]], known: dict[str, Presence], now: float
+    scope: Scope,
+    places: Mapping[str, AgentAddress],
+    wanted: Sequence[tuple[str, str]],
+    known: dict[str, Presence],
+    now: float,
 ) -> Op[None]:
     unknown = [agent for agent, each in known.items() if not each.seen and each.state is None]
     if unknown:
-        raise (yield from tell.nobody(scope, unknown))
+        elsewhere = {places[agent].keys.project: places[agent].keys for agent in unknown}
+        raise (yield from tell.nobody(scope, unknown, elsewhere))
     for agent, until in wanted:
         if until == "idle" and state_now(known[agent], now) is None:
             raise UsageError(
