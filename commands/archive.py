@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
 from agentbus.commands._progress import Countdown, Line, Ticker, wanted
 from agentbus.core import written_path
+from agentbus.core.clock import rfc3339
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
 from agentbus.core.signals import StopEvent
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
 
     from agentbus.pipeline.archives.archiver import Progress, Round
     from agentbus.pipeline.archives.compaction import Compacted
+    from agentbus.pipeline.archives.forgetting import Forgotten
     from agentbus.pipeline.archives.verify import StreamStatus, Verified
-    from agentbus.pipeline.archives.versions import State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot, Change
 
-_ACTIONS = ("compact", "verify", "status", "release")
+_ACTIONS = ("compact", "verify", "status", "history", "forget", "expire", "release")
 _INTERVAL = 5.0
 
 VERB = Verb(
@@ -39,6 +42,9 @@ VERB = Verb(
             "compact PATH": "Merge the files of past days into a few sorted files with typed columns.",
             "verify PATH": "Compare the archive with its log and with the server; exit 6 if they differ.",
             "status PATH": "Print how far the archive is behind.",
+            "history PATH": "Print the versions that are kept, newest first.",
+            "forget PATH": "Delete the rows of an agent, a task or a condition.",
+            "expire PATH": "Delete the days that are older than --keep.",
             "release PATH": "End what --hold started.",
         },
         values="file",
@@ -57,6 +63,12 @@ VERB = Verb(
     Param("--new-epoch", "Continue after the server was restored to an earlier state."),
     Param("--before DATE", "With compact: compact the days before this date (default today)."),
     Param("--dry-run", "With compact: change nothing."),
+    Param("--task ID", "With forget: the task, its dead letters and its attempts."),
+    Param("--key KEY", "With forget: the tasks with this key."),
+    Param("--where SQL", "With forget: the rows that match this condition."),
+    Param("--keep 90d", "With expire: keep the days that ended no longer ago.", convert=seconds),
+    Param("--kind K", "With expire: only this kind; may be repeated.", dest="kinds", many=True),
+    Param("--now", "With forget or expire: also delete older versions, which have the rows."),
     *_spark.PARAMS,
     text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
     " may run at once, and each may be killed at any time: every entry is committed exactly once."
@@ -64,21 +76,27 @@ VERB = Verb(
     " the extra pipeline. JSON: version, rows, lost, files, bytes, streams, seconds, complete for"
     " each version; for compact partitions, files_before, files_after, rows, bytes_before,"
     " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
-    " missing_ids, gone, gone_ids, ok; for status"
+    " missing_ids, gone, gone_ids, deleted, ok; for status"
     " path, archive, project, version, files, rows, bytes, lag, streams, of which each has stream,"
-    " kind, rows, lost, lag, behind, last_id.",
+    " kind, rows, lost, lag, behind, last_id; for history version, at, action, rows, engine;"
+    " for forget and expire version, rows, files, at, files_until.",
     examples=(
         "agentbus archive /data/bus",
         "agentbus archive s3a://bucket/bus --continuous --hold",
         "agentbus archive status /data/bus",
         "agentbus archive compact /data/bus",
         "agentbus archive verify /data/bus --json",
+        "agentbus archive forget /data/bus --agent ada --now",
+        "agentbus archive expire /data/bus --keep 90d --kind metrics",
     ),
     subject="words",
     goes_with={
         **dict.fromkeys(("--continuous", "--streams", "--hold", "--new-epoch"), ("archive",)),
         "--interval": ("--continuous",),
         **dict.fromkeys(("--before", "--dry-run"), ("compact",)),
+        **dict.fromkeys(("--task", "--key", "--where"), ("forget",)),
+        **dict.fromkeys(("--keep", "--kind"), ("expire",)),
+        "--now": ("forget", "expire"),
     },
     waits="continuous",
 )
@@ -88,9 +106,9 @@ def run(call: Call) -> int:
     """Archive a project, or run an action on an archive."""
     action, path = _asked(call)
     _together.check(VERB, call.args, action)
-    if action in ("status", "release"):
+    if action in ("status", "history", "forget", "expire", "release"):
         _spark.spark_free(call.args)
-    if action not in ("verify", "status"):
+    if action not in ("verify", "status", "history"):
         written_path.check(path.removeprefix("file://"))
     with _spark.extra():
         return int(_ACTS[action](call, path) or 0)
@@ -107,7 +125,7 @@ def _asked(call: Call) -> tuple[str, str]:
     if len(words) == 2:
         raise unknown_action(VERB, words[0])
     raise UsageError(
-        "archive needs one PATH, after one of compact, verify, status, release or nothing",
+        f"archive needs one PATH, after one of {', '.join(_ACTIONS)} or nothing",
         hint="to name a directory like an action, write ./compact",
     )
 
@@ -192,6 +210,7 @@ _VERIFIED: dict[str, Callable[[Verified], str]] = {
     "TWICE": lambda stream: _n(stream.duplicates),
     "MISSING": lambda stream: _n(stream.missing),
     "GONE": lambda stream: _n(stream.gone),
+    "DELETED": lambda stream: _n(stream.deleted),
     "": lambda stream: "ok" if stream.ok else "WRONG",
 }
 _STATUS: dict[str, Callable[[StreamStatus], str]] = {
@@ -201,6 +220,14 @@ _STATUS: dict[str, Callable[[StreamStatus], str]] = {
     "LAG": lambda stream: _n(stream.lag),
     "BEHIND": lambda stream: age(stream.behind) if stream.lag else "-",
     "LAST ID": lambda stream: stream.last_id,
+}
+
+_HISTORY: dict[str, Callable[[Change], str]] = {
+    "VERSION": lambda change: str(change.version),
+    "TIME": lambda change: change.at,
+    "ACTION": lambda change: word(change.action),
+    "ROWS": lambda change: "-" if change.rows is None else _n(change.rows),
+    "BY": lambda change: word(change.engine),
 }
 
 
@@ -312,6 +339,41 @@ def _status(call: Call, path: str) -> None:
     _format.show(call.out, standing.streams, _STATUS, left=1)
 
 
+def _history(call: Call, path: str) -> None:
+    from agentbus.pipeline.archives.delta_table import ArchiveTable  # needs the extra `pipeline`
+    from agentbus.pipeline.archives.location import place  # needs the extra `pipeline`
+
+    _format.show(call.out, ArchiveTable(place(path)).history(), _HISTORY, left=3)
+
+
+def _forget(call: Call, path: str) -> None:
+    from agentbus.pipeline.archives.forgetting import forget  # needs the extra `pipeline`
+
+    args = call.args
+    # The agent of the environment is the one that asks.
+    agent = call.settings.agent if call.settings.sources.get("agent") == "flag" else None
+    done = forget(path, agent=agent, task=args.task, key=args.key, where=args.where, now=args.now)
+    call.out.record(_values.fields(done), _forgotten(done))
+
+
+def _expire(call: Call, path: str) -> None:
+    from agentbus.pipeline.archives.forgetting import expire  # needs the extra `pipeline`
+
+    args = call.args
+    if args.keep is None:
+        raise UsageError("nothing says what to keep", hint="give --keep, such as --keep 90d")
+    before = rfc3339(max(0.0, time.time() - args.keep))[:10]
+    done = expire(path, before=before, kinds=args.kinds or (), now=args.now)
+    call.out.record(_values.fields(done), _forgotten(done))
+
+
+def _forgotten(done: Forgotten) -> str:
+    if not done.files:
+        return f"nothing to delete in version {done.version}"
+    text = f"{_of(done.rows, 'row')} of {_of(done.files, 'file')} are gone from version {done.version} on"
+    return f"{text}; older versions have them until {done.files_until}"
+
+
 def _release(call: Call, path: str) -> None:
     from agentbus.pipeline.archives.archiver import release  # needs the extra `pipeline`
 
@@ -327,6 +389,9 @@ _ACTS = {
     "compact": _compact,
     "verify": _verify,
     "status": _status,
+    "history": _history,
+    "forget": _forget,
+    "expire": _expire,
     "release": _release,
 }
 
@@ -362,7 +427,7 @@ def _compacting(
 
 
 def _verifying(
-    call: Call, spark: SparkSession, state: State
+    call: Call, spark: SparkSession, state: ArchiveSnapshot
 ) -> contextlib.AbstractContextManager[object]:
     """Return a context that shows Spark's progress on a terminal."""
     text = f"verify: {_n(state.rows)} rows in {_format.count(len(state.files), 'file')}"

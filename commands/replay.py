@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentbus.commands import _format, _progress, _spark, _values
-from agentbus.commands._declare import Call, Param, Verb, seconds, whole
+from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age, count
 from agentbus.core.names import word
 
@@ -36,7 +36,7 @@ VERB = Verb(
     Param(
         "--id ID", "Name of the replay (default: derived from the other options).", dest="replay_id"
     ),
-    Param("--archive-version N", "Replay version N of the archive.", dest="version", convert=whole),
+    Param("--as-of VERSION|TIME", "Replay the archive as it was at this version or time."),
     Param("--keep-replies", "Keep reply_to and webhook, so that results are sent again."),
     Param(
         "--wait S",
@@ -73,6 +73,10 @@ _COLUMNS: dict[str, Callable[[Source], str]] = {
 def run(call: Call) -> None:
     """Replay with a progress line, and print the result."""
     with _spark.extra():
+        from agentbus.pipeline.archives.delta_table import (
+            ArchiveTable,
+        )  # needs the extra `pipeline`
+        from agentbus.pipeline.archives.location import place  # needs the extra `pipeline`
         from agentbus.pipeline.replays.replay import replay  # needs the extra `pipeline`
     args = call.args
     with contextlib.ExitStack() as stack:
@@ -85,6 +89,9 @@ def run(call: Call) -> None:
         def watch(name: str, rows: int) -> None:
             _watch(call, shown, name, rows)
 
+        version = (
+            None if args.as_of is None else ArchiveTable(place(args.path)).version_as_of(args.as_of)
+        )
         done = replay(
             spark,
             args.path,
@@ -98,7 +105,7 @@ def run(call: Call) -> None:
             rate=args.rate,
             dry_run=args.dry_run,
             replay_id=args.replay_id,
-            version=args.version,
+            version=version,
             keep_replies=args.keep_replies,
             patience=args.patience,
             watch=watch,

@@ -33,6 +33,7 @@ VERB = Verb(
     Param("PATH", "The archive: a path, file:// or s3a://.", values="file"),
     Param("--since 30m|TIME|ID", "Start: a time span ago, a time, or an id."),
     Param("--until 30m|TIME|ID", "End: a time span ago, a time, or an id."),
+    Param("--as-of VERSION|TIME", "Report on the archive as it was at this version or time."),
     Param("--html FILE", "Write one self-contained page with charts.", values="file"),
     Param("--csv", "Print one table as CSV."),
     Param("--table T", "Only this table of the report."),
@@ -47,7 +48,7 @@ VERB = Verb(
         "agentbus report tasks s3a://bucket/bus --table causes --csv",
     ),
     subject="name",
-    excludes={"--live": ("--until", "--html", "--csv", "--table")},
+    excludes={"--live": ("--until", "--as-of", "--html", "--csv", "--table")},
     waits="live",
 )
 # Maximum rows of a table on a terminal: of a single report, and of each if all are shown.
@@ -64,7 +65,7 @@ def run(call: Call) -> None:
     from agentbus.pipeline import reports  # needs the extra `pipeline`
 
     names = reports.chosen(args.name)
-    project, entries = _check(call, names)
+    project, entries, version = _check(call, names)
     with _spark.extra():
         from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
@@ -78,7 +79,7 @@ def run(call: Call) -> None:
                 _live(call, spark, steps)
             return
         if entries:
-            outcome = _report(call, names, entries, steps)
+            outcome = _report(call, names, entries, version, steps)
         else:
             outcome = running.run(names, None, table=args.table, alone=args.csv)
     if outcome.summary.lost and not args.html:
@@ -101,23 +102,27 @@ def run(call: Call) -> None:
         _text(out, outcome, project, _TOP_OF_ALL if args.name == reports.ALL else _TOP)
 
 
-def _report(call: Call, names: Sequence[str], entries: int, steps: _Steps) -> Outcome:
+def _report(
+    call: Call, names: Sequence[str], entries: int, version: int | None, steps: _Steps
+) -> Outcome:
     from agentbus.pipeline.archives.reader import read  # needs the extra `pipeline`
     from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
     args = call.args
     steps.say("starting Spark")
     with _spark.session(call, args.path, rows=entries) as spark:
-        rows = read(spark, args.path, since=args.since, until=args.until, marked=True)
+        span = {"since": args.since, "until": args.until}
+        rows = read(spark, args.path, version=version, marked=True, **span)
         return running.run(names, rows, table=args.table, alone=args.csv, tell=steps.step)
 
 
-def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
+def _check(call: Call, names: Sequence[str]) -> tuple[str, int, int | None]:
     """Reject invalid combinations of options before Spark is started, which takes seconds.
 
-    Returns the project, and the approximate number of entries.
+    Returns the project, the approximate number of entries, and the version if one is wanted.
     """
     args, project, entries = call.args, call.settings.project, 0
+    version = None
     _together.check(VERB, args)
     if args.path is None and not args.live:
         raise UsageError(
@@ -131,6 +136,8 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
     if not args.live:
         with _spark.extra():
             # Needs the extra `pipeline`.
+            from agentbus.pipeline.archives.delta_table import ArchiveTable
+            from agentbus.pipeline.archives.location import place
             from agentbus.pipeline.archives.reader import between, check
             from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
@@ -138,12 +145,16 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int]:
         span = between(args.since, args.until)
         state = check(args.path)
         project = state.project
+        if args.as_of is not None:
+            table = ArchiveTable(place(args.path))
+            version = table.version_as_of(args.as_of)
+            state = table.snapshot(version)
         entries = sum(file.rows for file in state.files.values() if span.may_hold(file))
     if args.html and not os.path.isdir(os.path.dirname(os.path.abspath(args.html))):
         raise UsageError(
             f"there is no directory for {args.html!r}", hint="make it first, or name another file"
         )
-    return project, entries
+    return project, entries, version
 
 
 def _live(call: Call, spark: Any, steps: _Steps) -> None:

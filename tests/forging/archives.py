@@ -35,26 +35,21 @@ _PATHS = [
         "kind=channel/../../outside/kept",
         "../outside/kept",
         "/etc/passwd",
-        "_log/x",
+        "_delta_log/x",
         "kind=queue",
         "",
     ),
     *(
         "kind=queue/date=2025-11-20/../../../outside/kept",
-        "kind=queue/date=2025-11-20/0-0-0.parquet\\n",
+        "kind=queue/date=2025-11-20/0-0.parquet\\n",
+        "file:///etc/passwd",
     ),
 ]
 _NAMES = [
-    *("_log/00000000000000000099.json", "_log/last_state"),
-    *("_log/00000000000000000002.state.json.zst", "_log/00000000000000001000.commits.json.zst"),
-    *("_delta_log/00000000000000000002.json", "_delta_log/_last_checkpoint"),
-    *(
-        "_log/" + "9" * 20 + ".json",
-        "_log/x.json",
-        "_data/kind=queue/x.parquet",
-        "x",
-        "_log/.tmp-1",
-    ),
+    *("_delta_log/00000000000000000099.json", "_delta_log/00000000000000000004.json"),
+    *("_delta_log/00000000000000000002.checkpoint.parquet", "_delta_log/_last_checkpoint"),
+    *("_delta_log/" + "9" * 20 + ".json", "_delta_log/x.json", "_delta_log/.tmp-1"),
+    *("kind=queue/x.parquet", "kind=position/date=1970-01-01/x.parquet", "x"),
 ]
 
 
@@ -76,7 +71,7 @@ class Change:
         if self.what == "new":
             place = archive / _NAMES[self.at % len(_NAMES)]
         elif self.what == "json":
-            logged = sorted((archive / "_log").glob("*.json"))
+            logged = sorted((archive / "_delta_log").glob("*.json"))
             place = logged[self.at % len(logged)] if logged else place
         if self.what == "link":
             target = place if self.at % 2 or place.parent == archive else place.parent
@@ -105,7 +100,7 @@ def sound(place: pathlib.Path) -> list[bytes]:
             ],
             "app",
         )
-    return [each.read_bytes() for each in sorted((place / "archive/_log").glob("*.json"))]
+    return [each.read_bytes() for each in sorted((place / "archive/_delta_log").glob("*.json"))]
 
 
 def changes(logged: list[bytes]) -> st.SearchStrategy[list[Change]]:
@@ -124,15 +119,16 @@ def changes(logged: list[bytes]) -> st.SearchStrategy[list[Change]]:
 @st.composite
 def _forged(draw: st.DrawFn, text: bytes) -> bytes:
     """Return the text of a commit with a path that leads elsewhere, or with any part replaced."""
-    held = json.loads(text)
-    if held.get("files") and draw(st.booleans()):
-        one = draw(st.sampled_from(held["files"]))
-        one["path"] = draw(st.sampled_from(_PATHS))
+    actions = [json.loads(line) for line in text.splitlines()]
+    at = draw(st.integers(0, len(actions) - 1))
+    added = actions[at].get("add")
+    if added and draw(st.booleans()):
+        added["path"] = draw(st.sampled_from(_PATHS))
         if draw(st.booleans()):
-            held["removed"] = [one["path"]]
+            actions.append({"remove": {"path": added["path"], "dataChange": True}})
     else:
-        held = draw(json_like(held))
-    return json.dumps(held).encode()
+        actions[at] = draw(json_like(actions[at]))
+    return b"\n".join(json.dumps(action).encode() for action in actions)
 
 
 def renew(place: pathlib.Path, template: pathlib.Path) -> None:
@@ -141,7 +137,7 @@ def renew(place: pathlib.Path, template: pathlib.Path) -> None:
         shutil.rmtree(place / name, ignore_errors=True)
     shutil.copytree(template / "archive", place / "archive")
     (place / "outside").mkdir()
-    for name in ("kept", "0000000001-aaaaaaaa-0.parquet", "00000000000000000001.json"):
+    for name in ("kept", "00c0ffee-0.parquet", "00000000000000000001.json"):
         (place / "outside" / name).write_bytes(b"not of the archive")
         # As old as what a sweep removes.
         os.utime(place / "outside" / name, (0, 0))

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import datetime
 import os
+import pathlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
+from agentbus.pipeline.archives.delta_table import APPEND, ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import ArchiveTarget, Place
 from agentbus.pipeline.archives.versions import (
-    APPEND,
+    ArchiveSnapshot,
     CommitConflict,
-    File,
+    DataFile,
     Position,
-    State,
-    StreamSpan,
     file_path,
+    later,
+    new_batch,
 )
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.table import columns
@@ -64,7 +64,7 @@ def write_archive(
     project: str = "demo",
     *,
     per_commit: int | None = None,
-) -> State:
+) -> ArchiveSnapshot:
     """Make an archive that holds these rows, or add them to the one that is there.
 
     Each commit holds `per_commit` rows (all of a table without it), in one file for each kind and
@@ -72,57 +72,63 @@ def write_archive(
     Tables may come from a generator, so that they need not fit into memory together.
     """
     at = path if isinstance(path, Place) else place(path)
-    log = Log(at)
-    state = log.create(project)
+    written = ArchiveTable(at)
+    state = written.create(project)
     for part in _parts(rows, per_commit):
-        state = commit_rows(log, state, part)
-    log.settle(state)
+        state = commit_rows(written, state, part)
     return state
 
 
 def commit_rows(
-    log: Log,
-    state: State,
+    to: ArchiveTable,
+    state: ArchiveSnapshot,
     rows: Sequence[dict[str, Any]] | pa.Table,
     operation: str = APPEND,
     *,
     removed: Sequence[str] = (),
     typed: Sequence[str] = (),
-) -> State:
+) -> ArchiveSnapshot:
     """Commit rows, in one file for each kind and date; `typed` names columns besides the schema's."""
     if not isinstance(rows, pa.Table):
         extra = [(name, _ARROW[columns()[name]]) for name in typed]
         rows = pa.Table.from_pylist(list(rows), schema=pa.schema([*schema.ARROW, *extra]))
     batch = new_batch()
     files = [
-        _write(log.place.target, file_path(kind, date, state.version + 1, batch, n), part)
+        _write(to.place.target, file_path(kind, date, batch, n, typed), part)
         for n, (kind, date, part) in enumerate(_partitions(rows))
     ]
-    moved = _positions(state, rows) if operation == APPEND else {}
-    files = [msgspec.structs.replace(file, typed=tuple(typed)) for file in files]
     try:
-        return log.commit(state, operation, batch, files, removed=removed, positions=moved)
+        if operation == APPEND:
+            return to.append(state, batch, files, _positions(state, rows))
+        return to.replace(state, operation, batch, files, removed)
     except CommitConflict:
         for file in files:
-            log.place.delete(log.place.data(file.path))
+            to.place.delete(file.path)
         raise
+
+
+def data_files(path: str | os.PathLike[str]) -> list[str]:
+    """Return the data files in an archive's directory, committed or not, without those of positions."""
+    files = pathlib.Path(path).glob("kind=*/**/*.parquet")
+    names = sorted(str(file.relative_to(path)) for file in files)
+    return [name for name in names if not name.startswith("kind=position/")]
 
 
 def rows_of(at: Place, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return the rows of some data files in a directory."""
-    named = [f"{at.target.root}/{at.data(path)}" for path in paths]
+    named = [f"{at.target.root}/{path}" for path in paths]
     found = pyarrow.dataset.dataset(named, partitioning="hive").to_table()
     return found.select(schema.COLUMNS).to_pylist()
 
 
-def _write(target: ArchiveTarget, path: str, rows: pa.Table) -> File:
+def _write(target: ArchiveTarget, path: str, rows: pa.Table) -> DataFile:
     """Write rows of one kind and date as the data file of this path, and return what it holds.
 
     `rows` has the schema's columns; all but `kind`, which is in the path, are written.
     """
     kind, date = path.split("/")[:2]
     system, root = target.filesystem()
-    name = f"{root}/{target.data(path)}"
+    name = f"{root}/{path}"
     if target.scheme == "file":
         system.create_dir(name.rpartition("/")[0])
     pq.write_table(
@@ -131,35 +137,19 @@ def _write(target: ArchiveTarget, path: str, rows: pa.Table) -> File:
         filesystem=system,
         compression="zstd",
     )
-    streams, first, last = _spans(rows)
-    return File(
+    streams = pc.min_max(rows["stream"]).as_py()
+    queues = pc.min_max(rows["queue"]).as_py()
+    ends = pc.min_max(rows["time"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())).as_py()
+    return DataFile(
         path,
         kind.partition("=")[2],
         date.partition("=")[2],
         rows.num_rows,
         system.get_file_info(name).size,
-        streams,
-        first,
-        last,
+        *ends.values(),
+        tuple(streams.values()),
+        None if queues["min"] is None else tuple(queues.values()),
     )
-
-
-def _spans(rows: pa.Table) -> tuple[dict[str, StreamSpan], int, int]:
-    """Return what rows hold by stream, and their first and last time in ms."""
-    held = rows.select(["stream", "id", "time", "seq"])
-    held = held.take(pc.sort_indices(held, sort_keys=[("time", "ascending"), ("seq", "ascending")]))
-    # One thread, since the order within a stream counts.
-    found = (
-        held.select(["stream", "id"])
-        .group_by("stream", use_threads=False)
-        .aggregate([("id", "count"), ("id", "first"), ("id", "last")])
-    )
-    streams = {
-        row["stream"]: StreamSpan(row["id_count"], row["id_first"], row["id_last"])
-        for row in sorted(found.to_pylist(), key=lambda row: row["stream"])
-    }
-    ends = pc.min_max(held["time"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())).as_py()
-    return streams, ends["min"], ends["max"]
 
 
 def _parts(rows: Any, per_commit: int | None) -> Iterator[pa.Table]:
@@ -183,14 +173,15 @@ def _partitions(part: pa.Table) -> Iterator[tuple[str, str, pa.Table]]:
         yield kind, date, part.filter(pc.equal(keys, key))
 
 
-def _positions(state: State, part: pa.Table) -> dict[str, Position]:
+def _positions(state: ArchiveSnapshot, part: pa.Table) -> dict[str, Position]:
     order = pc.sort_indices(part, sort_keys=[("time", "ascending"), ("seq", "ascending")])
     held = part.select(["stream", "kind", "id", "lost"]).take(order)
     gap = pc.equal(held["kind"], "gap")
     held = held.append_column("lost_here", pc.if_else(gap, pc.fill_null(held["lost"], 0), 0))
     held = held.append_column("rows_here", pc.cast(pc.invert(gap), pa.int64()))
+    held = held.append_column("end_here", pc.if_else(gap, None, held["id"]))
     found = held.group_by("stream", use_threads=False).aggregate(
-        [("id", "last"), ("lost_here", "sum"), ("rows_here", "sum")]
+        [("id", "last"), ("lost_here", "sum"), ("rows_here", "sum"), ("end_here", "last")]
     )
     before = defaultdict(lambda: Position("0-0", 0, 0, 0, 0), state.positions)
     made = {}
@@ -199,7 +190,8 @@ def _positions(state: State, part: pa.Table) -> dict[str, Position]:
         rows = old.rows + one["rows_here_sum"]
         lost = old.lost + one["lost_here_sum"]
         last = max(old.id, one["id_last"], key=_order)
-        made[one["stream"]] = Position(last, rows + lost - old.base, old.base, rows, lost)
+        end = later(old.end, one["end_here_last"] or "0-0")
+        made[one["stream"]] = Position(last, rows + lost - old.base, old.base, rows, lost, end)
     return made
 
 

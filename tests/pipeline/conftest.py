@@ -7,6 +7,7 @@ All tests that need the session run in one process of a run that is spread over 
 from __future__ import annotations
 
 import pathlib
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 
 from agentbus.commands._main import run as run_verb
@@ -127,12 +127,16 @@ def pushing(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def s3_server(s3_port: int) -> Iterator[str]:
+def s3_server(s3_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An S3 server for the whole run."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=s3_port, verbose=False)
-    server.start()
-    yield f"http://127.0.0.1:{s3_port}"
-    server.stop()
+    # In this process, it would wait for a library that holds the interpreter and waits for it.
+    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(s3_port)]
+    server = clusters.Daemon(words, tmp_path_factory.mktemp("s3"))
+    try:
+        server.said("Running on")
+        yield f"http://127.0.0.1:{s3_port}"
+    finally:
+        server.kill()
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class S3:
 
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> S3:
-    """A fresh bucket, and the environment by which boto3 finds it; `spark` reads it as s3a://."""
+    """A fresh bucket, and the environment by which programs find it; `spark` reads it as s3a://."""
     assert list(clusters.S3A_JARS.glob("*.jar")), "no jars for s3a:// in .venv: run scripts/setup"
     for name, value in clusters.s3_environment(s3_server).items():
         monkeypatch.setenv(name, value)

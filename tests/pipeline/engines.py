@@ -13,11 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from agentbus.pipeline import archive_files
 
 Counted = tuple[int, int]
+# The rows of the kind `position` are the archiver's own.
+ROWS = ds.field("kind") != "position"
 
 
 def options() -> dict[str, str]:
@@ -27,17 +30,20 @@ def options() -> dict[str, str]:
 
 
 def by_deltalake(path: str, version: int) -> Counted:
-    rows = DeltaTable(path, version, storage_options=options()).to_pyarrow_table(columns=["seq"])
+    table = DeltaTable(path, version, storage_options=options())
+    rows = table.to_pyarrow_table(columns=["seq"], filters=[("kind", "!=", "position")])
     return rows.num_rows, sum(rows["seq"].to_pylist())
 
 
 def by_pyarrow(path: str, version: int) -> Counted:
     dataset = DeltaTable(path, version, storage_options=options()).to_pyarrow_dataset()
-    return dataset.count_rows(), sum(dataset.to_table(["seq"])["seq"].to_pylist())
+    numbers = dataset.to_table(["seq"], filter=ROWS)["seq"].to_pylist()
+    return dataset.count_rows(ROWS), sum(numbers)
 
 
 def by_pandas(path: str, version: int) -> Counted:
-    frame = DeltaTable(path, version, storage_options=options()).to_pandas(columns=["seq"])
+    table = DeltaTable(path, version, storage_options=options())
+    frame = table.to_pandas(columns=["seq"], filters=[("kind", "!=", "position")])
     return len(frame), int(frame["seq"].sum())
 
 
@@ -45,6 +51,7 @@ def by_polars(path: str, version: int) -> Counted:
     import polars as pl
 
     frame = pl.scan_delta(path, version=version, storage_options=options())
+    frame = frame.filter(pl.col("kind") != "position")
     count, sum_ = frame.select(pl.len(), pl.col("seq").sum().alias("sum")).collect().row(0)
     return count, sum_
 
@@ -54,6 +61,7 @@ def by_polars_through_pyarrow(path: str, version: int) -> Counted:
 
     dataset = DeltaTable(path, version, storage_options=options()).to_pyarrow_dataset()
     frame = pl.scan_pyarrow_dataset(dataset)
+    frame = frame.filter(pl.col("kind") != "position")
     count, sum_ = frame.select(pl.len(), pl.col("seq").sum().alias("sum")).collect().row(0)
     return count, sum_
 
@@ -79,7 +87,8 @@ def duckdb() -> Any:
 
 def by_duckdb(path: str, version: int) -> Counted:
     rows = duckdb().execute(
-        f"SELECT count(*), coalesce(sum(seq), 0) FROM delta_scan(?, version={version})",
+        f"SELECT count(*), coalesce(sum(seq), 0) FROM delta_scan(?, version={version})"
+        " WHERE kind <> 'position'",
         [path],
     )
     [found] = rows.fetchall()
@@ -88,12 +97,18 @@ def by_duckdb(path: str, version: int) -> Counted:
 
 def by_duckdb_through_pyarrow(path: str, version: int) -> Counted:
     dataset = DeltaTable(path, version, storage_options=options()).to_pyarrow_dataset()
-    [found] = duckdb().from_arrow(dataset).aggregate("count(*), coalesce(sum(seq), 0)").fetchall()
+    [found] = (
+        duckdb()
+        .from_arrow(dataset)
+        .filter("kind <> 'position'")
+        .aggregate("count(*), coalesce(sum(seq), 0)")
+        .fetchall()
+    )
     return int(found[0]), int(found[1])
 
 
 def by_duckdb_from_files(path: str, version: int) -> Counted:
-    files = archive_files(path, version=version + 1)
+    files = archive_files(path, version=version)
     if not files:
         return 0, 0
     rows = duckdb().read_parquet(files, hive_partitioning=True, union_by_name=True)

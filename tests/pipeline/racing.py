@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from agentbus.pipeline.archives.delta_table import APPEND, ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.versions import (
-    APPEND,
+    ArchiveSnapshot,
     CommitConflict,
-    File,
+    DataFile,
     Position,
-    State,
-    StreamSpan,
     file_path,
+    new_batch,
 )
 
 T = 1_763_640_000_000
@@ -22,29 +21,30 @@ DATE = "2025-11-20"
 
 
 def add(
-    log: Log,
-    state: State,
+    table: ArchiveTable,
+    state: ArchiveSnapshot,
     *,
     data: bytes = b"data",
     removed: Sequence[str] = (),
     operation: str = APPEND,
     positions: Mapping[str, Position] | None = None,
-) -> State:
+) -> ArchiveSnapshot:
     """Commit one data file that is not Parquet, for what does not look into it."""
     batch = new_batch()
-    path = file_path("queue", DATE, state.version + 1, batch, 0)
-    log.place.replace(log.place.data(path), data)
-    streams = {"q:mail": StreamSpan(1, f"{T}-0", f"{T}-0")}
-    file = File(path, "queue", DATE, 1, len(data), streams, T, T)
-    return log.commit(state, operation, batch, [file], removed=removed, positions=positions)
+    path = file_path("queue", DATE, batch, 0)
+    table.place.write(path, data)
+    file = DataFile(path, "queue", DATE, 1, len(data), T, T, ("q:mail", "q:mail"))
+    if operation == APPEND:
+        return table.append(state, batch, [file], positions or {})
+    return table.replace(state, operation, batch, [file], removed)
 
 
 if __name__ == "__main__":
-    racer, wins = Log(place(sys.argv[1])), 0
+    racer, wins = ArchiveTable(place(sys.argv[1])), 0
     racer.create("demo")
     while wins < int(sys.argv[2]):
         try:
-            made = add(racer, racer.open())
+            made = add(racer, racer.snapshot())
         except CommitConflict:
             continue
         wins += 1

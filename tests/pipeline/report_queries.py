@@ -10,8 +10,8 @@ from typing import Any
 
 import duckdb
 
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 
 _EVENTS = (
     *("received", "processed", "failed", "retried", "reclaimed", "dead", "lost", "stale"),
@@ -373,7 +373,7 @@ QUERIES = {
 def answers(path: str | os.PathLike[str], names: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of these tables from an archive's current files, which the log names."""
     at = place(path)
-    files = [at.uri(at.data(one)).removeprefix("file://") for one in Log(at).state().files]
+    files = [at.uri(one).removeprefix("file://") for one in ArchiveTable(at).snapshot().files]
     with duckdb.connect() as connection:
         # Without a zone: those of DuckDB are in an extension that it would fetch.
         connection.execute(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import random
 import socket
 
 import hiredis
 import pyarrow.dataset
 
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
+from tests.pipeline.archives import data_files
 from tests.servers import Server
 
 _SLICE = 1000
@@ -62,7 +62,6 @@ def assert_equal(streams: Streams, path: str) -> None:
     found = archived(path)
     assert len(found) == len(set(found))
     assert set(found) == streams.ids
-    state = Log(place(path)).state()
-    data = pathlib.Path(path) / "_data"
-    assert {str(p.relative_to(data)) for p in data.rglob("*.parquet")} == set(state.files)
+    state = ArchiveTable(place(path)).snapshot()
+    assert set(data_files(path)) == set(state.files)
     assert sum(p.rows for p in state.positions.values()) == len(found)

@@ -9,20 +9,21 @@ import threading
 
 import pyarrow.dataset
 import pytest
+from deltalake import DeltaTable
 
 import agentbus
 from agentbus.core.settings import resolve
 from agentbus.errors import AgentBusError, ConfigError, NotFound, Refused
 from agentbus.pipeline.archives import verify as verifying
 from agentbus.pipeline.archives.archiver import Archiver, archive, release
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
-from agentbus.pipeline.archives.versions import APPEND
 from agentbus.queues import janitor
 from agentbus.queues.policy import Policies
 from tests.disks import fill as fill_disk, small_disk
+from tests.pipeline.archives import data_files
 
 DAY = 86_400_000
 
@@ -52,10 +53,6 @@ def plain(path):
     """Return what any reader of Parquet sees in the files of the archive, as (stream, id)."""
     table = pyarrow.dataset.dataset(archive_files(path)).to_table(["stream", "id"])
     return sorted((row["stream"], row["id"]) for row in table.to_pylist())
-
-
-def data_files(path):
-    return sorted(str(p.relative_to(path)) for p in pathlib.Path(path).rglob("*.parquet"))
 
 
 def test_every_entry_is_archived_and_can_be_read_by_anybody(run, bus, spark, path):
@@ -98,10 +95,10 @@ def test_an_archive_is_divided_by_kind_and_day(run, fill, path):
 
     folders = {name.rpartition("/")[0] for name in data_files(path)}
     assert folders == {
-        "_data/kind=queue/date=1970-01-01",
-        "_data/kind=queue/date=1970-01-02",
-        "_data/kind=queue/date=1970-01-04",
-        "_data/kind=dead_letter/date=1970-01-02",
+        "kind=queue/date=1970-01-01",
+        "kind=queue/date=1970-01-02",
+        "kind=queue/date=1970-01-04",
+        "kind=dead_letter/date=1970-01-02",
     }
 
 
@@ -111,12 +108,9 @@ def test_each_file_says_how_many_rows_of_which_streams_it_has(run, fill, path):
 
     run()
 
-    (file,) = Log(place(path)).state().files.values()
+    (file,) = ArchiveTable(place(path)).snapshot().files.values()
     assert (file.rows, file.from_ms, file.to_ms) == (5, 1, 3)
-    assert {name: (s.rows, s.first, s.last) for name, s in file.streams.items()} == {
-        "q:a": (3, "1-1", "3-1"),
-        "q:b": (2, "1-1", "2-1"),
-    }
+    assert (file.streams, file.queues) == (("q:a", "q:b"), ("a", "b"))
 
 
 def test_entries_that_were_trimmed_before_are_counted(run, fill, valkey, project, spark, path):
@@ -135,7 +129,7 @@ def test_entries_that_were_trimmed_before_are_counted(run, fill, valkey, project
         (6, "0-0", "7-1"),
         (15, "10-1", "26-1"),
     ]
-    position = Log(place(path)).state().positions["q:mail"]
+    position = ArchiveTable(place(path)).snapshot().positions["q:mail"]
     assert position.rows + position.lost == position.added == 30
 
 
@@ -168,8 +162,8 @@ def test_two_archivers_at_once_archive_everything_once(spark, settings, fill, pa
 
     found = plain(path)
     assert len(found) == len(set(found)) == 206
-    state = Log(place(path)).state()
-    named = sorted(f"_data/{name}" for name in state.files)
+    state = ArchiveTable(place(path)).snapshot()
+    named = sorted(name for name in state.files)
     assert data_files(path) == named
 
 
@@ -183,7 +177,7 @@ def test_a_deleted_and_new_stream_is_archived_from_its_beginning(run, fill, valk
 
     assert (done.rows, done.lost) == (3, 0)
     assert len(plain(path)) == 8
-    position = Log(place(path)).state().positions["q:mail"]
+    position = ArchiveTable(place(path)).snapshot().positions["q:mail"]
     assert (position.base, position.added, position.rows) == (5, 3, 8)
 
 
@@ -291,7 +285,7 @@ def test_an_archiver_that_goes_on_waits_while_the_disk_is_full(
             (disk / "filler").unlink()
 
         with Archiver(spark, settings, str(disk / "archive"), warn=warn) as archiver:
-            archiver._log.create(archiver.project)
+            archiver._table.create(archiver.project)
             fill_disk(disk / "filler")
             archiver.run(continuous=True, interval=0.01, stop=stop, on_round=heard)
 
@@ -317,7 +311,7 @@ def test_a_server_that_dies_in_the_middle_leaves_nothing_half_done(
 
     killer = threading.Thread(target=kill)
     with Archiver(spark, settings, path, page=1) as archiver:
-        archiver._log.create(archiver.project)
+        archiver._table.create(archiver.project)
         killer.start()
         with contextlib.suppress(Exception):
             archiver.run()
@@ -331,28 +325,26 @@ def test_a_server_that_dies_in_the_middle_leaves_nothing_half_done(
 
 
 def _named(path):
-    state = Log(place(path)).state()
-    return {f"_data/{name}" for name in state.files}
+    state = ArchiveTable(place(path)).snapshot()
+    return set(state.files)
 
 
 def test_an_interrupt_after_the_commit_leaves_its_files(run, fill, path, monkeypatch):
     fill("q:mail", numbered(3))
-    commit = Log.commit
+    append = ArchiveTable.append
 
-    def committed(log, state, operation, *parts, **more):
-        made = commit(log, state, operation, *parts, **more)
-        if operation == APPEND:
-            raise KeyboardInterrupt
-        return made
+    def appended(*words):
+        append(*words)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Log, "commit", committed)
+    monkeypatch.setattr(ArchiveTable, "append", appended)
     with pytest.raises(KeyboardInterrupt):
         run()
     monkeypatch.undo()
 
-    state = Log(place(path)).state()
+    state = ArchiveTable(place(path)).snapshot()
     assert state.rows == 3
-    assert all((pathlib.Path(path) / "_data" / name).exists() for name in state.files)
+    assert all((pathlib.Path(path) / name).exists() for name in state.files)
     assert run() == []
 
 
@@ -392,7 +384,7 @@ def test_the_status_says_what_is_to_come(run, fill, settings, path):
 
     found = verifying.status(settings, path)
 
-    assert (found.rows, found.lag, found.version) == (5, 3, 2)
+    assert (found.rows, found.lag, found.version) == (5, 3, 1)
     assert {(s.stream, s.rows, s.lag) for s in found.streams} == {
         ("q:mail", 5, 2),
         ("q:new", 0, 1),
@@ -403,6 +395,24 @@ def test_the_status_says_what_is_to_come(run, fill, settings, path):
 def test_no_archive_has_no_status(settings, path):
     with pytest.raises(NotFound, match="no archive"):
         verifying.status(settings, path)
+
+
+def test_rows_that_another_engine_deleted_stay_away_and_are_counted(
+    run, fill, spark, settings, path
+):
+    fill("q:mail", numbered(10))
+    run()
+    DeltaTable(path).delete("id in ('3-1', '4-1')")
+    (now,) = verifying.verify(spark, settings, path)
+    fill("q:mail", numbered(2, start=20))
+
+    assert [done.rows for done in run()] == [2]
+
+    (later,) = verifying.verify(spark, settings, path)
+    assert [(each.rows, each.deleted, each.missing, each.ok) for each in (now, later)] == [
+        (8, 2, 0, True),
+        (10, 2, 0, True),
+    ]
 
 
 def test_an_archive_is_reconciled_with_its_streams(

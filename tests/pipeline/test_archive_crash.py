@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from tests.pipeline.streams import Streams, assert_equal
 from tests.servers import Shell
 
@@ -105,8 +105,7 @@ def killed_drivers(
 def last_round(shell: Shell, path: str) -> None:
     """Archive what is left, and sweep what the dead left behind."""
     shell.ok("archive", path, timeout=600)
-    log = Log(place(path))
-    log.settle(log.state(), sweep=True)
+    ArchiveTable(place(path)).sweep(0, round_seconds=0)
 
 
 @pytest.mark.slow

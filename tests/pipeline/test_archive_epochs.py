@@ -8,9 +8,9 @@ import pyarrow.dataset
 import pytest
 
 from agentbus.errors import EpochMismatch
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.verify import status, verify
 
 
@@ -90,7 +90,7 @@ def test_what_came_at_ids_that_the_archive_has_passed_is_archived(run, mail, pat
     assert run() == []
     ids, _ = archived(path)
     assert ids == dict.fromkeys([*numbered(*range(1, 11), 12), "7-0", "7-2", "9-0", "9-5"], 1)
-    position = Log(place(path)).state().positions["q:mail"]
+    position = ArchiveTable(place(path)).snapshot().positions["q:mail"]
     assert (position.id, position.rows, position.lost) == ("12-1", 15, 0)
     assert position.rows == position.base + position.added
 
@@ -138,7 +138,7 @@ def test_what_was_found_only_while_it_was_copied_is_not_committed(run, mail, pat
     with pytest.raises(EpochMismatch, match="went back in time"):
         run()
 
-    assert Log(place(path)).state().version == 2
+    assert ArchiveTable(place(path)).snapshot().version == 1
     assert sum(archived(path)[0].values()) == 10
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import threading
-import warnings
-from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,15 +16,16 @@ from deltalake import DeltaTable
 from agentbus.errors import Unhealthy, UsageError
 from agentbus.pipeline.archives import compaction as compacting, reader as archived
 from agentbus.pipeline.archives.compaction import Compacted, compact
-from agentbus.pipeline.archives.directory import Directory
+from agentbus.pipeline.archives.delta_table import COMPACT, ArchiveTable
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
-from agentbus.pipeline.archives.versions import COMPACT, EMPTY, File, State
+from agentbus.pipeline.archives.versions import ArchiveSnapshot, DataFile, file_path
 from agentbus.pipeline.rows import typed_columns as typed
 from agentbus.pipeline.rows.typed_columns import TYPED
-from tests.pipeline.archives import row, write_archive
+from tests.pipeline.archives import data_files, row, write_archive
+from tests.servers import scrubbed
+from tests.source_tree import ROOT
 from tests.tiers import nightly
 
 T = 1_763_640_000_000
@@ -61,15 +62,17 @@ def test_closed_days_become_few_files_with_the_same_rows(spark, tmp_path):
 
     done = compact(spark, tmp_path, before=AFTER, on_progress=lambda *rows: seen.append(rows))
 
-    after = Log(place(tmp_path)).open()
+    after = ArchiveTable(place(tmp_path)).snapshot()
     assert content(spark, tmp_path) == held
     assert seen == [(0, 12), (6, 12), (12, 12)]
     assert (done.partitions, done.files_before, done.files_after, done.rows) == (2, 6, 2, 12)
     assert done.bytes_before > done.bytes_after > 0
     assert len(after.files) == len(before.files) - 4
     assert after.positions == before.positions
-    for version in (None, before.version - 1):
-        table = DeltaTable(tmp_path, version=version).to_pyarrow_table(columns=["date", "bytes"])
+    for version in (None, before.version):
+        table = DeltaTable(tmp_path, version=version).to_pyarrow_table(
+            columns=["date", "bytes"], filters=[("kind", "!=", "position")]
+        )
         assert table.num_rows == 14
         # Typed columns are there in what was compacted.
         assert table["bytes"].null_count == (14 if version else 2)
@@ -81,18 +84,15 @@ def test_a_compacted_file_is_sorted_and_described_by_what_it_holds(spark, tmp_pa
 
     compact(spark, tmp_path, before=AFTER)
 
-    (file,) = Log(place(tmp_path)).open().files.values()
-    held = pq.ParquetFile(tmp_path / "_data" / file.path).read()
+    (file,) = ArchiveTable(place(tmp_path)).snapshot().files.values()
+    held = pq.ParquetFile(tmp_path / file.path).read()
     order = list(map(tuple, (map(one.get, ("stream", "time", "seq")) for one in held.to_pylist())))
     assert order == sorted(order)
     assert str(held.schema.field("time").type) == "timestamp[us, tz=UTC]"
     assert "kind" not in held.column_names
-    assert {name: (s.rows, s.first, s.last) for name, s in file.streams.items()} == {
-        "q:a": (6, f"{T}-0", f"{T + 3000}-0"),
-        "q:b": (4, f"{T}-0", f"{T + 3000}-0"),
-    }
+    assert (file.streams, file.queues) == (("q:a", "q:b"), ("a", "b"))
     assert (file.rows, file.from_ms, file.to_ms) == (10, T, T + 3000)
-    assert file.bytes == (tmp_path / "_data" / file.path).stat().st_size
+    assert file.bytes == (tmp_path / file.path).stat().st_size
 
 
 def test_a_compacted_file_has_row_groups_that_several_tasks_can_read(spark, tmp_path, monkeypatch):
@@ -101,8 +101,8 @@ def test_a_compacted_file_has_row_groups_that_several_tasks_can_read(spark, tmp_
 
     compact(spark, tmp_path, before=AFTER)
 
-    (file,) = Log(place(tmp_path)).open().files.values()
-    held = pq.ParquetFile(tmp_path / "_data" / file.path).metadata
+    (file,) = ArchiveTable(place(tmp_path)).snapshot().files.values()
+    held = pq.ParquetFile(tmp_path / file.path).metadata
     assert [held.row_group(n).num_rows for n in range(held.num_row_groups)] == [4, 4, 2]
 
 
@@ -112,12 +112,12 @@ def test_typed_columns_are_written_for_their_kind_alone(spark, tmp_path, typed_c
 
     done = compact(spark, tmp_path, before=AFTER)
 
-    state = Log(place(tmp_path)).open()
+    state = ArchiveTable(place(tmp_path)).snapshot()
     assert done.partitions == 2
     for file in state.files.values():
-        names = pq.ParquetFile(tmp_path / "_data" / file.path).schema_arrow.names
+        names = pq.ParquetFile(tmp_path / file.path).schema_arrow.names
         assert ("attempts" in names) == (file.kind == "queue")
-        assert file.typed == (("attempts",) if file.kind == "queue" else ())
+        assert file.has_typed(["attempts"]) == (file.kind == "queue")
     found = read(spark, tmp_path, kinds=["queue"]).select("attempts").collect()
     assert sorted(one["attempts"] for one in found) == [0, 1, 2]
     # All columns are there now: nothing is left to do.
@@ -144,17 +144,20 @@ def test_a_dry_run_tells_what_would_be_done(spark, tmp_path):
 
     assert told == Compacted(1, 3, None, 6, before.bytes, None)
     assert seen == []
-    assert Log(place(tmp_path)).open() == before
+    assert ArchiveTable(place(tmp_path)).snapshot() == before
 
 
-def held(kind: str, *files: tuple[str, int, bool]) -> State:
+def held(kind: str, *files: tuple[str, int, bool]) -> ArchiveSnapshot:
     """Return the state of an archive with files of one day: name, bytes, whether they are typed."""
-    names = tuple(sorted(TYPED[kind]))
-    made = {
-        name: File(name, kind, "2026-11-20", 1, size, {}, 0, 0, names if typed else ())
-        for name, size, typed in files
-    }
-    return replace(EMPTY, files=made)
+    made = {}
+    for name, size, compacted in files:
+        path = file_path(kind, "2026-11-20", name, 0, TYPED[kind] if compacted else ())
+        made[path] = DataFile(path, kind, "2026-11-20", 1, size, 0, 0)
+    return ArchiveSnapshot(0, "", "", 1, 0, made, {}, 0, 0, [])
+
+
+def name_of(file: DataFile) -> str:
+    return file.path.rpartition("/")[2].partition("-")[0]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def held(kind: str, *files: tuple[str, int, bool]) -> State:
 def test_a_late_file_is_merged_with_those_of_its_size(files, merged):
     todo = compacting._todo(held("queue", *files), "2026-11-21")
 
-    assert [[file.path for file in found] for _, found in todo] == ([merged] if merged else [])
+    assert [[name_of(file) for file in found] for _, found in todo] == ([merged] if merged else [])
 
 
 def test_rows_that_come_late_each_night_are_rewritten_a_few_times():
@@ -179,7 +182,7 @@ def test_rows_that_come_late_each_night_are_rewritten_a_few_times():
     for night in range(256):
         files.append((f"late{night}", 1_000, False))
         ((_, merged),) = compacting._todo(held("queue", *files), "2026-11-21")
-        size, gone = sum(file.bytes for file in merged), {file.path for file in merged}
+        size, gone = sum(file.bytes for file in merged), {name_of(file) for file in merged}
         files = [file for file in files if file[0] not in gone]
         files.append((f"merged{night}", size, True))
         written += size
@@ -197,36 +200,38 @@ def test_a_date_that_is_none_is_told(spark, tmp_path, text):
 
 def test_rows_that_the_log_does_not_know_stop_the_compaction(spark, tmp_path):
     before = write_archive(tmp_path, rows(6), per_commit=2)
-    path = tmp_path / "_data" / next(iter(before.files))
+    path = tmp_path / next(iter(before.files))
     pq.write_table(pq.ParquetFile(path).read().slice(1), path)
 
-    with pytest.raises(Unhealthy, match=r"q:mail: 6 from .* and read were 5 from"):
+    with pytest.raises(Unhealthy, match="have 6 rows by the log, and read were 5"):
         compact(spark, tmp_path, before=AFTER)
 
-    assert Log(place(tmp_path)).open() == before
+    assert ArchiveTable(place(tmp_path)).snapshot() == before
     assert list((tmp_path / "_compacting").iterdir()) == []
 
 
 def test_an_append_in_between_is_no_conflict(spark, tmp_path, monkeypatch):
-    write_archive(tmp_path, rows(6), per_commit=2)
+    before = write_archive(tmp_path, rows(6), per_commit=2)
     appended = []
 
-    real = Log.commit
+    real = DeltaTable.create_write_transaction
 
-    def commit(log, state, operation, *parts, **more):
-        if operation == COMPACT and len(appended) < 2:
+    def commit(table, *words, **options):
+        if (
+            options["commit_properties"].custom_metadata["agentbusAction"] == COMPACT
+            and len(appended) < 2
+        ):
             appended.append(write_archive(tmp_path, [row("ch:main", f"{T + len(appended)}-0")]))
-        return real(log, state, operation, *parts, **more)
+        return real(table, *words, **options)
 
-    monkeypatch.setattr(Log, "commit", commit)
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
 
     done = compact(spark, tmp_path, before=AFTER)
 
-    state = Log(place(tmp_path)).open()
+    state = ArchiveTable(place(tmp_path)).snapshot()
     assert (done.partitions, len(state.files)) == (1, 3)
     assert len(content(spark, tmp_path)) == 8
-    data = {str(p.relative_to(tmp_path / "_data")) for p in (tmp_path / "_data").rglob("*.parquet")}
-    assert data == set(state.files) | set(state.removed)
+    assert set(data_files(tmp_path)) == set(state.files) | set(before.files)
 
 
 def test_of_two_compactions_at_once_one_is_done(spark, tmp_path):
@@ -243,7 +248,7 @@ def test_of_two_compactions_at_once_one_is_done(spark, tmp_path):
 
     assert sorted(one.partitions for one in done) == [0, 1]
     assert content(spark, tmp_path) == held
-    assert len(Log(place(tmp_path)).open().files) == 1
+    assert len(ArchiveTable(place(tmp_path)).snapshot().files) == 1
 
 
 def test_readers_see_the_same_rows_all_the_while(spark, tmp_path):
@@ -267,33 +272,53 @@ def test_readers_see_the_same_rows_all_the_while(spark, tmp_path):
     assert views == [12]
 
 
+KILLED = """
+import os, signal, sys
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+from agentbus.pipeline.archives import compaction
+from agentbus.pipeline.archives.delta_table import COMPACT, ArchiveTable
+from agentbus.pipeline.archives.places import Place
+
+path, before, when, owner, name = sys.argv[1:]
+owner = {"compaction": compaction, "ArchiveTable": ArchiveTable, "Place": Place}[owner]
+real = getattr(owner, name)
+
+def instead(*given, **named):
+    if when == "after":
+        real(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(owner, name, instead)
+gateway = launch_gateway()
+spark = gateway.jvm.org.apache.spark
+java = spark.api.java.JavaSparkContext.fromSparkContext(spark.SparkContext.getOrCreate())
+conf = SparkConf(_jvm=gateway.jvm, _jconf=java.getConf())
+compaction.compact(SparkSession(SparkContext(gateway=gateway, jsc=java, conf=conf)), path, before=before)
+"""
+
+
 def killed_at(spark, path, when, owner, name):
-    """Compact in a process of its own, which is killed at a point; return how it ended."""
-    with warnings.catch_warnings():
-        # The child talks to the same JVM, while this process waits.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    try:
-        real = getattr(owner, name)
-
-        def instead(*given, **named):
-            if when == "after":
-                real(*given, **named)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        setattr(owner, name, instead)
-        compact(spark, path, before=AFTER)
-    finally:
-        os._exit(1)
+    """Compact in a process of its own on the same JVM, killed at a point; return how it ended."""
+    parameters = spark.sparkContext._gateway.gateway_parameters
+    environment = {
+        **scrubbed(dict(os.environ)),
+        "PYSPARK_GATEWAY_PORT": str(parameters.port),
+        "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        "PYTHONPATH": str(ROOT),
+    }
+    words = [sys.executable, "-c", KILLED, str(path), AFTER, when, owner, name]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    print(done.stderr)  # noqa: T201
+    return done.returncode
 
 
 POINTS = [
-    nightly("after", compacting, "_write", False),
-    nightly("after", Directory, "copy", False),
-    ("before", Log, "commit", False),
-    ("after", Log, "commit", True),
+    nightly("after", "compaction", "_write", False),
+    nightly("after", "Place", "move", False),
+    ("before", "ArchiveTable", "replace", False),
+    ("after", "ArchiveTable", "replace", True),
 ]
 
 
@@ -304,18 +329,19 @@ def test_a_killed_compaction_changed_all_or_nothing(spark, tmp_path, when, owner
 
     ended = killed_at(spark, tmp_path, when, owner, name)
 
-    log = Log(place(tmp_path))
+    log = ArchiveTable(place(tmp_path))
     assert ended == -signal.SIGKILL
-    assert (log.open() != before) == committed
+    assert (log.snapshot() != before) == committed
     assert content(spark, tmp_path) == held
     # The next one does the work and tidies up what was left.
     compact(spark, tmp_path, before=AFTER)
     assert content(spark, tmp_path) == held
-    state = log.open()
+    state = log.snapshot()
     assert len(state.files) == 1
     assert list((tmp_path / "_compacting").iterdir()) == []
-    data = {str(p.relative_to(tmp_path / "_data")) for p in (tmp_path / "_data").rglob("*.parquet")}
-    assert data == set(state.files) | set(before.files)
+    orphans = set(data_files(tmp_path)) - set(state.files) - set(before.files)
+    # What was moved and not committed is deleted a day later.
+    assert len(orphans) == (name in ("move", "replace") and not committed)
     assert pq.read_table(archive_files(tmp_path)).num_rows == 6
 
 
@@ -326,11 +352,11 @@ def test_large_partitions_become_several_files_that_do_not_overlap(spark, tmp_pa
 
     compact(spark, tmp_path, before=AFTER)
 
-    files = list(Log(place(tmp_path)).open().files.values())
+    files = list(ArchiveTable(place(tmp_path)).snapshot().files.values())
     assert 2 <= len(files) <= 4
     assert content(spark, tmp_path) == held
     ends = []
     for file in files:
-        held = pq.ParquetFile(tmp_path / "_data" / file.path).read(["stream", "time"]).to_pylist()
+        held = pq.ParquetFile(tmp_path / file.path).read(["stream", "time"]).to_pylist()
         ends.append((tuple(held[0].values()), tuple(held[-1].values())))
     assert all(one[1] < following[0] for one, following in itertools.pairwise(sorted(ends)))

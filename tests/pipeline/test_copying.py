@@ -15,7 +15,7 @@ from agentbus.pipeline.rows import decoding
 
 @pytest.fixture
 def job(tmp_path):
-    return CopyJob(resolve({"url": "redis://x"}), place(str(tmp_path)).target, 3, "00c0ffee", 100)
+    return CopyJob(resolve({"url": "redis://x"}), place(str(tmp_path)).target, "00c0ffee", 100)
 
 
 def rows(number, *, start=0, stream="q:mail"):
@@ -30,12 +30,13 @@ def test_rows_are_written_in_groups_and_none_is_left_out(job, tmp_path, monkeypa
     with FileWriter(job) as writer:
         for n, number in enumerate(batches):
             writer.add(rows(number, start=100 * n))
-        (file,) = writer.finish()
+        (copied,) = writer.finish()
+        file = copied.file
 
-    written = pq.ParquetFile(tmp_path / "_data" / file.path)
+    written = pq.ParquetFile(tmp_path / file.path)
     assert written.metadata.num_rows == file.rows == sum(batches)
-    assert file.streams["q:mail"].rows == sum(batches)
-    assert (tmp_path / "_data" / file.path).stat().st_size == file.bytes
+    assert copied.streams["q:mail"][0] == sum(batches)
+    assert (tmp_path / file.path).stat().st_size == file.bytes
 
 
 def test_large_rows_are_written_in_groups_of_fewer(job, tmp_path, monkeypatch):
@@ -44,18 +45,20 @@ def test_large_rows_are_written_in_groups_of_fewer(job, tmp_path, monkeypatch):
     with FileWriter(job) as writer:
         for n in range(7):
             writer.add(rows(10, start=100 * n))
-        (file,) = writer.finish()
+        (copied,) = writer.finish()
+        file = copied.file
 
-    written = pq.ParquetFile(tmp_path / "_data" / file.path).metadata
+    written = pq.ParquetFile(tmp_path / file.path).metadata
     assert [written.row_group(n).num_rows for n in range(3)] == [30, 30, 10]
 
 
 def test_a_file_says_by_which_schema_it_was_written(job, tmp_path):
     with FileWriter(job) as writer:
         writer.add(rows(1))
-        (file,) = writer.finish()
+        (copied,) = writer.finish()
+        file = copied.file
 
-    written = pq.ParquetFile(tmp_path / "_data" / file.path).schema_arrow
+    written = pq.ParquetFile(tmp_path / file.path).schema_arrow
     assert written.metadata[b"agentbus.schema"] == b"1"
     assert "kind" not in written.names
 
@@ -63,9 +66,10 @@ def test_a_file_says_by_which_schema_it_was_written(job, tmp_path):
 def test_times_have_statistics_by_which_files_can_be_skipped(job, tmp_path):
     with FileWriter(job) as writer:
         writer.add(rows(5, start=1000))
-        (file,) = writer.finish()
+        (copied,) = writer.finish()
+        file = copied.file
 
-    group = pq.ParquetFile(tmp_path / "_data" / file.path).metadata.row_group(0)
+    group = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0)
     times = next(
         group.column(n)
         for n in range(group.num_columns)
@@ -73,6 +77,7 @@ def test_times_have_statistics_by_which_files_can_be_skipped(job, tmp_path):
     )
     assert times.statistics.has_min_max
     assert (file.from_ms, file.to_ms) == (1000, 1004)
+    assert (file.streams, file.queues) == (("q:mail", "q:mail"), ("mail", "mail"))
 
 
 def test_a_writer_that_fails_leaves_no_file(job, tmp_path):

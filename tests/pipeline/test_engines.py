@@ -12,8 +12,8 @@ import pytest
 from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.archiver import Archiver
 from agentbus.pipeline.archives.compaction import compact
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.source.data_source import AgentBusSource
 from tests.pipeline import clusters
@@ -55,7 +55,7 @@ def test_every_engine_counts_alike_at_each_version_while_archivers_write(
         path = f"{request.getfixturevalue('s3').url}/bus"
     spark.dataSource.register(AgentBusSource)
     settings = resolve({"url": real_url, "project": project, "agent": "ada"})
-    log, reading = Log(place(path)), None
+    log, reading = ArchiveTable(place(path)), None
     try:
         for turn in range(ROUNDS):
             for n in range(turn * EACH, (turn + 1) * EACH):
@@ -74,12 +74,10 @@ def test_every_engine_counts_alike_at_each_version_while_archivers_write(
             reading.kill()
             reading.wait()
 
-    newest = log.open()
-    afterwards = said(start(path.replace("s3a://", "s3://"), *range(newest.version)))
-    expected = {
-        version - 1: by_spark(spark, path, version) for version in range(1, newest.version + 1)
-    }
-    assert expected[newest.version - 1] == (ROUNDS * EACH, sum(range(ROUNDS * EACH)))
+    newest = log.snapshot()
+    afterwards = said(start(path.replace("s3a://", "s3://"), *range(newest.version + 1)))
+    expected = {version: by_spark(spark, path, version) for version in range(newest.version + 1)}
+    assert expected[newest.version] == (ROUNDS * EACH, sum(range(ROUNDS * EACH)))
     assert {one["version"] for one in afterwards} == set(expected)
     assert len({one["version"] for one in meanwhile}) > 1
     assert len({one["engine"] for one in afterwards}) == ENGINES

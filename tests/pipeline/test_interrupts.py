@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.spark import java
 from tests.pipeline.streams import archived
 from tests.servers import Server, Shell
@@ -50,7 +50,7 @@ def test_an_archive_that_is_interrupted_as_spark_starts_ends(
 
     assert ended(process) == (130, "")
 
-    assert Log(place(path)).state().rows == 0
+    assert ArchiveTable(place(path)).snapshot().rows == 0
     assert not [each.name for each in temporary.iterdir() if each.name.startswith("agentbus")]
 
 
@@ -116,7 +116,7 @@ def test_an_archive_that_is_interrupted_in_the_middle_ends_and_leaves_no_version
     code, err = ended(process)
 
     assert (code, err) in ((130, ""), (0, ""))
-    state = Log(place(path)).state()
+    state = ArchiveTable(place(path)).snapshot()
     assert state.rows == (1 if code == 130 else 39)
     # Whoever comes next finds all as it should be.
     real_shell.ok("archive", str(path), timeout=240)
@@ -147,4 +147,4 @@ def test_one_that_goes_on_ends_after_the_version_under_way(
 
     assert ended(process) == (0, "")
 
-    assert Log(place(path)).state().rows == 39
+    assert ArchiveTable(place(path)).snapshot().rows == 39

@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 import agentbus
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.pipeline import query_lag, read
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.source.archive_reader import ArchiveReader
 from agentbus.pipeline.source.data_source import AgentBusSource
 from agentbus.pipeline.source.options import ArchiveOptions
@@ -122,7 +122,7 @@ def test_options_choose_rows_of_an_archive(archived):
 
 
 def test_an_archive_is_loaded_at_a_version(archived):
-    before = Log(place(archived)).open().version
+    before = ArchiveTable(place(archived)).snapshot().version
     write_archive(archived, table([row("q:mail", "1763600000009-1")]), "shop")
 
     assert len(read_by_a_task(archived, version=str(before))) == len(ROWS)

@@ -16,8 +16,8 @@ import agentbus
 from agentbus import errors
 from agentbus.core import settings
 from agentbus.core.keys import Keys
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place as archive_place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.replays import slices, writer
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.replays.slices import Slice, Slicer, Stream
@@ -116,8 +116,8 @@ def test_rows_that_were_published_are_passed_over(place):
 def test_a_task_reads_what_was_not_published_yet_and_goes_on_there(place, tmp_path):
     path = str(tmp_path / "archive")
     write_archive(path, [*queue_rows("q:a", range(900)), *queue_rows("q:b", range(5))])
-    log = Log(archive_place(path))
-    found = survey(log, log.state(), Wanted())
+    log = ArchiveTable(archive_place(path))
+    found = survey(log, log.snapshot(), Wanted())
     assert found is not None
     share = found.share({"q:a": 0, "q:b": 1}, {"q:a": (DAY + 270, 1), "q:b": (DAY + 9, 0)})
     place.plant(rows("q:a", range(1)).set_column(1, "id", pa.array([f"{DAY + 200}-2"])))

@@ -12,8 +12,8 @@ import pytest
 
 from agentbus import errors
 from agentbus.core.stream import position
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.replays import jobs, reading
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.replays.survey import ArchiveSurvey, survey
@@ -25,8 +25,8 @@ NEXT_DAY = DAY + 86_400_000
 
 
 def looked(path: pathlib.Path, wanted: Wanted | None = None) -> ArchiveSurvey | None:
-    log = Log(place(str(path)))
-    return survey(log, log.state(), wanted or Wanted())
+    log = ArchiveTable(place(str(path)))
+    return survey(log, log.snapshot(), wanted or Wanted())
 
 
 def read(
@@ -105,8 +105,8 @@ def test_files_are_read_in_the_order_of_their_streams_whatever_their_names_are(a
     write_archive(archive, a[:15])
     write_archive(archive, [*a[15:], *b[:5]])
     write_archive(archive, b[5:])
-    log = Log(place(str(archive)))
-    state = log.state()
+    log = ArchiveTable(place(str(archive)))
+    state = log.snapshot()
 
     found = survey(log, replace(state, files=dict(reversed(state.files.items()))), Wanted())
 
@@ -159,9 +159,9 @@ def test_files_that_hold_the_same_entries_are_left_to_spark(archive):
 
 def test_a_file_that_is_missing_or_spoilt_is_left_to_spark_to_tell(archive):
     write_archive(archive, queue_rows("q:a", range(10)))
-    log = Log(place(str(archive)))
-    (file,) = log.state().files.values()
-    path = archive / log.place.data(file.path)
+    log = ArchiveTable(place(str(archive)))
+    (file,) = log.snapshot().files.values()
+    path = archive / file.path
 
     path.write_bytes(b"PAR1 is not all")
     assert looked(archive) is None
@@ -174,7 +174,7 @@ def test_a_task_names_the_file_that_is_missing_since(archive):
     found = looked(archive)
     assert found is not None
     (file,) = found.files
-    (archive / found.place.data(file.path)).unlink()
+    (archive / file.path).unlink()
 
     with pytest.raises(errors.Unhealthy, match=file.path):
         read(found)

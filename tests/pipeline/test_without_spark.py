@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.reports import NAMES
 from tests.pipeline.archives import write_archive
 from tests.pipeline.talk import task
@@ -21,7 +21,7 @@ def test_an_archive_with_nothing_new_says_so(ask, valkey, project, tmp_path):
     valkey.ask("XADD", f"{project}:q:mail", ENTRY["id"], "payload", ENTRY["payload"])
 
     assert ask("archive", tmp_path / "bus") == (0, "nothing new\n", "")
-    assert Log(place(tmp_path / "bus")).state().rows == 1
+    assert ArchiveTable(place(tmp_path / "bus")).snapshot().rows == 1
 
 
 def test_a_project_without_streams_makes_an_empty_archive(ask, tmp_path):
@@ -60,7 +60,7 @@ def test_what_would_be_compacted_is_told_without_spark(ask, project, tmp_path):
     ("words", "code", "told"),
     [
         (("archive", "/proc/x"), 2, "/proc/x"),
-        (("archive", "{bus}/_log/00000000000000000001.json"), 2, "not a directory"),
+        (("archive", "{bus}/_delta_log/00000000000000000000.json"), 2, "not a directory"),
         (("archive", "{bus}", "--streams", "nonsense"), 2, "nonsense"),
         (("archive", "{bus}", "--project", "another"), 4, "another"),
         (("report", "tasks", "{bus}", "--table", "nonsense"), 2, "outcomes"),

@@ -1,7 +1,7 @@
 """Archives the streams of a project exactly once, with any number of writers and crashes.
 
 A round reads the ends of the streams, copies new entries into files on Spark, and commits the files
-with the new positions as one version of the archive's log. Of two archivers that copied the same
+with the new positions as one version of the archive. Of two archivers that copied the same
 entries, one gets the version, and the other deletes its files.
 """
 
@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentbus.core.errors import AgentBusError, EpochMismatch
+from agentbus.core.errors import AgentBusError, EpochMismatch, OutcomeUnknown
 from agentbus.core.settings import resolve
 from agentbus.core.signals import StopEvent
 from agentbus.core.stream import position as parts_of
 from agentbus.core.timespec import following
-from agentbus.pipeline.archives.copying import CopyJob, write_gaps
+from agentbus.pipeline.archives.copying import Copied, CopyJob, write_gaps
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.round_plan import RoundPlan, RoundPlanner
 from agentbus.pipeline.archives.versions import (
-    APPEND,
+    START,
+    ArchiveSnapshot,
     CommitConflict,
-    File,
     Position,
-    State,
+    later,
+    new_batch,
 )
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.schema import EVENT, QUEUE
@@ -55,7 +56,7 @@ INTERVAL = 5.0
 # The function that a Spark task runs.
 _COPY = "agentbus.pipeline.archives.copying:copy"
 
-NOTHING = Position(planning.START, 0, 0, 0, 0)
+NOTHING = Position(START, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Archiver:
         self._on_progress = on_progress
         self._warn = warn or (lambda _text: None)
         self._place = place(path)
-        self._log = Log(self._place)
+        self._table = ArchiveTable(self._place)
         self._reader = RangeReader(settings)
         self._planner = RoundPlanner(
             self._reader, Selection(wanted), self._place, new_epoch=new_epoch
@@ -163,13 +164,13 @@ class Archiver:
         """
         while True:
             began = time.monotonic()
-            state = self._log.create(self.project)
+            state = self._table.create(self.project)
             plan = self._planner.plan(state)
             # A stream that went back in time may have new entries below the archive's position.
             back = {name for name in plan.back if not streams.heals(name)}
             self._mark(state, plan.heads.keys() - back)
             if not plan.changed:
-                self._log.settle(state)
+                self._table.settle()
                 return None
             if self._spark is None:
                 # Plan again after Spark has started: entries are added and trimmed meanwhile.
@@ -186,33 +187,35 @@ class Archiver:
 
     # -- copying --
 
-    def _archive(self, spark: SparkSession, state: State, plan: RoundPlan, began: float) -> Round:
-        job = CopyJob(
-            self._settings, self._place.target, state.version + 1, new_batch(), self._page
-        )
+    def _archive(
+        self, spark: SparkSession, state: ArchiveSnapshot, plan: RoundPlan, began: float
+    ) -> Round:
+        job = CopyJob(self._settings, self._place.target, new_batch(), self._page)
         try:
-            files = self._copy(spark, job, plan, began)
-            found = _found(files)
-            self._planner.misfits(plan, found)
+            copied = self._copy(spark, job, plan, began)
+            found = _found(copied)
+            rows = {name: number for name, (number, _) in found.items()}
+            self._planner.misfits(plan, rows)
             positions, gaps = _account(state, plan, found)
-            files += write_gaps(job, gaps)
+            files = [each.file for each in (*copied, *write_gaps(job, gaps))]
         except BaseException:
             self._discard(job)
             raise
         try:
-            made = self._log.commit(state, APPEND, job.batch, files, positions=positions)
-        except CommitConflict:
-            # After any other error or an interrupt the commit may exist; if not, its files are
-            # swept later.
+            made = self._table.append(state, job.batch, files, positions)
+        except OutcomeUnknown:
+            # The commit may exist, as after an interrupt; if not, its files are swept later.
+            raise
+        except AgentBusError:
             self._discard(job)
             raise
-        self._log.settle(made)
+        self._table.settle()
         self._mark(made, plan.changed)
         lost = sum(found_gap.lost or 0 for found_gap in gaps)
         self._tell(gaps)
         return Round(
             made.version,
-            sum(found.values()),
+            sum(rows.values()),
             lost,
             len(files),
             sum(file.bytes for file in files),
@@ -221,7 +224,9 @@ class Archiver:
             plan.complete,
         )
 
-    def _copy(self, spark: SparkSession, job: CopyJob, plan: RoundPlan, began: float) -> list[File]:
+    def _copy(
+        self, spark: SparkSession, job: CopyJob, plan: RoundPlan, began: float
+    ) -> list[Copied]:
         told = self._progress(plan.entries, began)
         try:
             copied = task_calls.call(spark, _COPY, job, plan.lots, told)
@@ -253,10 +258,8 @@ class Archiver:
     def _discard(self, job: CopyJob) -> None:
         """Delete the files of an attempt; files that cannot be deleted now are swept later."""
         with contextlib.suppress(AgentBusError):
-            folder = self._place.data("").rstrip("/")
-            mark = f"/{job.version:010d}-{job.batch}-"
-            for entry in list(self._place.listing(folder)):
-                if mark in entry.name:
+            for entry in list(self._place.listing("")):
+                if f"/{job.batch}" in entry.name:
                     self._place.delete(entry.name)
 
     def _progress(self, total: int, began: float) -> Callable[[float], None] | None:
@@ -267,7 +270,7 @@ class Archiver:
 
     # -- what must not be trimmed yet --
 
-    def _mark(self, state: State, names: Iterable[str]) -> None:
+    def _mark(self, state: ArchiveSnapshot, names: Iterable[str]) -> None:
         """Register the first entries that must not be trimmed yet."""
         if self._hold:
             for name in names:
@@ -277,11 +280,11 @@ class Archiver:
 
 def release(settings: Settings, path: str) -> list[str]:
     """Allow trimming of the entries kept for an archive; return the names of their streams."""
-    log = Log(place(path))
-    state = log.state()
+    table = ArchiveTable(place(path))
+    state = table.snapshot()
     held = []
     with RangeReader(settings) as reader:
-        log.check_project(state, reader.scope.keys.project)
+        table.check_project(state, reader.scope.keys.project)
         # A stream can be held before it has a position.
         for name in reader.run(Discovery(reader.scope, Selection()).op(state.positions)):
             if reader.run(_held(reader.scope, state, name)):
@@ -290,7 +293,7 @@ def release(settings: Settings, path: str) -> list[str]:
     return held
 
 
-def _held(scope: Scope, state: State, name: str) -> Op[bool]:
+def _held(scope: Scope, state: ArchiveSnapshot, name: str) -> Op[bool]:
     """Tell whether entries of a stream are, or may have been, kept for the archive."""
     if streams.kind(name) not in (QUEUE, EVENT):
         return False
@@ -301,12 +304,12 @@ def _held(scope: Scope, state: State, name: str) -> Op[bool]:
     return (yield Command("HGET", key, _reader(state))) is not None
 
 
-def _reader(state: State) -> str:
+def _reader(state: ArchiveSnapshot) -> str:
     """Return the name under which the archive is registered as a reader."""
     return f"archive:{state.archive}"
 
 
-def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]:
+def _hold(scope: Scope, state: ArchiveSnapshot, name: str, needed: str | None) -> Op[None]:
     reader = _reader(state)
     if streams.kind(name) == QUEUE:
         queue, priority = streams.queue(name) or "", streams.priority(name)
@@ -315,11 +318,13 @@ def _hold(scope: Scope, state: State, name: str, needed: str | None) -> Op[None]
         yield from janitor.keep_events(scope, reader, topic, needed)
 
 
-def _found(files: Sequence[File]) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _found(files: Sequence[Copied]) -> dict[str, tuple[int, str]]:
+    """Return the number of entries and the highest id of each stream."""
+    found: dict[str, tuple[int, str]] = {}
     for file in files:
-        for name, span in file.streams.items():
-            found[name] = found.get(name, 0) + span.rows
+        for name, (rows, last) in file.streams.items():
+            number, end = found.get(name, (0, START))
+            found[name] = number + rows, later(end, last)
     return found
 
 
@@ -328,13 +333,13 @@ def _names(gaps: Sequence[StreamGap]) -> str:
 
 
 def _account(
-    state: State, plan: RoundPlan, found: dict[str, int]
+    state: ArchiveSnapshot, plan: RoundPlan, found: dict[str, tuple[int, str]]
 ) -> tuple[dict[str, Position], list[StreamGap]]:
     """Return the new positions, and the gaps: entries ever added, minus entries found."""
     positions, gaps = {}, list(plan.gaps)
     for name, (start, end) in plan.changed.items():
         old = state.positions.get(name, NOTHING)
-        rows = found.get(name, 0)
+        rows, last = found.get(name, (0, START))
         lost = max(0, end.added - start.added - rows)
         if lost:
             gaps.append(planning.gap(name, lost, start, end, plan.heads[name]))
@@ -342,14 +347,20 @@ def _account(
         # The base counts the entries that the server no longer counts, because its counter was
         # reset.
         positions[name] = msgspec.structs.replace(
-            old, id=end.id, added=end.added, base=total + gone - end.added, rows=total, lost=gone
+            old,
+            id=end.id,
+            added=end.added,
+            base=total + gone - end.added,
+            rows=total,
+            lost=gone,
+            end=later(old.end, last),
         )
     return positions, gaps
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Totals of a run: archived and lost entries, files, bytes, and versions of the log."""
+    """Totals of a run: archived and lost entries, files, bytes, and versions."""
 
     rows: int
     lost: int

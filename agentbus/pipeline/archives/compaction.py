@@ -8,32 +8,28 @@ import platform
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
 from pyspark.sql import functions as f
 
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import Refused, Unhealthy, UsageError
+from agentbus.core.errors import Unhealthy, UsageError
 from agentbus.core.running import runs
-from agentbus.core.stream import position
+from agentbus.pipeline.archives.delta_table import COMPACT, RETENTION, ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log, new_batch
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.reader import check_schema, literal, read_files
-from agentbus.pipeline.archives.retention import RETENTION
 from agentbus.pipeline.archives.versions import (
-    COMPACT,
+    ArchiveSnapshot,
     CommitConflict,
-    File,
-    State,
-    StreamSpan,
+    DataFile,
     file_path,
+    new_batch,
 )
-from agentbus.pipeline.rows import schema
+from agentbus.pipeline.rows import schema, table as rows_table
 from agentbus.pipeline.rows.typed_columns import TYPED, typed
 
 if TYPE_CHECKING:
@@ -48,13 +44,15 @@ _GROUP_BYTES, _GROUP_ROWS = 16 << 20, 100_000
 # The directory for Spark's output before the files are renamed; readers skip names that begin with
 # "_".
 _WORK = "_compacting"
-_WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{8}})@([^/]+)/")
+_WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{16}})@([^/]+)/")
 _ABANDONED = 86_400.0
-_ATTEMPTS = 100
 # One task often handles a whole partition: with two at once, one sorts while the other writes.
 _AT_ONCE = 2
 # Spark's temporary column must not have the name of a column of the schema.
 _FILE = "agentbus_file"
+_ENDS = (f.min, f.max)
+
+_Made: TypeAlias = list[DataFile] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,37 +83,38 @@ def compact(
 
     `before` is the date (`2026-11-20`) whose earlier days are closed; today in UTC unless given.
     Each partition is one commit: if the process is killed, the archive is as before or after a
-    commit. Rows are counted by stream before the commit; if the counts differ, `Unhealthy` is
-    raised, without a change. Older versions can be read for another `grace` seconds, at most a day;
+    commit. Rows are counted before the commit; if the count is not the log's, `Unhealthy` is raised,
+    without a change. Older versions can be read for another `grace` seconds, at most a day;
     then replaced files are deleted. `spark` may be a function that opens a session: it is called
     once, if there is something to compact. `on_progress` is called with the numbers of compacted
     rows and of all rows to compact.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
     at = place(path) if not isinstance(path, Place) else path
-    log = Log(at)
-    state = log.open()
+    table = ArchiveTable(at)
+    state = table.snapshot()
     check_schema(at, state)
     todo = list(_todo(state, limit))
     every = [file for _, files in todo for file in files]
     if dry_run:
         return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
     _clean(at)
-    done: list[tuple[list[File], list[File]]] = []
+    done: list[tuple[list[DataFile], list[DataFile]]] = []
     if todo:
+        table.add_columns(rows_table.arrow())
         tell = on_progress or (lambda _rows, _of: None)
         tell(0, _rows(every))
         for each in _each(spark() if callable(spark) else spark, at, todo):
             done.append(each)
             tell(sum(_rows(files) for files, _ in done), _rows(every))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
-    log.settle(log.open(), grace=grace, sweep=True)
+    table.sweep(grace)
     return Compacted(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new))
 
 
-def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
+def _todo(state: ArchiveSnapshot, limit: str) -> Iterator[tuple[str, list[DataFile]]]:
     """Yield the files to merge of each closed partition, if that is worth it."""
-    found: dict[tuple[str, str], list[File]] = defaultdict(list)
+    found: dict[tuple[str, str], list[DataFile]] = defaultdict(list)
     for file in state.files.values():
         if file.date < limit:
             found[file.date, file.kind].append(file)
@@ -124,16 +123,16 @@ def _todo(state: State, limit: str) -> Iterator[tuple[str, list[File]]]:
             yield kind, sorted(merged, key=lambda file: file.path)
 
 
-def _tier(kind: str, files: list[File]) -> list[File]:
+def _tier(kind: str, files: list[DataFile]) -> list[DataFile]:
     """Return the files of a partition to merge: those without typed columns, and others of their size.
 
     A late row does not rewrite its whole day: a file is merged once the smaller ones have at least a
     fraction of its size, so that each row is rewritten a few times in all.
     """
-    wanted = set(TYPED.get(kind, ()))
-    untyped = [file for file in files if wanted - set(file.typed)]
+    wanted = TYPED.get(kind, ())
+    untyped = [file for file in files if not file.has_typed(wanted)]
     merged = untyped.copy()
-    typed_files = (file for file in files if not wanted - set(file.typed))
+    typed_files = (file for file in files if file.has_typed(wanted))
     for file in sorted(typed_files, key=lambda file: file.bytes):
         if file.bytes <= _TIER * _bytes(merged):
             merged.append(file)
@@ -146,16 +145,14 @@ def _tier(kind: str, files: list[File]) -> list[File]:
 
 
 def _each(
-    spark: SparkSession, at: Place, todo: list[tuple[str, list[File]]]
-) -> Iterator[tuple[list[File], list[File]]]:
+    spark: SparkSession, at: Place, todo: list[tuple[str, list[DataFile]]]
+) -> Iterator[tuple[list[DataFile], list[DataFile]]]:
     """Compact partitions, some concurrently; yield the old and the new files of each.
 
     Partitions that another compaction finished first are skipped.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        work = {
-            pool.submit(_compact_one, spark, Log(at), kind, files): files for kind, files in todo
-        }
+        work = {pool.submit(_compact_one, spark, at, kind, files): files for kind, files in todo}
         try:
             for one in as_completed(work):
                 if (made := one.result()) is not None:
@@ -166,22 +163,32 @@ def _each(
             raise
 
 
-def _compact_one(spark: SparkSession, log: Log, kind: str, files: list[File]) -> list[File] | None:
-    """Compact one partition; None if another compaction replaced its files first."""
-    at, batch = log.place, new_batch()
+def _compact_one(spark: SparkSession, at: Place, kind: str, files: list[DataFile]) -> _Made:
+    """Compact one partition; None if another writer replaced its files first."""
+    table, batch = ArchiveTable(at), new_batch()
     work = f"{_WORK}/{os.getpid()}-{batch}@{platform.node()}"
     raw = [name for name in schema.COLUMNS if name != "kind"]
+    written: list[DataFile] = []
     try:
         # Create a file now: the directory must be found if this process is killed before Spark
         # writes.
-        at.replace(f"{work}/_begun", b"")
+        at.write(f"{work}/_begun", b"")
         df = _ordered(read_files(spark, at, files), _pieces(files, FILE_BYTES))
         # Add typed columns after sorting: sorting them as well would cost more.
         df = typed(df, kind).select(*raw, *TYPED.get(kind, ()))
         _write(df, at.uri(f"{work}/files"))
-        written = _measured(df, at, f"{work}/files", files[0])
-        _check(files, [file for _, file in written])
-        return _commit(log, batch, files, written)
+        named = _measured(df, at, f"{work}/files", files[0], batch)
+        written = list(named.values())
+        _check(files, written)
+        for name, file in named.items():
+            at.move(name, file.path)
+        table.replace(table.snapshot(), COMPACT, batch, written, [file.path for file in files])
+    except CommitConflict:
+        for file in written:
+            at.delete(file.path)
+        return None
+    else:
+        return written
     finally:
         at.remove_tree(work)
 
@@ -201,90 +208,51 @@ def _write(df: DataFrame, uri: str) -> None:
     ).parquet(uri)
 
 
-def _measured(compacted: DataFrame, at: Place, work: str, like: File) -> list[tuple[str, File]]:
-    """Return the written files with their contents, as measured by reading them again."""
+def _measured(
+    compacted: DataFrame, at: Place, work: str, like: DataFile, batch: str
+) -> dict[str, DataFile]:
+    """Return the written files by name, each as the data file that it is to be, by reading it again."""
     sizes = {e.name: e.size for e in at.listing(work) if e.name.endswith(".parquet")}
     if not sizes:
-        return []
+        return {}
     reader = compacted.sparkSession.read.schema(compacted.schema)
     df = reader.parquet(*literal(at, [at.uri(work)]))
-    place_in_order = f.struct("time", "seq")
-    found = (
-        df.withColumn(_FILE, f.col("_metadata.file_name"))
-        .groupBy(_FILE, "stream")
+    rows = (
+        df.groupBy(f.col("_metadata.file_name").alias(_FILE))
         .agg(
-            # An entry may have a row for each of several attempts.
-            (f.count_distinct("id") if like.kind == schema.ATTEMPT else f.count("*")).alias(
-                "entries"
-            ),
             f.count("*").alias("rows"),
-            f.min_by("id", place_in_order).alias("first"),
-            f.max_by("id", place_in_order).alias("last"),
             f.unix_millis(f.min("time")).alias("from_ms"),
             f.unix_millis(f.max("time")).alias("to_ms"),
+            *(
+                end(name).alias(f"{end.__name__}_{name}")
+                for name in ("stream", "queue")
+                for end in _ENDS
+            ),
         )
         .collect()
     )
-    by_name = defaultdict(list)
-    for row in found:
-        by_name[row[_FILE]].append(row)
-    measured = []
-    for name, size in sorted(sizes.items()):
-        rows = sorted(by_name.get(name.rpartition("/")[2], ()), key=lambda row: row["stream"])
-        if rows:
-            streams = {
-                row["stream"]: StreamSpan(row["entries"], row["first"], row["last"]) for row in rows
-            }
-            file = msgspec.structs.replace(
-                like,
-                path="",
-                rows=sum(row["rows"] for row in rows),
-                bytes=size,
-                streams=streams,
-                from_ms=min(row["from_ms"] for row in rows),
-                to_ms=max(row["to_ms"] for row in rows),
-                typed=tuple(sorted(TYPED.get(like.kind, ()))),
+    by_name = {row[_FILE]: row for row in rows}
+    columns = TYPED.get(like.kind, ())
+    measured = {}
+    for part, (name, size) in enumerate(sorted(sizes.items())):
+        if (row := by_name.get(name.rpartition("/")[2])) is not None:
+            queues = row["min_queue"], row["max_queue"]
+            measured[name] = DataFile(
+                file_path(like.kind, like.date, batch, part, columns),
+                like.kind,
+                like.date,
+                row["rows"],
+                size,
+                row["from_ms"],
+                row["to_ms"],
+                (row["min_stream"], row["max_stream"]),
+                None if None in queues else queues,
             )
-            measured.append((name, file))
     return measured
 
 
-def _commit(
-    log: Log, batch: str, files: list[File], written: list[tuple[str, File]]
-) -> list[File] | None:
-    at = log.place
-    for _ in range(_ATTEMPTS):
-        state = log.open()
-        # A concurrent append does not change the files that were read; another compaction does.
-        if any(file.path not in state.files for file in files):
-            return None
-        made = []
-        for part, (name, file) in enumerate(written):
-            path = file_path(file.kind, file.date, state.version + 1, batch, part)
-            at.copy(name, at.data(path))
-            made.append(msgspec.structs.replace(file, path=path))
-        try:
-            log.commit(state, COMPACT, batch, made, removed=[file.path for file in files])
-        except CommitConflict:
-            for file in made:
-                at.delete(at.data(file.path))
-        else:
-            return made
-    raise Refused(f"others commit to {at} all the time", hint="try again when less is going on")
-
-
-def _check(files: list[File], made: list[File]) -> None:
-    """Raise `Unhealthy` unless the written files hold each stream's rows from first to last."""
-    before, after = _sums(files), _sums(made)
-    for stream in sorted(before.keys() | after.keys()):
-        if before.get(stream) != after.get(stream):
-            raise Unhealthy(
-                f"the files of {files[0].kind} of {files[0].date} do not hold what the log says of"
-                f" {stream}: {_said(before.get(stream))}, and read were {_said(after.get(stream))}",
-                hint="nothing was changed; verify(spark, path) checks the archive",
-                shell_hint="nothing was changed; 'agentbus archive verify' checks the archive",
-            )
-    # An entry may have several rows.
+def _check(files: list[DataFile], made: list[DataFile]) -> None:
+    """Raise `Unhealthy` unless the written files hold as many rows as the log says."""
     if _rows(files) != _rows(made):
         raise Unhealthy(
             f"the files of {files[0].kind} of {files[0].date} have {_rows(files)} rows by the log, and read"
@@ -294,32 +262,15 @@ def _check(files: list[File], made: list[File]) -> None:
         )
 
 
-def _sums(files: list[File]) -> Mapping[str, StreamSpan]:
-    found: dict[str, StreamSpan] = {}
-    for file in files:
-        for stream, span in file.streams.items():
-            old = found.get(stream, StreamSpan(0, span.first, span.last))
-            found[stream] = StreamSpan(
-                old.rows + span.rows,
-                min(old.first, span.first, key=position),
-                max(old.last, span.last, key=position),
-            )
-    return found
-
-
-def _said(span: StreamSpan | None) -> str:
-    return f"{span.rows} from {span.first} to {span.last}" if span else "none"
-
-
-def _pieces(files: list[File], size: int) -> int:
+def _pieces(files: list[DataFile], size: int) -> int:
     return max(1, -(-_bytes(files) // size))
 
 
-def _rows(files: list[File]) -> int:
+def _rows(files: list[DataFile]) -> int:
     return sum(file.rows for file in files)
 
 
-def _bytes(files: list[File]) -> int:
+def _bytes(files: list[DataFile]) -> int:
     return sum(file.bytes for file in files)
 
 

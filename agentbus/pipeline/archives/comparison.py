@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from agentbus.core.settings import Settings
-    from agentbus.pipeline.archives.versions import State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot
     from agentbus.store.steps import Op
 
 # Maximum number of entries that are named per stream.
@@ -44,7 +44,7 @@ class Differences:
 
 
 def differences(
-    spark: SparkSession, settings: Settings, state: State, rows: DataFrame
+    spark: SparkSession, settings: Settings, state: ArchiveSnapshot, rows: DataFrame
 ) -> dict[str, Differences]:
     """Return the differences of a state's streams from the server; `rows` are its files' rows."""
     if not state.positions:
@@ -71,7 +71,7 @@ def differences(
     }
 
 
-def _there(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
+def _there(spark: SparkSession, settings: Settings, state: ArchiveSnapshot) -> DataFrame:
     """Return the server's entries, and for each whether the log counts it as archived."""
     bound = source(settings)
     spark.dataSource.register(bound)
@@ -109,13 +109,15 @@ def _gone(
     return _outside(absent.select("stream", "id"), rows, lost=False)
 
 
-def _look(reader: RangeReader, state: State) -> Op[dict[str, Head]]:
+def _look(reader: RangeReader, state: ArchiveSnapshot) -> Op[dict[str, Head]]:
     """Return the heads of the archived streams, except streams deleted and still empty."""
     heads = yield from planning.look(reader.scope, list(state.positions))
     return {name: head for name, head in heads.items() if head.added}
 
 
-def _now(reader: RangeReader, state: State) -> Op[tuple[dict[str, Head], dict[str, Epoch]]]:
+def _now(
+    reader: RangeReader, state: ArchiveSnapshot
+) -> Op[tuple[dict[str, Head], dict[str, Epoch]]]:
     """Return the current heads, and the streams that went back in time since being archived."""
     positions = {name: ReadPosition(at.id, at.added) for name, at in state.positions.items()}
     heads = yield from _look(reader, state)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from pyarrow import fs
 from agentbus.core.settings import Settings
 from agentbus.pipeline.archives.directory import begin_flush, told
 from agentbus.pipeline.archives.places import ArchiveTarget
-from agentbus.pipeline.archives.versions import File, StreamSpan, file_path
+from agentbus.pipeline.archives.versions import START, DataFile, file_path, later
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.decoding import gap
 from agentbus.pipeline.rows.streams import StreamGap
@@ -52,12 +52,19 @@ class CopyJob:
 
     settings: Settings
     target: ArchiveTarget
-    version: int
     batch: str
     page: int
 
 
-def copy(job: CopyJob, ranges: Sequence[Range]) -> list[File]:
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A written file, and what it holds of each stream: number of entries, and highest id."""
+
+    file: DataFile
+    streams: Mapping[str, tuple[int, str]]
+
+
+def copy(job: CopyJob, ranges: Sequence[Range]) -> list[Copied]:
     """Write the entries of ranges into files by kind and day, and return the files."""
     with (
         _without_collector(),
@@ -87,7 +94,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def write_gaps(job: CopyJob, gaps: Iterable[StreamGap]) -> list[File]:
+def write_gaps(job: CopyJob, gaps: Iterable[StreamGap]) -> list[Copied]:
     """Write the rows that represent lost entries, and return the files."""
     with FileWriter(job) as writer:
         for found in gaps:
@@ -127,7 +134,7 @@ class FileWriter:
             part = rows if ends["min"] == ends["max"] else rows.filter(pc.equal(days, day))
             self._output(kind, day).add(part)
 
-    def finish(self) -> list[File]:
+    def finish(self) -> list[Copied]:
         with told("write to", self._root):
             files = [output.close() for output in self._open.values()]
         self._finished = True
@@ -138,8 +145,8 @@ class FileWriter:
         if output is None:
             date = str(pa.scalar(day, pa.int32()).cast(pa.date32()))
             job = self._job
-            path = file_path(kind, date, job.version, job.batch, self._part)
-            name = f"{self._root}/{job.target.data(path)}"
+            path = file_path(kind, date, job.batch, self._part)
+            name = f"{self._root}/{path}"
             if job.target.scheme == "file":
                 self._filesystem.create_dir(name.rpartition("/")[0], recursive=True)
             output = self._open[(kind, day)] = _Output(self._filesystem, name, path, kind, date)
@@ -156,7 +163,8 @@ class _Output:
     rows: int = 0
     from_ms: int = 2**63 - 1
     to_ms: int = 0
-    spans: dict[str, StreamSpan] = field(default_factory=dict)
+    streams: dict[str, tuple[int, str]] = field(default_factory=dict)
+    queues: tuple[str, str] | None = None
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _number: int = 0
     _size: int = 0
@@ -171,22 +179,18 @@ class _Output:
         if self._number >= _GROUP or self._size >= _GROUP_BYTES:
             self._write()
 
-    def close(self) -> File:
+    def close(self) -> Copied:
         if self._waiting:
             self._write()
         self._writer.close()
         self._sink.close()
         size = self.filesystem.get_file_info(self.name).size
-        return File(
-            self.path,
-            self.kind,
-            self.date,
-            self.rows,
-            size,
-            self.spans,
-            self.from_ms,
-            self.to_ms,
+        file = DataFile(
+            *(self.path, self.kind, self.date, self.rows, size, self.from_ms, self.to_ms),
+            (min(self.streams), max(self.streams)),
+            self.queues,
         )
+        return Copied(file, self.streams)
 
     def abandon(self) -> None:
         if self._sink is not None:
@@ -219,17 +223,19 @@ class _Output:
         moments = pc.min_max(rows.column("time").cast(pa.int64())).as_py()
         self.from_ms = min(self.from_ms, moments["min"] // 1000)
         self.to_ms = max(self.to_ms, moments["max"] // 1000)
+        named = pc.min_max(rows.column("queue")).as_py()
+        if named["min"] is not None:
+            known = self.queues or (named["min"], named["max"])
+            self.queues = min(known[0], named["min"]), max(known[1], named["max"])
         ids = rows.column("id")
         runs = pc.run_end_encode(rows.column("stream"))
         start = 0
         for end, stream in zip(runs.run_ends.to_pylist(), runs.values.to_pylist(), strict=True):
-            before = self.spans.get(stream)
-            first = before.first if before else ids[start].as_py()
-            number = before.rows if before else 0
+            number, last = self.streams.get(stream, (0, START))
             if self.kind == schema.ATTEMPT:
                 # An entry has several rows, which are adjacent.
                 number += pc.count_distinct(ids.slice(start, end - start)).as_py()
             else:
                 number += end - start
-            self.spans[stream] = StreamSpan(number, first, ids[end - 1].as_py())
+            self.streams[stream] = number, later(last, ids[end - 1].as_py())
             start = end

@@ -1,12 +1,12 @@
-"""Names the data files of an archive for engines that read Parquet but not the archive's log."""
+"""Names the data files of an archive for engines that read Parquet but not Delta tables."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.reader import between, check_schema, chosen_files
 
@@ -26,9 +26,9 @@ def archive_files(
     omitted; the others may also contain other rows. Needs no Spark. Raises the errors of `read`.
     """
     at = path if isinstance(path, Place) else place(path)
-    log = Log(at)
-    state = log.state(version)
+    table = ArchiveTable(at)
+    state = table.snapshot(version)
     check_schema(at, state)
-    chosen = chosen_files(log, state, between(since, until), kinds)
+    chosen = chosen_files(table, state, between(since, until), kinds)
     before = "" if at.target.scheme == "file" else f"{at.target.scheme}://"
-    return [f"{before}{at.target.root}/{at.data(file.path)}" for file in chosen]
+    return [f"{before}{at.target.root}/{file.path}" for file in chosen]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from urllib.parse import unquote, urlsplit
 
-from agentbus.core.errors import ConfigError, UsageError
-from agentbus.pipeline.archives.directory import Directory
-from agentbus.pipeline.archives.places import Place
+from agentbus.core.errors import UsageError
+from agentbus.pipeline.archives.places import ArchiveTarget, Place
 
+_ENCODED = re.compile(r"\\|%[0-9A-Fa-f]{2}")
 _SUPPORTED = "give a path, file:///path or s3a://bucket/prefix"
 
 
@@ -21,12 +22,12 @@ def place(path: str | os.PathLike[str]) -> Place:
         raise UsageError(f"{text[:60]!a} is not a path", hint=_SUPPORTED)
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return Directory(text)
+        return _directory(text)
     if scheme == "file":
         host, _, inner = rest.partition("/")
         if host not in ("", "localhost") or not inner:
             raise UsageError(f"{text[:80]!a} names another host", hint=_SUPPORTED)
-        return Directory("/" + unquote(inner))
+        return _directory("/" + unquote(inner))
     if scheme in ("s3", "s3a"):
         parts = urlsplit(text)
         if "@" in parts.netloc:
@@ -37,12 +38,17 @@ def place(path: str | os.PathLike[str]) -> Place:
         bucket, _, prefix = rest.partition("/")
         if not bucket:
             raise UsageError(f"{text[:80]!a} names no bucket", hint=_SUPPORTED)
-        try:
-            from agentbus.pipeline.archives.bucket import Bucket  # needs the extra `s3`
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"an archive in the bucket {bucket!a} needs the extra s3",
-                hint="pip install 'agentbus-toolkit[pipeline,s3]'",
-            ) from error
-        return Bucket(bucket, prefix.strip("/"))
+        prefix = prefix.strip("/")
+        return Place(ArchiveTarget("s3", f"{bucket}/{prefix}" if prefix else bucket))
     raise UsageError(f"an archive cannot lie at {scheme[:40]!a}://", hint=_SUPPORTED)
+
+
+def _directory(path: str) -> Place:
+    root = os.path.abspath(path)
+    # The library that commits takes a part of these for an encoded character or a separator.
+    if _ENCODED.search(root):
+        raise UsageError(
+            f"an archive cannot lie at {root!a}: a backslash, or % with two digits, is in its path",
+            hint="rename the directory",
+        )
+    return Place(ArchiveTarget("file", root))

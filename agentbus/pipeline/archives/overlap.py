@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.pipeline.archives.places import Place
-    from agentbus.pipeline.archives.versions import File, State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot, DataFile
     from agentbus.pipeline.source.range_reader import RangeReader
 
 _GAP_COLUMNS = ["stream", "id", "fields"]
@@ -42,7 +42,7 @@ class Overlap:
 
 
 def overlap(
-    reader: RangeReader, at: Place, state: State, name: str, low: str, high: str
+    reader: RangeReader, at: Place, state: ArchiveSnapshot, name: str, low: str, high: str
 ) -> Overlap:
     """Compare a stream's entries after `low`, up to `high`, with the archive after `low`.
 
@@ -74,31 +74,23 @@ def overlap(
     return Overlap(tuple(ranges), rows, settled, len(archived - there), last)
 
 
-def ends(state: State) -> dict[str, str]:
-    """Return the highest archived id of each stream."""
-    found: dict[str, str] = {}
-    for file in state.files.values():
-        if file.kind != GAP:
-            for name, span in file.streams.items():
-                found[name] = max(found.get(name, span.last), span.last, key=position)
-    return found
-
-
-def _ids(at: Place, state: State, name: str, low: str) -> set[str]:
+def _ids(at: Place, state: ArchiveSnapshot, name: str, low: str) -> set[str]:
     """Return the archived ids after `low`."""
     least = position(low)
     files = [
         file
         for file in state.files.values()
-        if file.kind != GAP and name in file.streams and file.to_ms >= least[0]
+        if file.kind != GAP and file.may_hold(name) and file.to_ms >= least[0]
     ]
     ids = _read(at, files, name, ["stream", "id"]).column("id").to_pylist()
     return {entry_id for entry_id in ids if position(entry_id) > least}
 
 
-def _gaps(at: Place, state: State, name: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _gaps(
+    at: Place, state: ArchiveSnapshot, name: str
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return the gaps of a stream, each as the id before it and its last id."""
-    files = [file for file in state.files.values() if file.kind == GAP and name in file.streams]
+    files = [file for file in state.files.values() if file.kind == GAP and file.may_hold(name)]
     found = []
     for row in _read(at, files, name, _GAP_COLUMNS).to_pylist():
         fields = dict(row["fields"])
@@ -111,10 +103,10 @@ def _within(gaps: Sequence[tuple[tuple[int, int], tuple[int, int]]], entry_id: s
     return any(after < position(entry_id) <= until for after, until in gaps)
 
 
-def _read(at: Place, files: Sequence[File], name: str, columns: list[str]) -> pa.Table:
+def _read(at: Place, files: Sequence[DataFile], name: str, columns: list[str]) -> pa.Table:
     filesystem, root = at.target.filesystem()
     wanted: Any = pa.schema([schema.ARROW.field(column) for column in columns])
-    paths = [f"{root}/{at.data(file.path)}" for file in files]
+    paths = [f"{root}/{file.path}" for file in files]
     if not paths:
         return wanted.empty_table()
     with told("read", str(at)):

@@ -1,26 +1,30 @@
-"""The place of an archive, a directory or a bucket, and the small files that the driver writes.
+"""The place of an archive, a directory or a bucket, through pyarrow's file systems.
 
-A name is relative to the place, with `/` between its parts. Data files are written and read by
-executors: they get an `ArchiveTarget`, which travels with a task and holds no secret.
+A name is relative to the place, with `/` between its parts. Executors get an `ArchiveTarget`, which
+travels with a task and holds no secret.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyarrow import fs
 
 from agentbus.core import settings
+from agentbus.core.errors import NotFound
+from agentbus.pipeline.archives.directory import check_links, durable_size, told
 
-T = TypeVar("T")
-
-# Maximum number of files that are requested concurrently.
-THREADS = 16
+# Maximum number of files that are synced concurrently.
+_THREADS = 16
+# The beginnings of the names that an archive has.
+_OURS = ("_delta_log", "_compacting", "kind=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,17 @@ class ArchiveTarget:
         options = {**_s3_options(s3_settings()), "allow_delayed_open": True}
         return fs.S3FileSystem(**options), self.root
 
-    def data(self, path: str) -> str:
-        """Return the name of the data file for a path in the log."""
-        return f"_data/{path}" if self.scheme == "file" else path
+    def storage_options(self) -> dict[str, str]:
+        """Return the options of the library that commits, which reads credentials by itself."""
+        endpoint = s3_settings().get("endpoint") if self.scheme == "s3" else None
+        if endpoint is None:
+            return {}
+        plain = endpoint.startswith("http://")
+        return {"AWS_ENDPOINT_URL": endpoint} | ({"AWS_ALLOW_HTTP": "true"} if plain else {})
+
+    def uri(self) -> str:
+        """Return the URI of the table."""
+        return self.root if self.scheme == "file" else f"{self.scheme}://{self.root}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +64,11 @@ class FileInfo:
     modified: float
 
 
-class Place(ABC):
+class Place:
     """A directory or a prefix of a bucket; names are relative, with `/` between parts."""
 
-    target: ArchiveTarget
+    def __init__(self, target: ArchiveTarget) -> None:
+        self.target = target
 
     def __str__(self) -> str:
         return self.uri("").rstrip("/")
@@ -63,76 +76,101 @@ class Place(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 
-    @abstractmethod
     def uri(self, name: str) -> str:
-        """Return the URI of this file or directory for Spark."""
+        """Return the URI of this file or directory for Spark, without percent-encoding."""
+        scheme = "file" if self.target.scheme == "file" else "s3a"
+        return f"{scheme}://{self._path(name)}"
 
-    @abstractmethod
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file atomically and durably; return False, without a change, if it exists."""
+    @functools.cached_property
+    def _system(self) -> Any:
+        return self.target.filesystem()[0]
 
-    @abstractmethod
-    def replace(self, name: str, data: bytes) -> None:
-        """Write a file atomically, replacing an existing one."""
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file; `sizes` makes it durable."""
+        path = self._path(name)
+        with told("write", path):
+            self.make_folder(name)
+            with self._system.open_output_stream(path) as sink:
+                sink.write(data)
 
-    @abstractmethod
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, None if it does not exist."""
+    def listing(self, folder: str) -> Iterator[FileInfo]:
+        """Yield every file in a folder and below, except hidden files."""
+        top = self._path(folder)
+        with told("list", top):
+            selector = fs.FileSelector(top, allow_not_found=True, recursive=True)
+            found = self._system.get_file_info(selector)
+        for info in found:
+            if info.type == fs.FileType.File and not info.base_name.startswith("."):
+                name = info.path[len(self.target.root) :].lstrip("/")
+                yield FileInfo(name, info.size, (info.mtime_ns or 0) / 1e9)
 
-    @abstractmethod
-    def listing(self, folder: str, after: str = "") -> Iterator[FileInfo]:
-        """Yield every file in a folder and below, except incomplete and hidden files.
+    def top(self) -> list[str]:
+        """Return the names of the files and folders at the top, without hidden ones."""
+        with told("list", str(self)):
+            if self.target.scheme == "file":
+                # pyarrow looks at each, which is not allowed everywhere.
+                names = os.listdir(self.target.root) if os.path.exists(self.target.root) else []
+            else:
+                selector = fs.FileSelector(self.target.root, allow_not_found=True)
+                names = [info.base_name for info in self._system.get_file_info(selector)]
+        return sorted(name for name in names if not name.startswith("."))
 
-        With `after`, yield only files whose names follow it, in a folder without subfolders.
-        """
-
-    @abstractmethod
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
+        path = self._path(name)
+        with told("delete", path), contextlib.suppress(FileNotFoundError):
+            self._system.delete_file(path)
 
-    @abstractmethod
-    def blank(self, name: str) -> None:
-        """Empty a file atomically, keeping its time, if that frees space."""
-
-    @abstractmethod
-    def sync(self, name: str) -> int | None:
-        """Make a file durable and return its size, None if it does not exist."""
-
-    def sync_all(self, names: Sequence[str]) -> list[int | None]:
-        """Make several files durable, and return the size of each."""
-        return self._together(self.sync, names)
-
-    @abstractmethod
-    def copy(self, source: str, name: str) -> None:
-        """Give a file a second, new name, atomically."""
-
-    def read_all(self, names: list[str]) -> list[bytes | None]:
-        """Return the contents of several files, None for each that does not exist."""
-        return [self.read(name) for name in names]
-
-    def _together(self, call: Callable[[str], T], names: Sequence[str]) -> list[T]:
-        """Call a function for each name, several concurrently; return the results in order."""
-        if len(names) < 2:
-            return [*map(call, names)]
-        with ThreadPoolExecutor(min(THREADS, len(names))) as pool:
-            return [*pool.map(call, names)]
+    def move(self, source: str, name: str) -> None:
+        """Rename a file."""
+        origin, path = self._path(source), self._path(name)
+        with told("write", path):
+            self.make_folder(name)
+            self._system.move(origin, path)
 
     def remove_tree(self, folder: str) -> None:
         """Delete every file in a folder and below."""
-        for entry in list(self.listing(folder)):
-            self.delete(entry.name)
+        with told("delete", self._path(folder)), contextlib.suppress(FileNotFoundError):
+            self._system.delete_dir(self._path(folder))
 
-    def data(self, path: str) -> str:
-        """Return the name of the data file for a path in the log."""
-        return self.target.data(path)
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """Make files durable, and return the size of each, None if it does not exist."""
+        paths = [self._path(name) for name in names]
+        with told("read", str(self)):
+            if self.target.scheme == "file":
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    return [*pool.map(durable_size, paths)]
+            return [
+                info.size if info.type == fs.FileType.File else None
+                for info in self._system.get_file_info(paths)
+            ]
 
     def check(self) -> None:
-        """Raise `Unhealthy` if names in this place may lead to files elsewhere."""
-        return
+        """Raise an error if this place cannot be read, or if names in it may lead elsewhere."""
+        with told("list", str(self)):
+            if self.target.scheme == "file":
+                check_links(self.target.root, _OURS)
+            else:
+                self._require_bucket()
 
-    @abstractmethod
-    def tidy(self, before: float) -> None:
-        """Delete incomplete files of writers that were killed before this unix time."""
+    def _require_bucket(self) -> None:
+        bucket = self.target.root.partition("/")[0]
+        (found,) = self._system.get_file_info([bucket])
+        if found.type == fs.FileType.NotFound:
+            raise NotFound(f"cannot open {self}: there is no such bucket", hint="create it first")
+
+    def make(self) -> None:
+        """Create the directory. Raises the error that tells why nothing can be written there."""
+        with told("write", str(self)):
+            self.make_folder("_delta_log/x")
+
+    def make_folder(self, name: str) -> None:
+        """Create the directories of a file, which a bucket does not need."""
+        if self.target.scheme == "file":
+            os.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
+
+    def _path(self, name: str) -> str:
+        return f"{self.target.root}/{name}" if name else self.target.root
 
 
 def s3_settings() -> dict[str, str]:

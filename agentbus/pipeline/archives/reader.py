@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.timespec import since as starting, stream_id
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.places import Place
-from agentbus.pipeline.archives.versions import File, State
+from agentbus.pipeline.archives.versions import ArchiveSnapshot, DataFile
 from agentbus.pipeline.rows import schema, table
 from agentbus.pipeline.rows.typed_columns import COMPACTED, TYPED, types
 
@@ -41,8 +41,8 @@ class IdRange:
     start: tuple[int, int] | None = None
     end: tuple[int, int] | None = None
 
-    def may_hold(self, file: File) -> bool:
-        """Tell whether a file may contain rows in this range, by its times in the log."""
+    def may_hold(self, file: DataFile) -> bool:
+        """Tell whether a file may contain rows in this range, by its statistics."""
         if self.start is not None and file.to_ms < self.start[0]:
             return False
         return self.end is None or (file.from_ms, 0) < self.end
@@ -113,18 +113,18 @@ def read_range(
     marked: bool = False,
 ) -> DataFrame:
     """Return the rows of an archive in a range of ids, as `read` does."""
-    log = Log(at)
-    state = log.state(version)
+    table = ArchiveTable(at)
+    state = table.snapshot(version)
     check_schema(at, state)
-    chosen = chosen_files(log, state, span, kinds)
+    chosen = chosen_files(table, state, span, kinds)
     df = _marked(spark, at, chosen) if marked else read_files(spark, at, chosen)
     condition = span.condition()
     return df if condition is None else df.where(condition)
 
 
 def chosen_files(
-    log: Log, state: State, span: IdRange, kinds: Sequence[str] | None = None
-) -> list[File]:
+    table: ArchiveTable, state: ArchiveSnapshot, span: IdRange, kinds: Sequence[str] | None = None
+) -> list[DataFile]:
     """Return a state's files that may hold rows of some kinds in a range of ids.
 
     Raises `UsageError` for an unknown kind, `NotFound` if files of an old version were deleted.
@@ -139,45 +139,44 @@ def chosen_files(
         for file in state.files.values()
         if (kinds is None or file.kind in kinds) and span.may_hold(file)
     ]
-    newest = log.open()
+    newest = table.snapshot()
     if newest.version != state.version:
-        _still_there(log.place, newest, state.version, chosen)
+        _still_there(table.place, newest, state.version, chosen)
     return chosen
 
 
-def _marked(spark: SparkSession, at: Place, files: Sequence[File]) -> DataFrame:
+def _marked(spark: SparkSession, at: Place, files: Sequence[DataFile]) -> DataFrame:
     """Return the rows of some files, with a column that is true if compaction typed them."""
-    raw: list[File] = []
-    typed: list[File] = []
-    either: list[File] = []
+    raw: list[DataFile] = []
+    typed: list[DataFile] = []
+    either: list[DataFile] = []
     for file in files:
-        wanted = set(TYPED[file.kind])
-        (either if not wanted else typed if wanted <= set(file.typed) else raw).append(file)
+        wanted = TYPED.get(file.kind, ())
+        (either if not wanted else typed if file.has_typed(wanted) else raw).append(file)
     # Avoid a second part, which needs a slower union.
     (typed if typed and not raw else raw).extend(either)
     parts = []
     if typed:
         parts.append(read_files(spark, at, typed).withColumn(COMPACTED, f.lit(True)))
     if raw or not typed:
-        held = {name for file in raw for name in file.typed}
-        # Tell Spark which columns are null: otherwise it reads each row, and evaluates an
+        # Tell Spark that these columns are null: otherwise it reads each row, and evaluates an
         # expression that replaces a null once for each use.
-        nulls = {name: f.lit(None).cast(type) for name, type in types().items() if name not in held}
+        nulls = {name: f.lit(None).cast(type) for name, type in types().items()}
         parts.append(read_files(spark, at, raw).withColumns({**nulls, COMPACTED: f.lit(False)}))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
 
 
-def read_files(spark: SparkSession, at: Place, files: Iterable[File]) -> DataFrame:
-    """Return the rows of files that the log names, with the columns of `read`."""
+def read_files(spark: SparkSession, at: Place, files: Iterable[DataFile]) -> DataFrame:
+    """Return the rows of files of an archive, with the columns of `read`."""
     wanted = columns()
-    names = [at.uri(at.data(file.path)) for file in files]
+    names = [at.uri(file.path) for file in files]
     if not names:
         return spark.createDataFrame([], wanted)
     if len(names) > _FEW:
         # By default Spark lists the files by one task each, which takes ten times as long. The
         # setting stays, since Spark Connect lists the files only when the frame is used.
         spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(_LISTERS))
-    reader = spark.read.schema(wanted).option("basePath", at.uri(at.data("")).rstrip("/"))
+    reader = spark.read.schema(wanted).option("basePath", str(at))
     return reader.parquet(*literal(at, names)).select(*wanted.names)
 
 
@@ -187,20 +186,20 @@ def columns() -> StructType:
     return cast("StructType", StructType.fromDDL(", ".join(named)))
 
 
-def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -> State:
+def check(path: str | os.PathLike[str] | Place, *, project: str | None = None) -> ArchiveSnapshot:
     """Return the newest state of an archive, and check that this version can read it.
 
     Raises `NotFound`, `ConfigError` if a newer AgentBus wrote it, `Refused` if it is not of `project`.
     """
-    log = Log(path if isinstance(path, Place) else place(path))
-    state = log.open()
-    check_schema(log.place, state)
+    table = ArchiveTable(path if isinstance(path, Place) else place(path))
+    state = table.snapshot()
+    check_schema(table.place, state)
     if project is not None:
-        log.check_project(state, project)
+        table.check_project(state, project)
     return state
 
 
-def check_schema(at: Place, state: State) -> None:
+def check_schema(at: Place, state: ArchiveSnapshot) -> None:
     """Raise `ConfigError` if a newer AgentBus wrote files that this one would read only in part."""
     if state.schema > schema.VERSION:
         raise ConfigError(
@@ -210,14 +209,14 @@ def check_schema(at: Place, state: State) -> None:
         )
 
 
-def _still_there(at: Place, newest: State, version: int, files: list[File]) -> None:
+def _still_there(at: Place, newest: ArchiveSnapshot, version: int, files: list[DataFile]) -> None:
     """Raise `NotFound` if files of an old version were deleted since compaction removed them."""
-    for file in files:
-        name = at.data(file.path)
-        if file.path not in newest.files and at.sync(name) is None:
+    names = [file.path for file in files if file.path not in newest.files]
+    for size in at.sizes(names):
+        if size is None:
             raise NotFound(
-                f"version {version} of {at} is gone: compaction replaced its files",
-                hint="read a newer version, which holds the same rows",
+                f"version {version} of {at} is gone: its files were replaced and deleted",
+                hint="read a newer version",
             )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.stream import position
 from agentbus.pipeline.archives import overlap
+from agentbus.pipeline.archives.versions import START, later
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import epochs, planning
@@ -17,7 +18,7 @@ from agentbus.pipeline.source.planning import Head, Range, ReadPosition
 
 if TYPE_CHECKING:
     from agentbus.pipeline.archives.places import Place
-    from agentbus.pipeline.archives.versions import State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot
     from agentbus.pipeline.source.range_reader import RangeReader
     from agentbus.store.steps import Op
 
@@ -54,12 +55,8 @@ class RoundPlanner:
         self._discovery = Discovery(reader.scope, selection)
         self._place = place
         self._new_epoch = new_epoch
-        # The highest archived ids at an earlier version. Those of later versions are not above the
-        # position, unless another writer committed or the position went back.
-        self._ends: dict[str, str] = {}
-        self._ends_at = -2
 
-    def plan(self, state: State) -> RoundPlan:
+    def plan(self, state: ArchiveSnapshot) -> RoundPlan:
         """Plan the version after a state. Raises `EpochMismatch` for a stream that went back in time."""
         return self._joined(state, self._reader.run(self._plan(state)))
 
@@ -75,7 +72,7 @@ class RoundPlanner:
         for name in self._reader.run(found):
             raise epochs.went_back(name, starts[name], plan.heads[name])
 
-    def _plan(self, state: State) -> Op[RoundPlan]:
+    def _plan(self, state: ArchiveSnapshot) -> Op[RoundPlan]:
         scope = self._reader.scope
         before = {name: ReadPosition(p.id, p.added) for name, p in state.positions.items()}
         names = yield from self._discovery.op(before)
@@ -86,8 +83,6 @@ class RoundPlanner:
 
         before, back = yield from epochs.continued(scope, heads, before, counts=may, may=may)
         new = epochs.news(heads, before)
-        if back:
-            self._ends_at = -2
         # Record where these streams continue, even without new entries.
         new |= {name: (before[name], heads[name].end) for name in back if not streams.heals(name)}
         lots: list[tuple[Range, int]] = []
@@ -100,7 +95,7 @@ class RoundPlanner:
                 break
             head = heads[name]
             entries = end.added - start.added - planning.gone(start, end, head)
-            begin = self._joint(state, name, start, head)
+            begin = _joint(state, name, start, head)
             parts = yield from planning.cut(
                 scope, name, begin, head, -(-entries // _LOT) if entries > _LOT else 1
             )
@@ -110,14 +105,14 @@ class RoundPlanner:
         packed = planning.packed(lots, _LOT)
         return RoundPlan(heads, changed, back, packed, (), total, len(changed) == len(new))
 
-    def _joined(self, state: State, plan: RoundPlan) -> RoundPlan:
+    def _joined(self, state: ArchiveSnapshot, plan: RoundPlan) -> RoundPlan:
         """Return a plan with entries below the archive's end that followed a step back in time."""
         changed, lots, gaps = dict(plan.changed), list(plan.lots), list(plan.gaps)
         for name, (start, end) in plan.changed.items():
             head, what = plan.heads[name], plan.back.get(name)
             if what is Epoch.UNSURE:
                 gaps.append(planning.gap(name, None, start, end, head))
-            low, joint = start.id, self._joint(state, name, start, head)
+            low, joint = start.id, _joint(state, name, start, head)
             if what is Epoch.BACK:
                 low = head.last if head.first is None else planning.before(head.first)
             elif joint == low:
@@ -128,17 +123,18 @@ class RoundPlanner:
             if what is Epoch.BACK:
                 rest = planning.counted(self._reader.scope, name, joint, head.last)
                 added = head.added - self._reader.run(rest) - found.rows
-                at = max(self._end(state, name), state.positions[name].id, key=position)
+                at = later(_end(state, name), state.positions[name].id)
                 gaps.append(StreamGap(name, 0, at, found.last, None, found.archive_only))
             changed[name] = (ReadPosition(start.id, added), end)
         return replace(plan, changed=changed, lots=lots, gaps=gaps)
 
-    def _joint(self, state: State, name: str, start: ReadPosition, head: Head) -> str:
-        """Return the id after which no entry of a stream's current epoch is archived."""
-        return min(max(start.id, self._end(state, name), key=position), head.last, key=position)
 
-    def _end(self, state: State, name: str) -> str:
-        if not self._ends_at <= state.version <= self._ends_at + 1:
-            self._ends = overlap.ends(state)
-        self._ends_at = state.version
-        return self._ends.get(name, planning.START)
+def _joint(state: ArchiveSnapshot, name: str, start: ReadPosition, head: Head) -> str:
+    """Return the id after which no entry of a stream's current epoch is archived."""
+    return min(later(start.id, _end(state, name)), head.last, key=position)
+
+
+def _end(state: ArchiveSnapshot, name: str) -> str:
+    """Return the highest archived id of a stream."""
+    at = state.positions.get(name)
+    return START if at is None else at.end

@@ -10,8 +10,8 @@ from pyspark.sql import functions as f
 from agentbus.core.stream import id_time, text
 from agentbus.pipeline.archives.archiver import NOTHING
 from agentbus.pipeline.archives.comparison import Differences, differences
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.attempt_rows import OF, PLACE
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from agentbus.core.settings import Settings
-    from agentbus.pipeline.archives.versions import State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot, Position
     from agentbus.store.steps import Op
 
 _AT_ONCE = 200
@@ -76,10 +76,10 @@ def status(settings: Settings, path: str) -> Status:
     Raises `NotFound`, `EpochMismatch`, `Refused` if it is the archive of another project.
     """
     where = place(path)
-    log = Log(where)
-    state = log.state()
+    table = ArchiveTable(where)
+    state = table.snapshot()
     with RangeReader(settings) as reader:
-        log.check_project(state, reader.scope.keys.project)
+        table.check_project(state, reader.scope.keys.project)
         standings = reader.run(_standings(reader, state))
     return Status(
         str(where),
@@ -93,7 +93,7 @@ def status(settings: Settings, path: str) -> Status:
     )
 
 
-def _standings(reader: RangeReader, state: State) -> Op[list[StreamStatus]]:
+def _standings(reader: RangeReader, state: ArchiveSnapshot) -> Op[list[StreamStatus]]:
     scope = reader.scope
     names = yield from Discovery(scope, Selection(ALL)).op(state.positions)
     heads = yield from planning.look(scope, names)
@@ -150,8 +150,9 @@ class Verified:
     `missing` entries are on the server and archived according to the log, but not in the files as
     they are on the server; entries in gaps, which a server that went back in time may have again,
     do not count. `gone` entries are in the files and cannot have been trimmed, but are not on the
-    server, although no record shows that it went back there. The archive is correct if rows + lost
-    = added, and the other numbers are 0. `missing_ids` and `gone_ids` are the first 20 of each.
+    server, although no record shows that it went back there. `deleted` entries were archived and then
+    deleted from the archive, as the log shows. The archive is correct if rows + lost + deleted =
+    added, and the other numbers are 0. `missing_ids` and `gone_ids` are the first 20 of each.
     """
 
     stream: str
@@ -163,11 +164,12 @@ class Verified:
     missing_ids: tuple[str, ...] = ()
     gone: int = 0
     gone_ids: tuple[str, ...] = ()
+    deleted: int = 0
 
     @property
     def ok(self) -> bool:
         """Tell whether each entry ever added is archived once or counted as lost; none is gone."""
-        counted = self.rows + self.lost == self.added
+        counted = self.rows + self.lost + self.deleted == self.added
         return counted and not (self.duplicates or self.missing or self.gone)
 
 
@@ -177,18 +179,24 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
     Every entry on the server is compared in full, not only by its id. Raises `Refused` if it is the
     archive of another project.
     """
-    log = Log(place(path))
-    state = log.state()
-    log.check_project(state, enter(settings)[1].keys.project)
+    table = ArchiveTable(place(path))
+    state = table.snapshot()
+    table.check_project(state, enter(settings)[1].keys.project)
     rows = read(spark, path, version=state.version)
     counted = {row["stream"]: row for row in _counted(rows).collect()}
     differing = differences(spark, settings, state, rows)
+    short = {name: _short(counted.get(name), at) for name, at in state.positions.items()}
+    # The log does not say of which streams rows were deleted: if more are missing, none counts as
+    # deleted.
+    if sum(short.values()) > state.deleted_rows:
+        short = {}
     found = []
     for name in sorted({*counted, *state.positions}):
         row: Any = counted.get(name)
         at = state.positions.get(name, NOTHING)
         number = row["rows"] if row else 0
-        differs = differing.get(name, Differences())
+        differs, deleted = differing.get(name, Differences()), short.get(name, 0)
+        missing = max(0, differs.missing - deleted)
         found.append(
             Verified(
                 name,
@@ -196,13 +204,20 @@ def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]
                 (row["lost"] or 0) if row else 0,
                 at.base + at.added,
                 row["doubled"] if row else 0,
-                differs.missing + (row["absent"] if row else 0),
-                differs.missing_ids,
+                missing + (row["absent"] if row else 0),
+                differs.missing_ids if missing else (),
                 differs.gone,
                 differs.gone_ids,
+                deleted,
             )
         )
     return found
+
+
+def _short(row: Any, at: Position) -> int:
+    """Return the number of entries of a stream that were archived and are not there."""
+    there = row["rows"] + (row["lost"] or 0) if row else 0
+    return max(0, at.base + at.added - int(there))
 
 
 def _counted(rows: DataFrame) -> DataFrame:

@@ -21,12 +21,14 @@ from agentbus.pipeline.archives.directory import trouble
 from agentbus.pipeline.archives.places import ArchiveTarget
 from agentbus.pipeline.archives.reader import LAST_MS, LAST_SEQ, IdRange
 from agentbus.pipeline.replays.slices import COLUMNS
+from agentbus.pipeline.rows import schema
 
 Id = tuple[int, int]
 _BEFORE: Id = (-1, 0)
 # Approximate bytes, and maximum rows, per batch: if long values repeat, a file is much smaller than
 # its rows.
 _BATCH_BYTES, _BATCH = 8_000_000, 2_000
+_OWN = {field.name: field for field in schema.ARROW}
 _READ = ("stream", "time", "seq", "id", "agent", "topic", "event", "payload", "fields")
 
 
@@ -60,7 +62,7 @@ class ArchiveFile:
         self, target: ArchiveTarget, path: str, system: tuple[Any, str] | None = None
     ) -> None:
         filesystem, root = system or target.filesystem()
-        self._name = f"{root}/{target.data(path)}"
+        self._name = f"{root}/{path}"
         self._path = path
         with self._told():
             self._file = pq.ParquetFile(
@@ -92,12 +94,14 @@ class ArchiveFile:
     ) -> Iterator[pa.RecordBatch]:
         """Yield row groups as batches of at most `size` rows."""
         with self._told():
-            yield from self._file.iter_batches(
+            held = set(self._file.schema_arrow.names)
+            for rows in self._file.iter_batches(
                 batch_size=size or self._fitting(groups),
                 row_groups=list(groups),
-                columns=list(columns),
+                columns=[name for name in columns if name in held],
                 use_threads=False,
-            )
+            ):
+                yield _as_written(rows)
 
     def _fitting(self, groups: Sequence[int]) -> int:
         """Return the number of rows of average size that are read at once."""
@@ -190,6 +194,16 @@ def earlier(one: Sequence[Any], other: Sequence[Any]) -> pa.Array:
     """Return for each row whether one id precedes another, each given as two columns or numbers."""
     same = pc.and_(pc.equal(one[0], other[0]), pc.less(one[1], other[1]))
     return pc.or_(pc.less(one[0], other[0]), same)
+
+
+def _as_written(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows in the types of the schema: another engine may have rewritten a file with its own."""
+    names = rows.schema.names
+    own = [_OWN.get(name, rows.schema.field(name)) for name in names]
+    if all(field.type == rows.schema.field(field.name).type for field in own):
+        return rows
+    cast = [column.cast(field.type) for column, field in zip(rows.columns, own, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, names)
 
 
 def _columns(ids: Sequence[Id]) -> list[pa.Array]:

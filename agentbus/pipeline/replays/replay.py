@@ -18,9 +18,9 @@ from agentbus.core import names, settings as resolving
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import Settings
 from agentbus.pipeline.archives import reader
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
-from agentbus.pipeline.archives.versions import State
+from agentbus.pipeline.archives.versions import ArchiveSnapshot
 from agentbus.pipeline.replays import jobs, selection
 from agentbus.pipeline.replays.record import ReplayRecord, Source
 from agentbus.pipeline.replays.selection import Wanted
@@ -168,7 +168,7 @@ class _ArchivedRows:
         wanted: Wanted,
         version: int | None,
     ) -> None:
-        self._log, self.state = _archive(path, wanted, version)
+        self._table, self.state = _archive(path, wanted, version)
         self._wanted, self._version = wanted, version
         self._open_spark = functools.cache(spark if callable(spark) else lambda: spark)
         self._survey: ArchiveSurvey | None = None
@@ -179,31 +179,33 @@ class _ArchivedRows:
 
     def sources(self) -> tuple[Source, ...]:
         """Return the streams of the rows, with their numbers of rows."""
-        self._survey = survey(self._log, self.state, self._wanted)
+        self._survey = survey(self._table, self.state, self._wanted)
         if self._survey is not None:
             return self._survey.sources(self._wanted)
         return jobs.count(self._selected(), self._wanted)
 
     def publish(self, work: jobs.Work) -> None:
         """Publish the rows."""
-        there = self._survey or survey(self._log, self.state, self._wanted)
+        there = self._survey or survey(self._table, self.state, self._wanted)
         if there is not None:
             jobs.publish_files(self._open_spark(), there, work)
         else:
             jobs.publish_rows(self._open_spark(), self._selected(), self._wanted.where, work)
 
     def _selected(self) -> DataFrame:
-        return jobs.rows_of(self._open_spark(), self._log.place, self._wanted, self._version)
+        return jobs.rows_of(self._open_spark(), self._table.place, self._wanted, self._version)
 
 
 # -- the archive --------------------------------------------------------------------------------
 
 
-def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[Log, State]:
-    """Return an archive's log and state. Raises `NotFound`, also for an unknown stream."""
+def _archive(
+    path: str, wanted: Wanted, version: int | None
+) -> tuple[ArchiveTable, ArchiveSnapshot]:
+    """Return an archive's table, and the version to read. Raises `NotFound`, also for an unknown stream."""
     at = place(path)
-    log = Log(at)
-    state = log.state(version)
+    table = ArchiveTable(at)
+    state = table.snapshot(version)
     reader.check_schema(at, state)
     for stream in wanted.streams:
         if stream not in state.positions:
@@ -212,7 +214,7 @@ def _archive(path: str, wanted: Wanted, version: int | None) -> tuple[Log, State
                 hint="status(path) returns its streams",
                 shell_hint="'agentbus archive status' lists its streams",
             )
-    return log, state
+    return table, state
 
 
 def _id(asked: Mapping[str, Any]) -> str:

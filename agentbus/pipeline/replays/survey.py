@@ -9,16 +9,15 @@ from __future__ import annotations
 import graphlib
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agentbus.core.errors import AgentBusError
-from agentbus.core.stream import position
 from agentbus.pipeline.archives.reader import LAST_SEQ, chosen_files
 from agentbus.pipeline.replays.reading import (
     ArchiveFile,
@@ -35,11 +34,14 @@ from agentbus.pipeline.rows.schema import CHANNEL, QUEUE
 from agentbus.queues.ids import OF_THE_BUS
 
 if TYPE_CHECKING:
-    from agentbus.pipeline.archives.log import Log
+    from agentbus.pipeline.archives.delta_table import ArchiveTable
     from agentbus.pipeline.archives.places import Place
     from agentbus.pipeline.archives.reader import IdRange
-    from agentbus.pipeline.archives.versions import File, State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot, DataFile
     from agentbus.pipeline.replays.selection import Wanted
+
+# The rows of a file by stream: their number, first and last id, and row groups.
+_Parts: TypeAlias = dict[str, tuple[int, Id, Id, set[int]]]
 
 _READ = ("stream", "time", "seq", "queue")
 _BATCH = 65_536
@@ -69,7 +71,7 @@ class ArchiveSurvey:
     """The rows to replay by stream, and the row groups and files with these rows."""
 
     place: Place
-    files: tuple[File, ...]
+    files: tuple[DataFile, ...]
     span: IdRange
     streams: Mapping[str, Found]
 
@@ -101,74 +103,79 @@ class ArchiveSurvey:
         return TaskShare(self.place.target, parts, self.span, numbers, last)
 
 
-def survey(log: Log, state: State, wanted: Wanted) -> ArchiveSurvey | None:
+def survey(table: ArchiveTable, state: ArchiveSnapshot, wanted: Wanted) -> ArchiveSurvey | None:
     """Return the survey of the selected rows, None if Spark has to read them."""
     if wanted.where is not None or not set(wanted.kinds) <= {QUEUE, CHANNEL}:
         return None
-    files = [
-        file
-        for file in chosen_files(log, state, wanted.range, wanted.kinds)
-        if not wanted.streams or set(wanted.streams) & set(file.streams)
-    ]
-    found: dict[str, Found] = defaultdict(Found)
+    names = [name for name in state.positions if not wanted.streams or name in wanted.streams]
+    files = chosen_files(table, state, wanted.range, wanted.kinds)
     try:
-        ordered = _ordered(files)
-        for number, file in enumerate(ordered):
-            _look(log.place, file, number, wanted, found)
+        parts = [
+            (file, _look(table.place, file, wanted, state.positions))
+            for file in files
+            if any(map(file.may_hold, names))
+        ]
+        ordered = _ordered(parts)
     except (_SparkNeeded, AgentBusError):
         # Let Spark read the file and report the problem.
         return None
-    return ArchiveSurvey(log.place, tuple(ordered), wanted.range, dict(found))
+    found: dict[str, Found] = {}
+    for number, (_, held) in enumerate(ordered):
+        for name, (rows, first, last, groups) in held.items():
+            into = found.setdefault(name, Found(first=first))
+            into.rows += rows
+            into.last = last
+            into.groups |= {(number, group) for group in groups}
+    return ArchiveSurvey(table.place, tuple(file for file, _ in ordered), wanted.range, found)
 
 
-def _ordered(files: Sequence[File]) -> list[File]:
-    """Return files in an order in which the parts of each stream follow each other, by the log."""
-    parts: dict[str, list[tuple[Id, Id, int]]] = defaultdict(list)
-    for number, file in enumerate(files):
-        for name, held in file.streams.items():
-            parts[name].append((position(held.first), position(held.last), number))
+def _ordered(parts: Sequence[tuple[DataFile, _Parts]]) -> list[tuple[DataFile, _Parts]]:
+    """Return files in an order in which the parts of each stream follow each other."""
+    by_stream: dict[str, list[tuple[Id, Id, int]]] = defaultdict(list)
+    for number, (_, held) in enumerate(parts):
+        for name, (_, first, last, _) in held.items():
+            by_stream[name].append((first, last, number))
     order: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(
-        dict.fromkeys(range(len(files)), ())
+        dict.fromkeys(range(len(parts)), ())
     )
-    for of_stream in parts.values():
-        for (_, _, one), (_, _, other) in itertools.pairwise(sorted(of_stream)):
-            order.add(other, one)
+    for of_stream in by_stream.values():
+        for (_, last, before), (first, _, after) in itertools.pairwise(sorted(of_stream)):
+            _need(last <= first)
+            order.add(after, before)
     try:
-        return [files[number] for number in order.static_order()]
+        return [parts[number] for number in order.static_order()]
     except graphlib.CycleError:
         raise _SparkNeeded from None
 
 
-def _look(place: Place, file: File, number: int, wanted: Wanted, found: dict[str, Found]) -> None:
-    """Add the selected rows of a file. Raises `_SparkNeeded`."""
+def _look(place: Place, file: DataFile, wanted: Wanted, known: Collection[str]) -> _Parts:
+    """Return the selected rows of a file by stream. Raises `_SparkNeeded`."""
+    held: _Parts = {}
     back = wanted.queue is None and not wanted.channel
-    queues = {name: streams.queue(name) for name in file.streams}
+    queues = {name: streams.queue(name) for name in known if file.may_hold(name)}
     names = [
         name
         for name, queue in queues.items()
         if (not wanted.streams or name in wanted.streams)
         and not (back and (queue or "").startswith(OF_THE_BUS))
     ]
-    known = pa.array(file.streams, pa.string())
+    every_name = pa.array(queues, pa.string())
     own = pa.array([queues[name] for name in names], pa.string())
     rows_of = WantedRows(names, wanted.range)
     with closing(ArchiveFile(place.target, file.path)) as opened:
         for group in range(opened.groups):
             for every in opened.read(_READ, (group,), _BATCH):
-                _need(pc.all(pc.is_in(every.column("stream"), known)).as_py())
+                _need(pc.all(pc.is_in(every.column("stream"), every_name)).as_py())
                 numbers, rows = rows_of.among(every)
                 if back:
                     # The queue that an entry names takes precedence over the stream's name.
                     there = pc.equal(own.take(numbers), rows.column("queue"))
                     _need(pc.all(there, skip_nulls=False).as_py())
                 for at, count, first, last in _runs(numbers, rows):
-                    name = names[at]
-                    one = found[name]
-                    _need(one.last <= first and last[0] < _LAST_MS and last[1] < LAST_SEQ)
-                    one.first = one.first if one.rows else first
-                    one.last = last
-                    one.rows += count
-                    one.groups.add((number, group))
+                    before, low, high, groups = held.get(names[at], (0, first, (-1, 0), set()))
+                    _need(high <= first and last[0] < _LAST_MS and last[1] < LAST_SEQ)
+                    held[names[at]] = before + count, low, last, groups | {group}
+    return held
 
 
 def _runs(numbers: pa.Array, rows: pa.RecordBatch) -> Iterator[tuple[int, int, Id, Id]]:

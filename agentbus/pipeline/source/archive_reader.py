@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,25 +14,18 @@ from agentbus.core.stream import position
 from agentbus.pipeline.archives.reader import LAST_MS, IdRange, chosen_files
 from agentbus.pipeline.replays.reading import ArchiveFile, WantedRows
 from agentbus.pipeline.rows import schema, table
+from agentbus.pipeline.rows.typed_columns import TYPED
 from agentbus.pipeline.source import planning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from agentbus.pipeline.archives.places import ArchiveTarget
-    from agentbus.pipeline.archives.versions import File
+    from agentbus.pipeline.archives.versions import DataFile
     from agentbus.pipeline.source.options import ArchiveOptions
 
 # Rows per batch: some megabytes at 200 bytes per row.
 _BATCH = 10_000
-_TYPES = {
-    "string": pa.string(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "date": pa.date32(),
-    "array<bigint>": pa.list_(pa.field("element", pa.int64())),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,6 @@ class ArchivePart:
     kind: str
     date: str
     streams: tuple[str, ...]
-    typed: tuple[str, ...]
     share: int = 0
     shares: int = 1
 
@@ -66,15 +57,16 @@ class ArchiveReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Choose files by the log, split large files, and group small ones by their rows."""
+        """Choose files by their statistics, split large files, and group small ones by their rows."""
         options = self._options
-        log, state = options.opened()
+        table, state = options.opened()
         low, high = options.low, options.high
         span = IdRange(
             None if low is None else position(low), None if high is None else _after(high)
         )
-        files = chosen_files(log, state, span)
-        parts = (part for file in files for part in self._parts(file))
+        files = chosen_files(table, state, span)
+        names = [name for name in state.positions if name in options.selection]
+        parts = (part for file in files for part in self._parts(file, names))
         lots = planning.packed(parts, options.partition_rows)
         return [ArchiveLot(options.place.target, span, lot) for lot in lots]
 
@@ -92,16 +84,14 @@ class ArchiveReader(DataSourceReader):
                     if kept.num_rows:
                         yield _whole(kept, part)
 
-    def _parts(self, file: File) -> Iterator[tuple[ArchivePart, int]]:
+    def _parts(self, file: DataFile, streams: Sequence[str]) -> Iterator[tuple[ArchivePart, int]]:
         """Yield the shares of a file, each with its number of rows, if any row is selected."""
-        names = tuple(name for name in file.streams if name in self._options.selection)
+        names = tuple(filter(file.may_hold, streams))
         if names:
-            # A task determines its row groups when it opens the file: the log does not list them.
+            # A task determines its row groups when it opens the file: the table does not list them.
             shares = -(-file.rows // self._options.partition_rows)
             for share in range(shares):
-                part = ArchivePart(
-                    file.path, file.kind, file.date, names, file.typed, share, shares
-                )
+                part = ArchivePart(file.path, file.kind, file.date, names, share, shares)
                 yield part, file.rows // shares
 
 
@@ -111,26 +101,16 @@ def _after(entry_id: str) -> tuple[int, int]:
     return min(milliseconds, LAST_MS), sequence + 1
 
 
-@functools.cache
-def _expected() -> pa.Schema:
-    """Return the columns of an archive in exactly the types that Spark expects."""
-    own = schema.ARROW
-    return pa.schema(
-        (name, own.field(name).type if name in own.names else _TYPES[kind])
-        for name, kind in table.columns().items()
-    )
-
-
 def _stored(part: ArchivePart) -> list[str]:
-    """Return the columns stored in a file; its kind is in its path."""
-    return [*(name for name in schema.COLUMNS if name != "kind"), *part.typed]
+    """Return the columns that a file may have; its kind is in its path."""
+    return [*(name for name in schema.COLUMNS if name != "kind"), *TYPED.get(part.kind, ())]
 
 
 def _whole(rows: pa.RecordBatch, part: ArchivePart) -> pa.RecordBatch:
     """Return rows with all columns of an archive."""
     fixed = {"kind": part.kind, "date": datetime.date.fromisoformat(part.date)}
     arrays = []
-    for field in _expected():
+    for field in table.arrow():
         if field.name in fixed:
             arrays.append(pa.repeat(pa.scalar(fixed[field.name], field.type), rows.num_rows))
         elif field.name in rows.schema.names:
@@ -138,4 +118,4 @@ def _whole(rows: pa.RecordBatch, part: ArchivePart) -> pa.RecordBatch:
             arrays.append(found if found.type == field.type else found.cast(field.type))
         else:
             arrays.append(pa.nulls(rows.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=_expected())
+    return pa.RecordBatch.from_arrays(arrays, schema=table.arrow())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import resolve
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.log import Log
 from agentbus.pipeline.archives.reader import check_schema
 from agentbus.pipeline.source.discovery import ALL, Selection
 from agentbus.pipeline.source.range_reader import PAGE
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agentbus.core.settings import Settings
-    from agentbus.pipeline.archives.versions import State
+    from agentbus.pipeline.archives.versions import ArchiveSnapshot
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
 
@@ -74,7 +74,7 @@ class ArchiveOptions:
             self.place = place(values["path"])
         except UsageError as error:
             raise UsageError(error.message, hint=_LOAD) from error
-        self.version = number(values, "version")
+        self.version = number(values, "version", least=0)
         self.selection = Selection(values.get("streams", ALL))
         self.partition_rows = number(values, "partitionRows") or PARTITION
         now = time.time()
@@ -83,16 +83,17 @@ class ArchiveOptions:
             for name in ("from", "to")
         )
 
-    def opened(self) -> tuple[Log, State]:
-        """Return the archive's log, and its state at the version. Raises `NotFound`, `UsageError`."""
-        log = Log(self.place)
+    def opened(self) -> tuple[ArchiveTable, ArchiveSnapshot]:
+        """Return the archive's table, and the version to read. Raises `NotFound`, `UsageError`."""
+        table = ArchiveTable(self.place)
         try:
-            log.open()
+            state = table.snapshot()
         except (NotFound, UsageError) as error:
             raise type(error)(error.message, hint=_LOAD) from error
-        state = log.state(self.version)
+        if self.version is not None:
+            state = table.snapshot(self.version)
         check_schema(self.place, state)
-        return log, state
+        return table, state
 
 
 def is_archive(given: Mapping[str, str]) -> bool:
@@ -132,11 +133,13 @@ def resolved(values: Mapping[str, str], **more: str | None) -> Settings:
     return resolve({"url": url, "project": values.get("project"), **more})
 
 
-def number(values: Mapping[str, str], name: str) -> int | None:
-    """Return a whole number above 0; raises `UsageError` for anything else."""
+def number(values: Mapping[str, str], name: str, least: int = 1) -> int | None:
+    """Return a whole number from `least` on; raises `UsageError` for anything else."""
     text = values.get(name.lower())
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) > 0):
-        raise UsageError(f"the option {name} is {text[:40]!a}", hint="give a number above 0")
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 16 and int(text) >= least):
+        raise UsageError(
+            f"the option {name} is {text[:40]!a}", hint=f"give a number above {least - 1}"
+        )
     return int(text)

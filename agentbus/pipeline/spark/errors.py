@@ -37,11 +37,9 @@ _JAVA_CLASS = re.compile(
 _CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_.]*\] ")
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}.*$")
 
-# A data file that an archive's log names, and the words with which Spark reports that it is
+# A data file of an archive, and the words with which Spark reports that it is
 # unreadable.
-_DATA_FILE = re.compile(
-    r"(?:_data/)?kind=[a-z_]+/date=\d{4}-\d\d-\d\d/\d{10}-[0-9a-f]{8}-[\w-]+\.parquet"
-)
+_DATA_FILE = re.compile(r"kind=[a-z_]+/date=\d{4}-\d\d-\d\d/[\w.-]+\.parquet")
 _UNREADABLE = (
     *("PATH_NOT_FOUND", "FileNotFoundException", "FILE_NOT_EXIST", "FAILED_READ_FILE"),
     *("CANNOT_READ_FILE_FOOTER", "is not a Parquet file"),

@@ -42,7 +42,7 @@ def archived(path: pathlib.Path) -> tuple[list[ArchivedRow], list[Hole]]:
 
     rows: list[ArchivedRow] = []
     holes: list[Hole] = []
-    if (path / "_log").is_dir():
+    if (path / "_delta_log").is_dir():
         files = archive_files(path)
     else:
         # A control writes files alone.
@@ -75,12 +75,12 @@ def _own(row: dict[str, Any]) -> dict[str, str]:
 
 def counted(path: pathlib.Path) -> tuple[dict[str, tuple[int, int]], set[str]]:
     """Return the log's figures of each stream, and the files that it names and that are not there."""
+    from agentbus.pipeline.archives.delta_table import ArchiveTable
     from agentbus.pipeline.archives.location import place
-    from agentbus.pipeline.archives.log import Log
 
-    state = Log(place(str(path))).state()
+    state = ArchiveTable(place(str(path))).snapshot()
     figures = {name: (at.rows, at.lost) for name, at in state.positions.items()}
-    return figures, {name for name in state.files if not (path / "_data" / name).exists()}
+    return figures, {name for name in state.files if not (path / name).exists()}
 
 
 class Look:

@@ -102,7 +102,7 @@ class ArchiveSite(Workload):
 
     def compact(self) -> bool:
         """Start a compaction of all that is archived by then; False if nothing is."""
-        if not any((self.path / "_data").glob("kind=*")):
+        if not any((self.path).glob("kind=*")):
             return False
         later = rfc3339(time.time() + _TWO_DAYS)[:10]
         line = ["archive", "compact", str(self.path), "--before", later, "--json"]
@@ -114,7 +114,7 @@ class ArchiveSite(Workload):
 
     def versions(self) -> int:
         """Return how many versions the archive has."""
-        while (self.path / "_log" / f"{self._versions + 1:020d}.json").exists():
+        while (self.path / "_delta_log" / f"{self._versions:020d}.json").exists():
             self._versions += 1
         return self._versions
 
