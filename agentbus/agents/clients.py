@@ -73,6 +73,8 @@ class Client(Facts):
     parent: tuple[str, ...] = ()
     # True if a shell of a subagent has the subagent's id in place of the session's.
     child_shells: bool = False
+    # The tool that runs a subagent, in a client whose hooks do not name subagents.
+    spawns: str = ""
     # The fields of a tool's name and of its input, in each layout.
     tool_fields: tuple[tuple[str, str], ...] = (("tool_name", "tool_input"),)
     # Tools that edit a file, each with the fields of its input that may hold the path. Tools that may
@@ -368,6 +370,7 @@ _GEMINI = Client(
         "AfterAgent": "stop",
         "SessionEnd": "end",
     },
+    spawns="invoke_agent",
     edits=dict.fromkeys(("replace", "write_file"), ("file_path",)),
     answers=_answers(_CONTEXT, *[{"decision": "deny", "reason": TEXT}] * 2),
     adds_at_tool_level=True,

@@ -29,6 +29,8 @@ class Event:
     link: Link
     # True if the client has the tools of the MCP server.
     tools = False
+    # The subagent that this event ends, in a client whose hooks do not name it.
+    ended = ""
 
     def __init__(
         self, client: Client, event: str, kind: str, given: dict[str, Any], flags: dict[str, object]
@@ -47,6 +49,8 @@ class Event:
 
             folder = client_session.folder_in(state_directory())
             agent = client_session.agent_of(folder, client.name, self.session)
+            if client.spawns:
+                self._follow_subagents(folder)
             if self.kind == "start" and given.get("source") == "clear":
                 # The same client goes on with a session of another id.
                 agent = client_session.of_process(folder, client.name) or agent
@@ -92,6 +96,26 @@ class Event:
                 # The folder is read-only: the shells of the subagent act under another name.
                 return
 
+    def _follow_subagents(self, folder: str) -> None:
+        """Take what happens while the tool that runs a subagent is called for the subagent's."""
+        from agentbus.core import client_session
+
+        client, session = self.client.name, self.session
+        spawns = self.given.get("tool_name") == self.client.spawns
+        try:
+            if self.kind not in ("edit", "tool"):
+                client_session.end_calls(folder, client, session)
+            elif not spawns:
+                self.sub = client_session.called(folder, client, session)
+            elif self.kind == "edit":
+                client_session.begin_call(folder, client, session)
+                self.kind = "spawn"
+            else:
+                self.ended = client_session.end_call(folder, client, session)
+        except OSError:
+            # The folder is read-only: the subagent acts as its session.
+            return
+
     @classmethod
     def read(cls, client: str, event: str, data: bytes, flags: dict[str, object]) -> Event | None:
         """Return the event that a client sent; None if AgentBus does not answer this kind."""
@@ -105,7 +129,10 @@ class Event:
             given = from_json(data.decode("utf-8", "replace").removeprefix("\ufeff"))
         except ValueError:
             return None
-        if not isinstance(given, dict) or (kind == "edit" and not facts.edited(given)):
+        if not isinstance(given, dict):
+            return None
+        spawns = facts.spawns and given.get("tool_name") == facts.spawns
+        if kind == "edit" and not spawns and not facts.edited(given):
             return None
         return cls(facts, event, kind, given, flags)
 

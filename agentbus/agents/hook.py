@@ -124,6 +124,8 @@ def _answer(asked: Event) -> str:
 
 def _said(asked: Event) -> dict[str, object] | None:
     """Return the answer to an event, None for no answer."""
+    if asked.kind == "spawn":
+        return None
     if asked.kind in ("start", "turn", "end"):
         # End the hook that waits for a message.
         path = asked.waiting
@@ -180,7 +182,7 @@ def _answered(event: Event, *, was_away: bool) -> dict[str, object] | None:
         if event.kind == "substart":
             return sessions.begin_subagent(event)
         if event.kind == "substop":
-            sessions.end_subagent(event)
+            sessions.end_subagent(event, event.sub)
             return None
         if event.kind == "start":
             return sessions.begin(event)
@@ -192,6 +194,10 @@ def _answered(event: Event, *, was_away: bool) -> dict[str, object] | None:
 
 def _show_notifications(event: Event, was_away: bool) -> dict[str, object] | None:
     reply = event.execute(event.read_notifications())
+    if event.ended:
+        from agentbus.agents import sessions
+
+        sessions.end_subagent(event, event.ended)
     if event.kind == "tool":
         _renew(event)
     if not reply or (reply[0] == b"idle" and len(reply) == 1):

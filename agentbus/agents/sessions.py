@@ -136,10 +136,10 @@ def begin_subagent(event: Event) -> dict[str, object] | None:
     return event.client.answer(event.event, line)
 
 
-def end_subagent(event: Event) -> None:
+def end_subagent(event: Event, sub: str) -> None:
     """End all leases of a subagent, also those that it took by a command: nobody else can drop them."""
-    if event.sub:
-        event.execute(_first(leases.end_of(event.scope, event.scope.agent, sub=event.sub)))
+    if sub:
+        event.execute(_first(leases.end_of(event.scope, event.scope.agent, sub=sub)))
 
 
 def forget(event: Event) -> None:

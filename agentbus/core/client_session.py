@@ -155,7 +155,9 @@ def _record(path: str, text: str) -> None:
     make_private(folder)
     for each in os.listdir(folder):
         # No hook has seen the end of the subagent, or the session was not resumed for long.
-        kept = {"sub": _CHILD_KEPT, "as": _NAME_KEPT}.get(each.partition("-")[0])
+        kept = {"sub": _CHILD_KEPT, "call": _CHILD_KEPT, "as": _NAME_KEPT}.get(
+            each.partition("-")[0]
+        )
         if kept is not None and _is_old(os.path.join(folder, each), kept):
             _unlink(os.path.join(folder, each))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -193,7 +195,41 @@ def subagent(environment: Mapping[str, str], folder: str) -> str:
         child = environment.get(variable)
         if child and is_id(child) and parent_of(folder, client, child) is not None:
             return part(child)
-    return ""
+    # Gemini CLI names no session in its shells.
+    above = of_ancestor(folder) if environment.get("GEMINI_CLI") else None
+    return "" if above is None else called(folder, above.client, above.id)
+
+
+# -- the files of the calls of a tool that runs a subagent: a line for each, all with one short name --
+
+
+def begin_call(folder: str, client: str, session: str) -> None:
+    """Record a call, for which hooks will not name the subagent. Raises `OSError`."""
+    calls = _recorded(_file(folder, "call", client, session)).split()
+    short = calls[0] if calls else os.urandom(_PART // 2).hex()
+    _record(_file(folder, "call", client, session), "\n".join([*calls, short]))
+
+
+def end_call(folder: str, client: str, session: str) -> str:
+    """Record the end of a call; return the short name with the last one, else ''. Raises `OSError`."""
+    path = _file(folder, "call", client, session)
+    calls = _recorded(path).split()
+    if len(calls) > 1:
+        _record(path, "\n".join(calls[1:]))
+        return ""
+    _unlink(path)
+    return calls[0] if calls else ""
+
+
+def end_calls(folder: str, client: str, session: str) -> None:
+    """Remove the record of calls: a turn begins or ends, so none is left."""
+    _unlink(_file(folder, "call", client, session))
+
+
+def called(folder: str, client: str, session: str) -> str:
+    """Return the short name of the subagent that acts while a call runs, '' if there is none."""
+    short = _recorded(_file(folder, "call", client, session)).partition("\n")[0]
+    return short if is_plain(short) else ""
 
 
 def _file(folder: str, kind: str, client: str, id: str) -> str:

@@ -296,12 +296,12 @@ def _session_number() -> int:
 def _subagent() -> str:
     """Return the subagent for which a client has started this process, if the client names it."""
     subagent = variable("AGENTBUS_SUB") or ""
-    if not subagent and any(map(variable, SESSION_VARIABLES)):
+    named = {name: variable(name) or "" for name in (*SESSION_VARIABLES, "GEMINI_CLI")}
+    if not subagent and any(named.values()):
         from agentbus.core import client_session
 
-        environment = {name: variable(name) or "" for name in SESSION_VARIABLES}
         folder = client_session.folder_in(state_directory())
-        return client_session.subagent(environment, folder)
+        return client_session.subagent(named, folder)
     return subagent[:_LONGEST_SUB] if is_plain(subagent) else ""
 
 
