@@ -50,6 +50,8 @@ def test_the_folder_has_a_manifest_for_each_client(files):
         "agentbus/.mcp.json",
         "agentbus/codex.mcp.json",
         "agentbus/skills/agentbus/SKILL.md",
+        "portable/plugin.json",
+        "portable/skills/agentbus/SKILL.md",
         "gemini/gemini-extension.json",
         "gemini/hooks/hooks.json",
         "gemini/GEMINI.md",
@@ -82,6 +84,14 @@ def test_each_hook_calls_this_program_with_the_client_and_an_event_that_it_answe
         assert called.pop(0) == [PROGRAM, "hook", client, event, *tools]
         waits = client == "claude" and event == "Stop"
         assert called == ([[PROGRAM, "hook", client, "Wake"]] if waits else [])
+
+
+def test_the_portable_plugin_has_the_fields_of_agent_plugins_alone(files):
+    manifest = json.loads(files["portable/plugin.json"])
+
+    assert manifest["$schema"] == "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
+    assert set(manifest) <= {"$schema", "name", "version", "description", "author"}
+    assert files["portable/skills/agentbus/SKILL.md"] == files["agentbus/skills/agentbus/SKILL.md"]
 
 
 def test_cursor_has_hooks_of_its_own_form():

@@ -18,6 +18,7 @@ from agentbus.core.version import __version__
 
 NAME = "agentbus"
 _SAYS = "Messages, leases of files and tasks between the coding agents of a repository."
+_PORTABLE = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 _HOME = "https://github.com/agentbus-toolkit/agentbus"
 # Seconds that a client waits for a hook: the first hook of a session may start the embedded server.
 # Codex waits at most three seconds for the last hook.
@@ -48,6 +49,10 @@ def files(program: str) -> dict[str, str]:
             "mcpServers": {NAME: server(program) | {"env_vars": _variables()}}
         },
         f"{NAME}/skills/{NAME}/SKILL.md": text("SKILL.md", program),
+        # The form of Agent Plugins 1.0 has no hooks, and starts a server in its own directory, where it
+        # would not find the project: the skill is all that it can bring.
+        "portable/plugin.json": about | {"$schema": _PORTABLE},
+        f"portable/skills/{NAME}/SKILL.md": text("SKILL.md", program),
         "gemini/gemini-extension.json": {
             "name": NAME,
             "version": version(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clients.conftest import FIVE, Desk, all_models, each, five
-from tests.clients.forms import Say
+from tests.clients.forms import Answer, Request, Say
 from tests.clients.real import OpenCode, ServedOpenCode
 
 pytestmark = pytest.mark.slow
@@ -78,3 +78,17 @@ def test_an_agent_ends_its_turn_when_only_a_message_is_unread(desk: Desk):
     run = desk.run(desk.tells(TEXT, Say()))
 
     assert len(run.requests) == 1
+
+
+@five
+def test_what_is_spoken_to_all_rings_once_after_the_next_tool(desk: Desk):
+    def speaks(request: Request) -> Answer:
+        desk.reviewer.speak(TEXT, topic="build")
+        then = desk.client.shell("true")
+        return then(request) if callable(then) else then
+
+    run = desk.run(speaks, desk.client.shell("true"), Say())
+
+    rings = "AgentBus: 1 spoken on build, by reviewer. Read: agentbus inbox --all"
+    assert [request.everywhere.count(rings) for request in run.requests] == [0, 1, 1]
+    assert all(TEXT not in request.everywhere for request in [*run.requests, *run.others])
