@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 from agentbus.agents import plugin
@@ -32,19 +33,27 @@ _LINKS = ("@anthropic-ai/claude-code/install.cjs", "opencode-ai/postinstall.mjs"
 
 
 def installed() -> pathlib.Path:
-    """Return the folder of the clients' programs, which npm fills the first time."""
+    """Return the folder of the clients' programs, which npm fills the first time.
+
+    With NEWEST_CLIENTS set, they are the newest versions of the day, in place of those of `package.json`.
+    """
     files = [HERE / "package.json", HERE / "package-lock.json"]
+    newest = time.strftime("newest-%Y-%m-%d") if os.environ.get("NEWEST_CLIENTS") else ""
     parts = [*(file.read_bytes() for file in files), *(str(one).encode() for one in _LINKS)]
     digest = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
-    folder = CACHE / f"clients-{digest}"
+    folder = CACHE / f"clients-{newest or digest}"
     with (CACHE / "clients.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / ".ready").exists():
             npm = shutil.which("npm")
             assert npm, "npm is not on PATH: the clients are npm packages (tests/README.md)"
             folder.mkdir(exist_ok=True)
-            for file in files:
+            for file in files[:1] if newest else files:
                 shutil.copy(file, folder)
+            if newest:
+                wanted = json.loads(files[0].read_text())
+                wanted["dependencies"] = dict.fromkeys(wanted["dependencies"], "latest")
+                (folder / "package.json").write_text(json.dumps(wanted))
             # Not `npm ci`, which demands the packages of all platforms in the lock.
             install = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"]
             for command in (install, *(["node", f"node_modules/{one}"] for one in _LINKS)):
