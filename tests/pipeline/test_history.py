@@ -56,7 +56,7 @@ def test_a_version_is_named_by_its_number_or_a_time(path, as_of, version):
 
 @pytest.mark.parametrize("as_of", ["7", "2025-11-20", "20000d"])
 def test_a_version_that_is_not_kept_is_told(path, as_of):
-    with pytest.raises(NotFound, match="archive history"):
+    with pytest.raises(NotFound, match="lists its versions"):
         ArchiveTable(place(path)).version_as_of(as_of)
 
 

@@ -120,7 +120,8 @@ class ArchiveTable:
                 return change.version
         raise NotFound(
             f"{self.place} keeps no version of {text[:40]}",
-            hint="'agentbus archive history' lists its versions",
+            hint="history() lists its versions",
+            shell_hint="'agentbus archive history' lists its versions",
         )
 
     def create(self, project: str) -> ArchiveSnapshot:
@@ -220,7 +221,8 @@ class ArchiveTable:
             pass
         raise NotFound(
             f"{self.place} has no version {version}",
-            hint="'agentbus archive history' lists its versions",
+            hint="history() lists its versions",
+            shell_hint="'agentbus archive history' lists its versions",
         )
 
     def _files(self, table: DeltaTable) -> dict[str, DataFile]:
