@@ -57,6 +57,8 @@ def parse(argv: Sequence[str]) -> tuple[Verb, dict[str, Any], Any] | None:
             positional.append(word)
     if verb is None or not _place(arguments, positional, values):
         return None
+    if any(spec[3] and not values[spec[0]] for spec in known.values()):
+        return None
     return verb, values, loaded
 
 

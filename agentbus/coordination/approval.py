@@ -67,9 +67,7 @@ def decision(
                 continue
             answer = yield from receipts.answer(scope, progress)
             if answer is None or (answer.agent_id, answer.reply_to) != (progress.to, known):
-                raise NotFound(
-                    f"the answer to {known} is not kept", hint="ask again with 'agentbus approve'"
-                )
+                raise NotFound(f"the answer to {known} is not kept", hint="ask again")
             yield from inbox.mark(scope, [answer.id])
             return _approval(known, answer, scope.monotonic() - began)
         left = timeout - (scope.monotonic() - began) if timeout else _RECHECK

@@ -189,7 +189,8 @@ def refused(failure: Exception, step: Step, where: str) -> AgentBusError:
             hint="add functions=true to the URL's options, if the user may call functions",
         )
     if failure.code in _ACCESS or any(words in said for words in _ACCESS_IN_WORDS):
-        return NotPermitted(
+        kind = NotPermitted if failure.code == "NOPERM" else ConfigError
+        return kind(
             f"{where} refused '{step.label}': {said}",
             hint="check the user, the password and the user's ACL rules",
         )
