@@ -250,7 +250,7 @@ def test_a_user_does_every_verb_in_its_project(users, user):
     assert done(users, LOOKING) == {}
     assert users.run("ask", "mail", '"q"', "--timeout", "0.01").code == 3
     assert users.run("approve", "go on?", "--by", "human:anna", "--timeout", "0.01").code == 3
-    assert users.run("await", "--gone", "human:anna", "--timeout", "0.01").code == 3
+    assert users.run("await", "--gone", "human:anna", "--timeout", "0.01").code == 5
     assert users.run("wake", "ada").code == 5
     for delay in ("0", "3600"):
         task = users.run("publish", "mail", '"r"', "--delay", delay).out.decode().strip()

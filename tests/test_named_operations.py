@@ -36,7 +36,8 @@ LINES = [
     *("schedule pause s", "schedule resume s", "schedule remove s", "schedule trigger s"),
     *("schedule run", "limit set q --at-once 1", "limit list", "limit show q"),
     *("limit remove q", "flow list", "flow show f", "flow cancel f", "flow replay f"),
-    *("token create a", "token list", "token revoke a"),
+    *("token create a", "token list", "token revoke a", "wake a"),
+    "approve why --by human:anna --timeout 0.01",
     *("top --once", "prime", "quarantine list", "quarantine release c", "health", "projects"),
     *("clear", "clear --force"),
 ]
