@@ -265,7 +265,7 @@ def test_a_user_does_every_verb_in_its_project(users, user):
 
     assert users.denied() <= ASKED_IN_VAIN
     tried = {argv[0] for argv in (*NO_BUS, *DOING, *LOOKING, *AT_THE_END)}
-    assert tried | {"ask", "result", "supervise", "task"} | SPARK == set(VERBS)
+    assert tried | {"approve", "ask", "result", "supervise", "task", "wake"} | SPARK == set(VERBS)
 
 
 def supervise(users: Users) -> None:

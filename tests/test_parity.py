@@ -56,7 +56,7 @@ OF_THE_ROUTING = {"route"}
 # What publishes tasks by the clock, what bounds how many run, and tasks that were published together.
 OF_THE_TASKS = {"schedule", "limit", "flow"}
 # What is for clients of coding agents, and for what they show.
-OF_THE_AGENTS = {"hook", "prime", "install", "uninstall", "token"}
+OF_THE_AGENTS = {"hook", "wake", "prime", "install", "uninstall", "token"}
 # What shows a whole project.
 OF_THE_DASHBOARD = {"top", "web"}
 # What is about users of a server.
