@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.archiver import Archiver as Archiver, archive as archive
     from agentbus.pipeline.archives.compaction import compact as compact
     from agentbus.pipeline.archives.files import archive_files as archive_files
+    from agentbus.pipeline.archives.forgetting import expire as expire, forget as forget
     from agentbus.pipeline.archives.reader import read as read
     from agentbus.pipeline.archives.verify import status as status, verify as verify
     from agentbus.pipeline.replays.replay import replay as replay
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.spark.session import session as session
 
 # Check for the packages before a module of the pipeline imports them.
-for _needed in ("pyspark", "pyarrow"):
+for _needed in ("pyspark", "pyarrow", "deltalake"):
     if importlib.util.find_spec(_needed) is None:
         raise ConfigError(
             f"the pipeline needs {_needed}, which is not installed: it comes with an extra",
@@ -35,6 +36,8 @@ _HOMES = {
     "Archiver": "agentbus.pipeline.archives.archiver",
     "archive": "agentbus.pipeline.archives.archiver",
     "compact": "agentbus.pipeline.archives.compaction",
+    "forget": "agentbus.pipeline.archives.forgetting",
+    "expire": "agentbus.pipeline.archives.forgetting",
     "status": "agentbus.pipeline.archives.verify",
     "verify": "agentbus.pipeline.archives.verify",
     "read": "agentbus.pipeline.archives.reader",
