@@ -73,9 +73,7 @@ _COLUMNS: dict[str, Callable[[Source], str]] = {
 def run(call: Call) -> None:
     """Replay with a progress line, and print the result."""
     with _spark.extra():
-        from agentbus.pipeline.archives.delta_table import (
-            ArchiveTable,
-        )  # needs the extra `pipeline`
+        from agentbus.pipeline.archives import delta_table  # needs the extra `pipeline`
         from agentbus.pipeline.archives.location import place  # needs the extra `pipeline`
         from agentbus.pipeline.replays.replay import replay  # needs the extra `pipeline`
     args = call.args
@@ -90,7 +88,9 @@ def run(call: Call) -> None:
             _watch(call, shown, name, rows)
 
         version = (
-            None if args.as_of is None else ArchiveTable(place(args.path)).version_as_of(args.as_of)
+            None
+            if args.as_of is None
+            else delta_table.ArchiveTable(place(args.path)).version_as_of(args.as_of)
         )
         done = replay(
             spark,

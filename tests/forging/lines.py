@@ -11,8 +11,8 @@ READ_NOTHING = {
     *("help", "version", "completion", "spark", "whoami"),
     *("install", "uninstall"),
 }
-# What has files of its own: `archives.py` and `ledgers.py` have their lines.
-ELSEWHERE = {"archive", "replay", "report", "events", "outbox", "consume", "supervise"}
+# What has files of its own: `archives.py` and `ledgers.py` have their lines. `wake` waits without end.
+ELSEWHERE = {"archive", "replay", "report", "events", "outbox", "consume", "supervise", "wake"}
 
 # What a verb reads from stdin; the others read `1`.
 _CALLS = (
@@ -178,6 +178,11 @@ LINES: dict[str, list[str]] = {
         *(f"pause {SCHEDULE}", f"resume {SCHEDULE} --json", f"trigger {SCHEDULE}"),
         f"remove {SCHEDULE}",
     ],
+    "token": [
+        *("list", "list --json", "create other --scope read", "create cloud --json"),
+        "revoke cloud --json",
+    ],
+    "approve": ["why --by human:anna --timeout 0.01", "why --by bob --timeout 0.01 --json"],
     "limit": [
         *("list", "list --json", "show limited", "show limited --json", "set limited --at-once 2"),
         *("set chores --per-second 3 --by tenant --json", "remove chores --json"),

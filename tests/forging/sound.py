@@ -10,6 +10,7 @@ from typing import Any
 import redis
 
 import agentbus
+from agentbus.agents import tokens
 from agentbus.core.keys import Keys
 from agentbus.tasks import Flows, FlowTask, Schedules, chain
 from agentbus.tasks.limits import Limits
@@ -119,6 +120,7 @@ def _talk(bus: agentbus.Bus) -> None:
     bus.satisfy("done-flag", note="it is done")
     bus.announce("failed-flag")
     bus.fail("failed-flag", note="it is not")
+    bus.runner.run(tokens.create(bus.scope, "cloud", "talk", LONG), verb="token")
 
 
 def _work(bus: agentbus.Bus) -> None:
