@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -95,10 +94,12 @@ class Desk:
 
 
 @pytest.fixture
-def desk(request: pytest.FixtureRequest, made: Make, valkey: Server) -> Iterator[Desk]:
+def desk(
+    request: pytest.FixtureRequest, made: Make, valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
     """A client at a desk of its own; `each` says which."""
     found = Desk(made(*request.param), valkey.url)
     # Leases belong to the repository of who takes them.
-    with contextlib.chdir(found.root):
-        yield found
+    monkeypatch.chdir(found.root)
+    yield found
     found.reviewer.close()
