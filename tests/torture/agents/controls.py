@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UNBOUNDED = 10**9
 _LATER = 1.6
-_ADDED = b"redis.call('XADD', KEYS[at], '*'"
+_ADDED = b"redis.call('XADD', to.inbox, '*'"
 
 
 def _spoil(old: bytes, new: bytes, *scripts: str) -> None:
@@ -99,8 +99,8 @@ def unbounded() -> None:
 def whole_inbox() -> None:
     """Count messages that were read, too, against the bound of an inbox."""
     _spoil(
-        b"return { unread(KEYS[at], KEYS[at + 1]),",
-        b"return { redis.call('XLEN', KEYS[at]),",
+        b"return { unread(to.inbox, to.at),",
+        b"return { redis.call('XLEN', to.inbox),",
         "tell",
     )
 
@@ -108,10 +108,10 @@ def whole_inbox() -> None:
 def refuse_after() -> None:
     """Put a message into a full inbox, and then refuse it."""
     _spoil(
-        b"then return { 'full', name, left } end",
+        b"then return { 'full', to.name, left } end",
         b"then "
         + _ADDED
-        + b", 'agent_id', sender, unpack(fields)) return { 'full', name, left } end",
+        + b", 'agent_id', sender, unpack(fields)) return { 'full', to.name, left } end",
         "tell",
     )
 
