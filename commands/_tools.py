@@ -57,7 +57,7 @@ _LISTS = ("catch_up", "lease", "note", "receipts", "who")
 def perform(
     links: Links, name: str, given: dict[str, Any], wanted: Callable[[], bool]
 ) -> ToolResult:
-    """Run a tool for an agent, unless its result is no longer `wanted`; errors become its result."""
+    """Run a tool for an agent, while its result is `wanted`; errors become its result."""
     tool = None
     try:
         tool = ToolCall(links, given, wanted)

@@ -201,7 +201,7 @@ class Server:
                 "ttlMs": _KEPT_MS,
                 "cacheScope": "private",
             }
-        raise ProtocolError(METHOD, f"there is no method {method!r}")
+        raise ProtocolError(METHOD, f"the method {method!r} is unknown")
 
     def _call(self, number: Any, params: dict[str, Any], origin: object) -> dict[str, Any] | Run:
         """Return the call of a tool, or the answer to a call that cannot be made."""

@@ -168,7 +168,7 @@ def test_files_of_a_version_that_is_gone_are_not_named(at):
 
 
 def test_a_bucket_that_is_not_there_is_told(s3):
-    with pytest.raises(NotFound, match="no such bucket"):
+    with pytest.raises(NotFound, match="the bucket does not exist"):
         ArchiveTable(place("s3a://no-such-bucket-here/x")).snapshot()
 
 

@@ -134,7 +134,7 @@ def test_no_secret_is_in_a_plan_or_in_the_archive(archive, fill, spark, s3, path
 
 def test_a_bucket_that_is_not_there_is_said_so(spark, settings, s3):
     with (
-        pytest.raises(NotFound, match="there is no such bucket"),
+        pytest.raises(NotFound, match="the bucket does not exist"),
         Archiver(spark, settings, "s3a://no-such-bucket-here/bus") as archiver,
     ):
         archiver.run()

@@ -202,7 +202,7 @@ class Archiver:
             self._discard(job)
             raise
         try:
-            made = self._table.append(state, job.batch, files, positions)
+            snapshot = self._table.append(state, job.batch, files, positions)
         except OutcomeUnknown:
             # The commit may exist, as after an interrupt; if not, its files are swept later.
             raise
@@ -210,11 +210,11 @@ class Archiver:
             self._discard(job)
             raise
         self._table.settle()
-        self._mark(made, plan.changed)
+        self._mark(snapshot, plan.changed)
         lost = sum(found_gap.lost or 0 for found_gap in gaps)
         self._tell(gaps)
         return Round(
-            made.version,
+            snapshot.version,
             sum(rows.values()),
             lost,
             len(files),

@@ -340,7 +340,7 @@ class ArchiveTable:
     ) -> ArchiveSnapshot:
         """Replace files by others in one commit; in a compaction, their rows are the same.
 
-        Raises `CommitConflict`, without a change, if one of the files is no longer there.
+        Raises `CommitConflict`, without a change, if one of the files is gone.
         """
         return self._commit(base, action, batch, files, removed, changes=action != COMPACT)
 
@@ -453,8 +453,8 @@ class ArchiveTable:
             newer = table.history(max(1, table.version() - before))
         except (DeltaError, OSError, AgentBusError) as other:
             raise _unknown(self.place, error) from other
-        made = (int(entry["version"]) for entry in newer if entry.get(_BATCH) == batch)
-        return next(made, None)
+        versions = (int(entry["version"]) for entry in newer if entry.get(_BATCH) == batch)
+        return next(versions, None)
 
     def _make_durable(self, version: int) -> None:
         """Sync a commit to disk: the library leaves that to the system."""
@@ -524,13 +524,13 @@ class ArchiveTable:
     def _unreadable(self, error: Exception) -> AgentBusError:
         if (of_bucket := bucket_trouble("read", str(self.place), error)) is not None:
             return of_bucket
-        said = _reason(error)
-        if "Unsupported" in said or "not supported" in said:
+        reason = _reason(error)
+        if "Unsupported" in reason or "not supported" in reason:
             return ConfigError(
-                f"the log of {self.place} cannot be read: {said}",
+                f"the log of {self.place} cannot be read: {reason}",
                 hint="pip install --upgrade agentbus-toolkit deltalake",
             )
-        return Unhealthy(f"the log of {self.place} cannot be read: {said}", hint=_RESTORE)
+        return Unhealthy(f"the log of {self.place} cannot be read: {reason}", hint=_RESTORE)
 
     def _unwritable(self, error: Exception) -> AgentBusError:
         if (of_bucket := bucket_trouble("write", str(self.place), error)) is not None:

@@ -40,17 +40,17 @@ def told(doing: str, path: str) -> Iterator[None]:
 
 def bucket_trouble(doing: str, path: str, error: Exception) -> AgentBusError | None:
     """Return the error that a bucket's server gave, None if it gave none."""
-    said = f"cannot {doing} {path}"
+    message = f"cannot {doing} {path}"
     if aws := _AWS.search(str(error)):
         code = aws[1] or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", aws[2]).upper()
-        return _of_code(said, code)
+        return _of_code(message, code)
     if _METADATA in str(error):
         return ConfigError(
-            f"{said}: there are no credentials",
+            f"{message}: there are no credentials",
             hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
         )
     if "error sending request" in str(error):
-        return _of_code(said, "NETWORK_CONNECTION")
+        return _of_code(message, "NETWORK_CONNECTION")
     return None
 
 
@@ -62,37 +62,38 @@ def trouble(doing: str, path: str, error: OSError) -> AgentBusError:
     reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
     if isinstance(error, FileNotFoundError) and not error.errno:
         return NotFound(f"cannot {doing} {path}: it is not there", hint="check the path")
-    said = f"cannot {doing} {path}: {reason.lower()}"
+    message = f"cannot {doing} {path}: {reason.lower()}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return AgentBusError(said, hint="free some space; what was archived is whole")
+        return AgentBusError(message, hint="free some space; what was archived is whole")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ConfigError(said, hint="choose a path that this user may use")
+        return ConfigError(message, hint="choose a path that this user may use")
     # A write creates missing directories: if that fails, as in /proc, the path can never be
     # written.
     never = error.errno == errno.ENOENT and doing.startswith("write")
     if never or error.errno in (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
-        return UsageError(said, hint="choose another path")
+        return UsageError(message, hint="choose another path")
     if error.errno == errno.ENOENT:
-        return NotFound(said, hint="check the path")
-    return AgentBusError(said)
+        return NotFound(message, hint="check the path")
+    return AgentBusError(message)
 
 
-def _of_code(said: str, code: str) -> AgentBusError:
+def _of_code(message: str, code: str) -> AgentBusError:
     """Return an error of a bucket's server; its message may contain the access key, its code does not."""
     if code == "NO_SUCH_BUCKET":
-        return NotFound(f"{said}: there is no such bucket", hint="create it first")
+        return NotFound(f"{message}: the bucket does not exist", hint="create it first")
     if code in _FORBIDDEN:
-        return ConfigError(f"{said}: permission denied", hint="allow it to these credentials")
+        return ConfigError(f"{message}: permission denied", hint="allow it to these credentials")
     if code in _UNKNOWN_KEY:
         return ConfigError(
-            f"{said}: the server refuses the credentials ({code})",
+            f"{message}: the server refuses the credentials ({code})",
             hint="check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
         )
     if code == "NETWORK_CONNECTION":
         return BackendUnavailable(
-            f"{said}: the server cannot be reached", hint="check the network and AWS_ENDPOINT_URL"
+            f"{message}: the server cannot be reached",
+            hint="check the network and AWS_ENDPOINT_URL",
         )
-    return AgentBusError(f"{said}: the server answered {code}")
+    return AgentBusError(f"{message}: the server answered {code}")
 
 
 def begin_flush(path: str) -> None:

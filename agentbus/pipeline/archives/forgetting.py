@@ -134,7 +134,7 @@ def _rewrite(
     """Write the files of a partition again without the rows of all masks; return rows and files."""
     for _ in range(_ATTEMPTS):
         state, batch = table.snapshot(), new_batch()
-        made: list[DataFile] = []
+        rewritten_files: list[DataFile] = []
         gone: list[DataFile] = []
         for file in state.files.values():
             if (file.kind, file.date) == group:
@@ -142,16 +142,18 @@ def _rewrite(
                 kept = _without(table.place, file, path, masks)
                 if kept is not None:
                     gone.append(file)
-                    made += [kept] if kept.rows else []
+                    rewritten_files += [kept] if kept.rows else []
         if not gone:
             return 0, 0
         try:
-            table.replace(state, FORGET, batch, made, [file.path for file in gone])
+            table.replace(state, FORGET, batch, rewritten_files, [file.path for file in gone])
         except CommitConflict:
-            for file in made:
+            for file in rewritten_files:
                 table.place.delete(file.path)
             continue
-        return sum(file.rows for file in gone) - sum(file.rows for file in made), len(gone)
+        return sum(file.rows for file in gone) - sum(file.rows for file in rewritten_files), len(
+            gone
+        )
     raise table.busy()
 
 

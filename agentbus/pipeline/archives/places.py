@@ -157,7 +157,7 @@ class Place:
         bucket = self.target.root.partition("/")[0]
         (found,) = self._system.get_file_info([bucket])
         if found.type == fs.FileType.NotFound:
-            raise NotFound(f"cannot open {self}: there is no such bucket", hint="create it first")
+            raise NotFound(f"cannot open {self}: the bucket does not exist", hint="create it first")
 
     def make(self) -> None:
         """Create the directory. Raises the error that tells why nothing can be written there."""
