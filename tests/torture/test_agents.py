@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -91,6 +93,21 @@ def test_who_does_it_wrong_is_found_out(tmp_path: pathlib.Path, control: str, ch
 
 def test_every_control_is_one_that_the_mode_names() -> None:
     assert set(CONTROLS) == set(MODES["agents"].controls)
+
+
+def test_the_faults_spoil_what_the_library_has() -> None:
+    # In a process each, which the fault does not outlive: some spoil the same line.
+    spoil = """
+import os
+from tests.torture.agents.controls import CONTROLS
+for fault in CONTROLS.values():
+    if not os.fork():
+        fault()
+        os._exit(0)
+assert not any(os.wait()[1] for _ in CONTROLS)
+"""
+
+    subprocess.run([sys.executable, "-c", spoil], check=True)
 
 
 def test_who_was_killed_goes_on_where_it_was(tmp_path: pathlib.Path) -> None:

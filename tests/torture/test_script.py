@@ -425,7 +425,15 @@ def test_json_holds_what_was_found_whatever_it_is(capfd):
     assert (found["violations"]["twice"]["count"], found["verdict"]) == (9, "failed")
 
 
-@pytest.mark.parametrize(("wrong", "word"), [({"lost": [1]}, "caught after"), ({}, "MISSED in")])
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"lost": [1]}, "caught after"),
+        ({}, "MISSED in"),
+        # What a crash leaves behind is no work of the checks.
+        ({"ended_by_themselves": ["ann ended with 1"], "lost": [1]}, "MISSED in"),
+    ],
+)
 def test_a_control_passes_by_being_caught(capfd, wrong, word):
     text = told(capfd, json=False, control="set_nx", violations=wrong, wanted={"kill": 9})
 

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 
 Evidence = TypeVar("Evidence")
 
+# The name of the violation that lists processes that ended by themselves.
+ENDED = "ended_by_themselves"
+
 
 class Verdict(NamedTuple):
     """One mode, judged.
@@ -38,9 +41,12 @@ class Verdict(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is wrong and there were enough faults; of a control, whether it was caught."""
+        """Whether nothing is wrong and there were enough faults; of a control, whether it was caught.
+
+        A control whose processes crash shows nothing about the checks, so it counts as missed.
+        """
         if self.control is not None:
-            return bool(self.violations)
+            return bool(self.violations) and ENDED not in self.violations
         return not self.violations and not self.too_few
 
 

@@ -19,7 +19,7 @@ from tests.torture.mode import Trial
 from tests.torture.nemesis import Client, Fault, Nemesis, possible
 from tests.torture.server import DisposableServer
 from tests.torture.site import Site, through, upstream_of
-from tests.torture.verdict import Verdict, found_by
+from tests.torture.verdict import ENDED, Verdict, found_by
 
 Check = Callable[[Any], Collection[Any]]
 _TELLS_EVERY = 10.0
@@ -60,7 +60,7 @@ class Workload(Site, abc.ABC):
         self.url = server.url if server is not None else str(trial.url)
         self.faults: dict[str, int] = {}
         self.wanted: dict[str, int] = {}
-        self.problems: dict[str, list[str]] = {"ended_by_themselves": self.ended, "unfinished": []}
+        self.problems: dict[str, list[str]] = {ENDED: self.ended, "unfinished": []}
         # How many seconds a step may take.
         self.patience = trial.patience
         self.limit = (0, False)
