@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from agentbus.core.errors import AgentBusError, EpochMismatch, NotFound, Refused, Unhealthy
+from agentbus.pipeline.archives import delta_table
 from agentbus.pipeline.archives.delta_table import APP, COMPACT, ArchiveTable
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.versions import (
@@ -424,3 +426,43 @@ def test_ten_rounds_use_one_transaction_number_each(table, tmp_path):
     archive_up_to(str(tmp_path), 30)
 
     assert DeltaTable(str(tmp_path)).transaction_version(APP) == 10
+
+
+def test_a_long_log_keeps_few_checkpoints_and_every_version(table, tmp_path, monkeypatch):
+    # A twentieth of the real distances.
+    monkeypatch.setattr(delta_table, "_CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(delta_table, "_KEPT_EVERY", 50)
+    for last in range(1, 16):
+        archive_round(table, last, most=1)
+    reading = ArchiveTable(place(tmp_path))
+    reading.snapshot()
+    for last in range(16, 126):
+        archive_round(table, last, most=1)
+
+    checkpoints = sorted((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [int(each.name[:20]) for each in checkpoints] == [4, 54, 104, 119, 124]
+    codecs = {pq.read_metadata(each).row_group(0).column(0).compression for each in checkpoints}
+    assert codecs == {"ZSTD"}
+    assert [change.version for change in table.history()] == [*range(125, -1, -1)]
+    for version in (0, 3, 4, 5, 53, 54, 103, 118, 123, 124, 125):
+        assert ArchiveTable(place(tmp_path)).snapshot(version).rows == version
+    # A table whose checkpoint was deleted since it was opened goes on.
+    assert reading.snapshot().rows == 125
+    assert len(reading.sweep(0, round_seconds=0)) == 124
+
+
+def test_commits_before_a_checkpoint_of_yesterday_are_deleted(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_table, "_CHECKPOINT_EVERY", 10)
+    archive_up_to(str(tmp_path), 75)
+    yesterday = time.time() - 2 * 86_400
+    leftover = tmp_path / "_delta_log" / "1.checkpoint.parquet.0.tmp"
+    leftover.touch()
+    for each in (tmp_path / "_delta_log").iterdir():
+        os.utime(each, (yesterday, yesterday))
+
+    archive_up_to(str(tmp_path), 90)
+
+    assert [change.version for change in table.history()] == [*range(30, 18, -1)]
+    assert table.snapshot(19).rows == 57
+    assert not leftover.exists()
+    assert ids(tmp_path) == once(90)
