@@ -103,9 +103,9 @@ def test_files_are_listed_written_moved_and_deleted(at):
     assert sorted(at.top()) == ["a", "ab"]
     at.delete("a/c/moved")
     at.delete("a/c/moved")
-    at.remove_tree("a/b")
-    at.remove_tree("none")
+    at.discard("2")
     assert sorted(entry.name for entry in at.listing("")) == ["ab/3"]
+    assert at.read("ab/3") == b"x"
 
 
 def test_a_target_travels_to_tasks_and_names_the_same_files(at):

@@ -7,7 +7,6 @@ entries, one gets the version, and the other deletes its files.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -199,7 +198,7 @@ class Archiver:
             positions, gaps = _account(state, plan, found)
             files = [each.file for each in (*copied, *write_gaps(job, gaps))]
         except BaseException:
-            self._discard(job)
+            self._place.discard(job.batch)
             raise
         try:
             snapshot = self._table.append(state, job.batch, files, positions)
@@ -207,7 +206,7 @@ class Archiver:
             # The commit may exist, as after an interrupt; if not, its files are swept later.
             raise
         except AgentBusError:
-            self._discard(job)
+            self._place.discard(job.batch)
             raise
         self._table.settle()
         self._mark(snapshot, plan.changed)
@@ -254,13 +253,6 @@ class Archiver:
             self._warn(
                 f"the server went back in time: {number} archived entries are not on it ({_names(back)})"
             )
-
-    def _discard(self, job: CopyJob) -> None:
-        """Delete the files of an attempt; files that cannot be deleted now are swept later."""
-        with contextlib.suppress(AgentBusError):
-            for entry in list(self._place.listing("")):
-                if f"/{job.batch}" in entry.name:
-                    self._place.delete(entry.name)
 
     def _progress(self, total: int, began: float) -> Callable[[float], None] | None:
         tell = self._on_progress

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import datetime
 import os
-import platform
-import re
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyspark.sql import functions as f
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from agentbus.core.clock import rfc3339
-from agentbus.core.errors import Unhealthy, UsageError
-from agentbus.core.running import runs
+from agentbus.core.errors import AgentBusError, OutcomeUnknown, Unhealthy, UsageError
+from agentbus.pipeline.archives.copying import FILE, Output
 from agentbus.pipeline.archives.delta_table import COMPACT, RETENTION, ArchiveTable
+from agentbus.pipeline.archives.directory import told
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.places import Place
-from agentbus.pipeline.archives.reader import check_schema, literal, read_files
+from agentbus.pipeline.archives.places import ArchiveTarget, Place
+from agentbus.pipeline.archives.reader import check_schema, read_files
 from agentbus.pipeline.archives.versions import (
     ArchiveSnapshot,
     CommitConflict,
@@ -29,28 +31,20 @@ from agentbus.pipeline.archives.versions import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.rows import schema, table as rows_table
+from agentbus.pipeline.rows import table as rows_table
 from agentbus.pipeline.rows.typed_columns import TYPED, typed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 FILE_BYTES = 128 << 20
 # A file is merged with smaller ones that together have at least a fourth of its size.
 _TIER = 4
-# Sizes of a row group, the smallest unit of reading: several tasks can read one file, and skip
-# parts of it.
-_GROUP_BYTES, _GROUP_ROWS = 16 << 20, 100_000
-# The directory for Spark's output before the files are renamed; readers skip names that begin with
-# "_".
-_WORK = "_compacting"
-_WORKER = re.compile(rf"{_WORK}/(\d+)-([0-9a-f]{{16}})@([^/]+)/")
-_ABANDONED = 86_400.0
+# Rows of a row group, the smallest unit of reading: several tasks can read one file.
+_GROUP_ROWS = 100_000
 # One task often handles a whole partition: with two at once, one sorts while the other writes.
 _AT_ONCE = 2
-# Spark's temporary column must not have the name of a column of the schema.
-_FILE = "agentbus_file"
-_ENDS = (f.min, f.max)
 
 _Made: TypeAlias = list[DataFile] | None
 
@@ -98,7 +92,6 @@ def compact(
     every = [file for _, files in todo for file in files]
     if dry_run:
         return Compacted(len(todo), len(every), None, _rows(every), _bytes(every), None)
-    _clean(at)
     done: list[tuple[list[DataFile], list[DataFile]]] = []
     if todo:
         table.add_columns(rows_table.arrow())
@@ -165,90 +158,105 @@ def _each(
 
 def _compact_one(spark: SparkSession, at: Place, kind: str, files: list[DataFile]) -> _Made:
     """Compact one partition; None if another writer replaced its files first."""
-    table, batch = ArchiveTable(at), new_batch()
-    work = f"{_WORK}/{os.getpid()}-{batch}@{platform.node()}"
-    raw = [name for name in schema.COLUMNS if name != "kind"]
-    written: list[DataFile] = []
+    table, columns, own = ArchiveTable(at), tuple(TYPED.get(kind, ())), rows_table.arrow()
+    stored = pa.schema([*FILE, *(own.field(name) for name in columns)], FILE.metadata)
+    job = _Job(at.target, kind, files[0].date, new_batch(), stored, columns, _GROUP_ROWS)
     try:
-        # Create a file now: the directory must be found if this process is killed before Spark
-        # writes.
-        at.write(f"{work}/_begun", b"")
         df = _ordered(read_files(spark, at, files), _pieces(files, FILE_BYTES))
         # Add typed columns after sorting: sorting them as well would cost more.
-        df = typed(df, kind).select(*raw, *TYPED.get(kind, ()))
-        _write(df, at.uri(f"{work}/files"))
-        named = _measured(df, at, f"{work}/files", files[0], batch)
-        written = list(named.values())
+        df = typed(df, kind).select(*stored.names)
+        written = _write(df, at, job)
         _check(files, written)
-        for name, file in named.items():
-            at.move(name, file.path)
-        table.replace(table.snapshot(), COMPACT, batch, written, [file.path for file in files])
-    except CommitConflict:
-        for file in written:
-            at.delete(file.path)
-        return None
-    else:
-        return written
-    finally:
-        at.remove_tree(work)
+    except BaseException:
+        at.discard(job.batch)
+        raise
+    try:
+        table.replace(table.snapshot(), COMPACT, job.batch, written, [file.path for file in files])
+    except OutcomeUnknown:
+        raise
+    except AgentBusError as error:
+        at.discard(job.batch)
+        if isinstance(error, CommitConflict):
+            return None
+        raise
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The parameters that all tasks of one partition share."""
+
+    target: ArchiveTarget
+    kind: str
+    date: str
+    batch: str
+    stored: pa.Schema
+    columns: tuple[str, ...]
+    group: int
+
+    @property
+    def receipt(self) -> str:
+        """The name of the file that lists the written files."""
+        return f"_delta_log/{self.batch}.tmp"
+
+
+def _write(df: DataFrame, at: Place, job: _Job) -> list[DataFile]:
+    """Write sorted rows, a file for each of Spark's partitions, by the writer of archives."""
+    name = f"agentbus-{job.batch}"
+
+    class Files(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+            return _FilesWriter(job)
+
+    df.sparkSession.dataSource.register(Files)
+    # A writer looks for its source in the thread's active session, which this sets.
+    df.sparkSession.createDataFrame([], "none int")
+    df.write.format(name).mode("append").save()
+    written = msgspec.json.decode(at.read(job.receipt), type=list[DataFile])
+    at.delete(job.receipt)
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Written(WriterCommitMessage):
+    file: DataFile | None
+
+
+class _FilesWriter(DataSourceArrowWriter):
+    """Writes the rows of each task as a data file; the files count that are in the receipt."""
+
+    def __init__(self, job: _Job) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        job = self._job
+        system, root = job.target.filesystem()
+        # The file of a retried task must not collide with that of its first attempt.
+        path = file_path(job.kind, job.date, job.batch, uuid.uuid4().hex[:12], job.columns)
+        output = Output(system, f"{root}/{path}", path, job.kind, job.date, job.stored, job.group)
+        with told("write to", root):
+            try:
+                for rows in iterator:
+                    if rows.num_rows:
+                        output.add(rows)
+                return _Written(output.close().file if output.rows else None)
+            except BaseException:
+                output.abandon()
+                raise
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        files = [each.file for each in messages if isinstance(each, _Written) and each.file]
+        Place(self._job.target).write(self._job.receipt, msgspec.json.encode(files))
 
 
 def _ordered(df: DataFrame, pieces: int) -> DataFrame:
     order = ["stream", "time", "seq"]
     spread = df.repartition(1) if pieces == 1 else df.repartitionByRange(pieces, *order)
     return spread.sortWithinPartitions(*order)
-
-
-def _write(df: DataFrame, uri: str) -> None:
-    df.write.options(
-        **{"parquet.block.size": _GROUP_BYTES, "parquet.block.row.count.limit": _GROUP_ROWS},
-        compression="zstd",
-        # Spark's default type has no statistics, and other readers refuse it.
-        outputTimestampType="TIMESTAMP_MICROS",
-    ).parquet(uri)
-
-
-def _measured(
-    compacted: DataFrame, at: Place, work: str, like: DataFile, batch: str
-) -> dict[str, DataFile]:
-    """Return the written files by name, each as the data file that it is to be, by reading it again."""
-    sizes = {e.name: e.size for e in at.listing(work) if e.name.endswith(".parquet")}
-    if not sizes:
-        return {}
-    reader = compacted.sparkSession.read.schema(compacted.schema)
-    df = reader.parquet(*literal(at, [at.uri(work)]))
-    rows = (
-        df.groupBy(f.col("_metadata.file_name").alias(_FILE))
-        .agg(
-            f.count("*").alias("rows"),
-            f.unix_millis(f.min("time")).alias("from_ms"),
-            f.unix_millis(f.max("time")).alias("to_ms"),
-            *(
-                end(name).alias(f"{end.__name__}_{name}")
-                for name in ("stream", "queue")
-                for end in _ENDS
-            ),
-        )
-        .collect()
-    )
-    by_name = {row[_FILE]: row for row in rows}
-    columns = TYPED.get(like.kind, ())
-    measured = {}
-    for part, (name, size) in enumerate(sorted(sizes.items())):
-        if (row := by_name.get(name.rpartition("/")[2])) is not None:
-            queues = row["min_queue"], row["max_queue"]
-            measured[name] = DataFile(
-                file_path(like.kind, like.date, batch, part, columns),
-                like.kind,
-                like.date,
-                row["rows"],
-                size,
-                row["from_ms"],
-                row["to_ms"],
-                (row["min_stream"], row["max_stream"]),
-                None if None in queues else queues,
-            )
-    return measured
 
 
 def _check(files: list[DataFile], made: list[DataFile]) -> None:
@@ -283,16 +291,3 @@ def date(text: str) -> str:
     except ValueError:
         pass
     raise UsageError(f"{text[:40]!a} is not a date", hint="give one such as 2026-11-20")
-
-
-def _clean(at: Place) -> None:
-    """Delete leftovers of killed compactions: of this host, or more than a day old."""
-    oldest = time.time() - _ABANDONED
-    newest: dict[str, float] = defaultdict(float)
-    for entry in at.listing(_WORK):
-        if found := _WORKER.match(entry.name):
-            newest[found[0]] = max(newest[found[0]], entry.modified)
-    for folder, modified in newest.items():
-        pid, host = folder.partition("/")[2].partition("-")[0], folder.partition("@")[2]
-        if modified < oldest or (host == f"{platform.node()}/" and not runs(int(pid))):
-            at.remove_tree(folder.rstrip("/"))

@@ -31,7 +31,7 @@ from agentbus.pipeline.source.range_reader import RangeReader
 
 # The path of a file contains the kind.
 _KEPT = [field for field in schema.ARROW if field.name != "kind"]
-_FILE = pa.schema(_KEPT, metadata={"agentbus.schema": str(schema.VERSION)})
+FILE = pa.schema(_KEPT, metadata={"agentbus.schema": str(schema.VERSION)})
 # Smaller row groups compress worse; larger ones, or large rows, take more memory.
 _GROUP, _GROUP_BYTES = 65_536, 64_000_000
 # Number of values that Arrow encodes at once: with the default of 1,024, short texts take a twelfth
@@ -110,7 +110,7 @@ class FileWriter:
         self._filesystem, self._root = job.target.filesystem()
         # The files of a retried task must not collide with those of its first attempt.
         self._part = uuid.uuid4().hex[:12]
-        self._open: dict[tuple[str, int], _Output] = {}
+        self._open: dict[tuple[str, int], Output] = {}
         self._finished = False
 
     def __enter__(self) -> FileWriter:
@@ -140,26 +140,28 @@ class FileWriter:
         self._finished = True
         return files
 
-    def _output(self, kind: str, day: int) -> _Output:
+    def _output(self, kind: str, day: int) -> Output:
         output = self._open.get((kind, day))
         if output is None:
             date = str(pa.scalar(day, pa.int32()).cast(pa.date32()))
             job = self._job
             path = file_path(kind, date, job.batch, self._part)
-            name = f"{self._root}/{path}"
-            if job.target.scheme == "file":
-                self._filesystem.create_dir(name.rpartition("/")[0], recursive=True)
-            output = self._open[(kind, day)] = _Output(self._filesystem, name, path, kind, date)
+            output = Output(self._filesystem, f"{self._root}/{path}", path, kind, date)
+            self._open[(kind, day)] = output
         return output
 
 
 @dataclass(slots=True)
-class _Output:
+class Output:
+    """A data file that is being written; rows of several batches become one row group."""
+
     filesystem: Any
     name: str
     path: str
     kind: str
     date: str
+    schema: pa.Schema = FILE
+    group: int = _GROUP
     rows: int = 0
     from_ms: int = 2**63 - 1
     to_ms: int = 0
@@ -176,7 +178,7 @@ class _Output:
         self._waiting.append(rows)
         self._number += rows.num_rows
         self._size += rows.nbytes
-        if self._number >= _GROUP or self._size >= _GROUP_BYTES:
+        if self._number >= self.group or self._size >= _GROUP_BYTES:
             self._write()
 
     def close(self) -> Copied:
@@ -204,16 +206,19 @@ class _Output:
 
     def _write(self) -> None:
         if self._writer is None:
+            if isinstance(self.filesystem, fs.LocalFileSystem):
+                self.filesystem.create_dir(self.name.rpartition("/")[0], recursive=True)
             self._sink = self.filesystem.open_output_stream(self.name)
+            typed = [name for name in self.schema.names if name not in schema.COLUMNS]
             self._writer = pq.ParquetWriter(
                 self._sink,
-                _FILE,
+                self.schema,
                 compression="zstd",
-                use_dictionary=_REPEATED,
+                use_dictionary=[*_REPEATED, *typed],
                 write_batch_size=_ENCODED,
             )
-        table = pa.Table.from_batches(self._waiting).drop_columns("kind")
-        self._writer.write_table(table.cast(_FILE), row_group_size=self._number)
+        table = pa.Table.from_batches(self._waiting).select(self.schema.names)
+        self._writer.write_table(table.cast(self.schema), row_group_size=self._number)
         self._waiting, self._number, self._size = [], 0, 0
         if isinstance(self.filesystem, fs.LocalFileSystem):
             begin_flush(self.name)

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 from pyarrow import fs
 
 from agentbus.core import settings
-from agentbus.core.errors import NotFound
+from agentbus.core.errors import AgentBusError, NotFound
 from agentbus.pipeline.archives.directory import check_links, durable_size, told
 
 # Maximum number of files that are synced concurrently.
 _THREADS = 16
 # The beginnings of the names that an archive has.
-_OURS = ("_delta_log", "_compacting", "kind=")
+_OURS = ("_delta_log", "kind=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,12 @@ class Place:
             with self._system.open_output_stream(path) as sink:
                 sink.write(data)
 
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        path = self._path(name)
+        with told("read", path), self._system.open_input_stream(path) as source:
+            return bytes(source.read())
+
     def listing(self, folder: str) -> Iterator[FileInfo]:
         """Yield every file in a folder and below, except hidden files."""
         top = self._path(folder)
@@ -128,10 +134,12 @@ class Place:
             self.make_folder(name)
             self._system.move(origin, path)
 
-    def remove_tree(self, folder: str) -> None:
-        """Delete every file in a folder and below."""
-        with told("delete", self._path(folder)), contextlib.suppress(FileNotFoundError):
-            self._system.delete_dir(self._path(folder))
+    def discard(self, batch: str) -> None:
+        """Delete the files of an attempt, as far as that is possible: others are swept later."""
+        with contextlib.suppress(AgentBusError):
+            for entry in list(self.listing("")):
+                if f"/{batch}" in entry.name:
+                    self.delete(entry.name)
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """Make files durable, and return the size of each, None if it does not exist."""
