@@ -145,7 +145,8 @@ class TerminalCodex(Codex):
 
     def command(self, prompt: str) -> list[str]:
         terminal = "import pty, sys; pty.spawn(sys.argv[1:])"
-        sized = 'stty rows 40 cols 120; exec "$0" "$@"'
+        # In a dumb terminal it asks whether to go on.
+        sized = 'stty rows 40 cols 120; TERM=xterm exec "$0" "$@"'
         codex = [str(self.bin / "codex"), "--no-daemon", "--dangerously-bypass-hook-trust"]
         return [sys.executable, "-c", terminal, "sh", "-c", sized, *codex, prompt]
 
