@@ -181,6 +181,9 @@ class Call:
 
     def attend(self) -> None:
         """Record the session that uses the agent's name, unless it was recorded recently."""
+        if self._bus is not None and self._bus._sharded is not None:
+            for why in self._bus._sharded.unanswered.values():
+                self.out.warn(f"a shard is left out: {why}")
         if self._link is None or self._scope.attended >= 0:
             return
         replies = getattr(self._link, "read_beside", ())
@@ -405,6 +408,7 @@ GROUPS = {
         "health": "Check queues, workers, events and the server against thresholds.",
         "projects": "List the projects on the server.",
         "acl": "Print the ACL rule that confines a user of the server to this project.",
+        "shards": "List the shards of a project on a cluster, or set their number.",
         "clear": "Delete all keys of this project, and of no other.",
         "server": "Control the embedded server, and load functions into any.",
     },

@@ -10,7 +10,7 @@ from agentbus.commands._bare import actions
 from agentbus.commands._declare import Call, Param, Verb, whole
 from agentbus.core.errors import NotFound, UsageError
 from agentbus.core.names import word
-from agentbus.tasks.limits import Limits
+from agentbus.tasks.limits import Limits, listed
 from agentbus.tasks.worker import declared_limits
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def run(call: Call) -> None:
     if (args.queue is None) is not (args.action == "list"):
         what = "nothing" if args.action == "list" else "the name of a queue"
         raise UsageError(f"limit {args.action} takes {what}", hint="see 'agentbus help limit'")
-    limits: Any = Limits(call.bus)
+    limits: Any = Limits(call.bus if args.queue is None else call.bus.at(args.queue))
     if args.action == "list":
-        listed = [*limits.list().items()]
-        _format.show(call.out, listed, _COLUMNS, _fields, left=5)
+        limited = sorted(_listed(call).items())
+        _format.show(call.out, limited, _COLUMNS, _fields, left=5)
         return
     limit: QueueLimit | None
     if args.action == "set":
@@ -112,17 +112,25 @@ def run(call: Call) -> None:
     call.out.record(_fields((args.queue, limit)), f"{word(args.queue)} {_said(limit)}")
 
 
+def _listed(call: Call) -> dict[str, QueueLimit]:
+    """Return the limits of all queues, of all shards."""
+    sharded = call.bus._sharded
+    buses: list[Any] = [call.bus] if sharded is None else [*sharded.all().values()]
+    return {
+        queue: limit for bus in buses for queue, limit in bus.runner.run(listed(bus.scope)).items()
+    }
+
+
 def _apply(call: Call) -> None:
     path = call.args.queue
     tasks = [] if path is None else _typed.registry(path).all()
     declared = declared_limits(tasks, call.bus.runner.policies)
-    limits: Any = Limits(call.bus)
-    changed = limits.apply(declared)
     for queue, limit in declared.items():
+        changed = Limits(call.bus.at(queue)).apply({queue: limit})
         how = "" if changed[queue] else " (as before)"
         fields = {**_fields((queue, limit)), "changed": changed[queue]}
         call.out.record(fields, f"{word(queue)} {_said(limit)}{how}")
-    others = [word(queue) for queue in limits.list() if queue not in declared]
+    others = [word(queue) for queue in _listed(call) if queue not in declared]
     if others:
         call.out.warn(f"these queues have limits that are not declared: {', '.join(others)}")
     if not declared:

@@ -333,10 +333,9 @@ def _worker(
         "prefetch": args.concurrency if args.handler is None else None,
         "middleware": middleware,
     }
-    declared = call.bus.runner.policies.limits().items()
-    Limits(call.bus).apply(
-        {queue: limit for queue, limit in declared if args.match or queue == args.queue}
-    )
+    for queue, limit in call.bus.runner.policies.limits().items():
+        if args.match or queue == args.queue:
+            Limits(call.bus.at(queue)).apply({queue: limit})
     if args.match:
         return call.bus.subscribe_many(args.queue, handler, **options)
     if args.batch is not None:

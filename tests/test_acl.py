@@ -252,6 +252,7 @@ def test_a_user_does_every_verb_in_its_project(users, user):
     assert users.run("approve", "go on?", "--by", "human:anna", "--timeout", "0.01").code == 3
     assert users.run("await", "--gone", "human:anna", "--timeout", "0.01").code == 5
     assert users.run("wake", "ada").code == 5
+    assert users.run("shards", "list").code == 5
     for delay in ("0", "3600"):
         task = users.run("publish", "mail", '"r"', "--delay", delay).out.decode().strip()
         assert done(users, [("task", "show", task), ("task", "cancel", task)]) == {}
@@ -265,7 +266,15 @@ def test_a_user_does_every_verb_in_its_project(users, user):
 
     assert users.denied() <= ASKED_IN_VAIN
     tried = {argv[0] for argv in (*NO_BUS, *DOING, *LOOKING, *AT_THE_END)}
-    assert tried | {"approve", "ask", "result", "supervise", "task", "wake"} | SPARK == set(VERBS)
+    assert tried | {
+        "approve",
+        "ask",
+        "result",
+        "shards",
+        "supervise",
+        "task",
+        "wake",
+    } | SPARK == set(VERBS)
 
 
 def supervise(users: Users) -> None:
@@ -741,7 +750,7 @@ def asked(server: Server) -> set[str]:
 
 
 def test_a_rule_allows_what_the_source_asks_for_and_nothing_else(valkey):
-    wanted = asked(valkey) - OWNER - ALWAYS - ASKED_IN_VAIN
+    wanted = asked(valkey) - OWNER - ALWAYS - ASKED_IN_VAIN - acl.CLUSTER
 
     assert wanted == acl.READS | acl.WRITES | acl.FUNCTIONS | acl.BY_HAND
 

@@ -15,7 +15,7 @@ from agentbus.commands._declare import VERBS, Args, Call
 from tests import inprocess
 
 ACTIONS = (
-    *("dlq ", "agent ", "bus ", "task ", "schedule ", "limit ", "flow ", "quarantine "),
+    *("dlq ", "agent ", "bus ", "task ", "schedule ", "limit ", "shards ", "flow ", "quarantine "),
     "token ",
 )
 # Each verb, and each action of one, that asks the server.
@@ -38,7 +38,15 @@ LINES = [
     *("limit remove q", "flow list", "flow show f", "flow cancel f", "flow replay f"),
     *("token create a", "token list", "token revoke a", "wake a"),
     "approve why --by human:anna --timeout 0.01",
-    *("top --once", "prime", "quarantine list", "quarantine release c", "health", "projects"),
+    *(
+        "top --once",
+        "prime",
+        "quarantine list",
+        "quarantine release c",
+        "health",
+        "projects",
+        "shards list",
+    ),
     *("clear", "clear --force"),
 ]
 

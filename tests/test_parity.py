@@ -33,6 +33,7 @@ IN_THE_LIBRARY = {
     "work": ["subscribe", "subscribe_many"],
     "rerun": ["queue"],
     "projects": ["projects", "exists"],
+    "shards": ["shards", "set_shards", "at"],
     "bus": ["queue", "streams", "stats"],
     "pause": ["pause", "paused"],
     "halt": ["halt", "resume"],

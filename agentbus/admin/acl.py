@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from agentbus.core.errors import InvalidName, InvalidPayload, UsageError
 from agentbus.core.keys import Keys
-from agentbus.core.names import MAX_NAME_BYTES, project as checked_project
+from agentbus.core.names import KEY_KINDS, MAX_NAME_BYTES, project as checked_project
+from agentbus.queues.shards import MARK
 
 # Scripts run with the permissions of their caller, so their commands are on these lists, too.
 READS = frozenset(
@@ -122,10 +123,10 @@ def rule(
     With the `role` "publisher" the user talks, takes flags, publishes and reads results, but cannot take or
     settle tasks, nor add to the queues of the bus itself; "worker" is the same as None: all.
     With `functions` the user runs no scripts, but calls what `agentbus server load` has loaded.
-    With `cluster` the keys have the hash tag of a cluster, and the user may look up the shard. Without
-    `password` the user's passwords stay as they are; a new user has none and cannot log in. Raises
-    `InvalidName`, and `InvalidPayload` for a password of less than 16 characters, which could be guessed
-    from its digest.
+    With `cluster` the keys have the hash tag of a cluster, or those of the project's shards, and the user
+    may look up the nodes. Without `password` the user's passwords stay as they are; a new user has none and
+    cannot log in. Raises `InvalidName`, and `InvalidPayload` for a password of less than 16 characters,
+    which could be guessed from its digest.
     """
     if role not in (None, *ROLES) or (role and read_only):
         raise UsageError(
@@ -146,23 +147,37 @@ def rule(
         *(() if password is None else ("resetpass", f"#{_digest(password)}")),
         # Revoke the rights of an earlier rule. The bus does not use pub/sub channels.
         *("resetchannels", "clearselectors", "resetkeys"),
-        *(f"~{pattern}" for pattern in Keys(prefix).patterns()),
+        *(f"~{pattern}" for pattern in _patterns(prefix, KEY_KINDS)),
         "-@all",
         *(f"+{command}" for command in sorted(allowed)),
-        *(_publishing(Keys(prefix)) if role == "publisher" else ()),
+        *(_publishing(prefix) if role == "publisher" else ()),
     )
     return AccessRule(
         _user(bare if user is None else user), prefix, read_only, words, role, functions
     )
 
 
-def _publishing(keys: Keys) -> Iterator[str]:
+def _publishing(prefix: str) -> Iterator[str]:
     """Yield the words that allow a publisher to write: a selector for each group of keys."""
-    yield from _selector(keys.patterns(TALK), WRITES - _OF_GROUPS)
+    yield from _selector(_patterns(prefix, TALK), WRITES - _OF_GROUPS)
     for kind, commands in _ADDED.items():
-        yield from _selector([keys.open_pattern(kind)], commands)
+        own = Keys(prefix).open_pattern(kind)
+        yield from _selector(_with_shards(prefix, [own]), commands)
     for kind, commands in _NOTED.items():
-        yield from _selector(keys.patterns([kind]), commands)
+        yield from _selector(_patterns(prefix, [kind]), commands)
+
+
+def _patterns(prefix: str, kinds: Iterable[str]) -> list[str]:
+    return _with_shards(prefix, Keys(prefix).patterns(kinds))
+
+
+def _with_shards(prefix: str, patterns: list[str]) -> list[str]:
+    """Add the same patterns for the shards of a project with a hash tag, whose prefix is `{P~<number>}`."""
+    if not prefix.startswith("{"):
+        return patterns
+    # No project's name contains the mark, so no other project has such keys.
+    shards = f"{prefix[:-1]}{MARK}[0-9]*}}"
+    return [*patterns, *(shards + pattern.removeprefix(prefix) for pattern in patterns)]
 
 
 def _selector(patterns: Iterable[str], commands: Iterable[str]) -> list[str]:

@@ -119,6 +119,34 @@ def _attendee(
     )
 
 
+def joined(parts: Iterable[Iterable[Attendee]]) -> list[Attendee]:
+    """Join the agents of several shards by name; the first that knows an agent has its messages."""
+    by_name: dict[str, list[Attendee]] = {}
+    for part in parts:
+        for one in part:
+            by_name.setdefault(one.agent_id, []).append(one)
+    return [_joined(by_name[name]) for name in sorted(by_name)]
+
+
+def _joined(parts: Sequence[Attendee]) -> Attendee:
+    workers = tuple(worker for one in parts for worker in one.workers)
+    ages = [one.age for one in parts if one.age is not None]
+    lags = [one.lag for one in parts if one.lag is not None]
+    return replace(
+        parts[0],
+        state=_state(workers, {worker.state for worker in workers if worker.alive}),
+        seen=max((one.seen for one in parts if one.seen is not None), default=None),
+        age=min(ages, default=None),
+        since=min((one.since for one in parts if one.since is not None), default=None),
+        running=sum(one.running for one in parts),
+        done=sum(one.done for one in parts),
+        failed=sum(one.failed for one in parts),
+        lag=sum(lags) if lags else None,
+        workers=workers,
+        tasks=tuple(task for one in parts for task in one.tasks),
+    )
+
+
 def _state(workers: Sequence[Registered], states: Iterable[str]) -> str | None:
     if not workers:
         return None

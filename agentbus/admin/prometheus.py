@@ -87,6 +87,8 @@ class Collector:
     def __init__(
         self, bus: BlockingBus, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
+        if (sharded := getattr(bus, "_sharded", None)) is not None:
+            sharded.whole(bus, "a Prometheus collector")
         self._runner = bus.runner
         self._monotonic = monotonic
         self._lock = threading.Lock()

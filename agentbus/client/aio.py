@@ -37,6 +37,9 @@ class AsyncBus(AsyncSubscriptions, Verbs, Awaiting):
     async def aclose(self) -> None:
         """Close the connections; operations in progress raise `BackendUnavailable`."""
         await self.runner.aclose()
+        if self._sharded is not None and self._sharded.home is self:
+            for bus in self._sharded.opened():
+                await bus.aclose()
 
     def _run(self, name: str, op: Op[T] | Patient[T]) -> Coroutine[Any, Any, T]:
         if isinstance(op, Patient):

@@ -12,16 +12,20 @@ from agentbus.client.inbox_verbs import InboxVerbs
 from agentbus.client.lease_verbs import LeaseVerbs
 from agentbus.client.presence_verbs import PresenceVerbs
 from agentbus.client.queue_verbs import QueueVerbs
+from agentbus.client.sharded import Shards, spread
 from agentbus.client.stats_verbs import StatsVerbs
 from agentbus.client.subscriptions import Subscriptions
 from agentbus.client.worker_verbs import WorkerVerbs
 from agentbus.coordination import flags, notes, overhear, speak, wait, waiters
 from agentbus.coordination.hold import Holding
 from agentbus.core import greenlets
+from agentbus.core.errors import Refused, UsageError
 from agentbus.core.settings import Settings, resolve
+from agentbus.queues import shards
 from agentbus.queues.runner import Runner
 from agentbus.store import scan
 from agentbus.store.verb import Blocking, Emits, Patient, stream_verb, verb
+from agentbus.workers.registry import workers
 
 if TYPE_CHECKING:
     from agentbus.admin.doctor import Finding
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from agentbus.coordination.wait import Completion
     from agentbus.coordination.waiters import Waiter
     from agentbus.queues.runner import AsyncRunner
+    from agentbus.queues.shards import Shard
     from agentbus.store.connection import Backend
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -50,9 +55,13 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
     settings: Settings
     scope: Scope
     backend: Backend
+    _sharded: Shards | None = None
 
     def __init__(self, runner: Runner | AsyncRunner) -> None:
         self.settings, self.backend, self.scope = runner.settings, runner.backend, runner.scope
+        # Only a cluster has shards; a bus on one of them has no others.
+        if runner.backend.wraps and shards.MARK not in self.scope.keys.project:
+            self._sharded = spread(self)
 
     def __repr__(self) -> str:
         server = self.backend.name
@@ -316,6 +325,48 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
         return scan.queues(self.scope)
 
     @verb
+    def shards(self) -> Op[list[Shard]]:
+        """Return the project's shards, home first, each with its node. Raises `NotFound` without shards."""
+        return shards.shards(self.scope)
+
+    @verb
+    def set_shards(self, number: int) -> Op[list[Shard]]:
+        """Spread new queues over `number` shards, and return all shards.
+
+        Queues that exist stay where they are. The prefixes of the shards are chosen so that they are spread
+        evenly over the nodes. With a smaller number than before, the other shards stay, but get no new
+        queues. The first call is refused while workers run, since they look for their queues where they
+        have been. Raises `UsageError` unless the URL is that of a cluster, and `Refused`.
+        """
+        return self._set_shards(number)
+
+    def at(self, queue: str) -> Self:
+        """Return the bus of the shard with a queue: this bus, unless the project has shards.
+
+        What concerns several queues or tasks at once, such as a flow, needs the bus of their shard. A queue
+        that does not exist gets its place. It blocks for a request, once for each queue.
+        """
+        place: Self = self if self._sharded is None else self._sharded.of(queue, record=True)
+        return place
+
+    def _set_shards(self, number: int) -> Op[list[Shard]]:
+        if self._sharded is None or self._sharded.home is not self:
+            raise UsageError(
+                "shards need a Redis Cluster, and the URL is that of one server",
+                hint="write redis+cluster://host:port in the URL",
+            )
+        if not (yield from shards.numbers(self.scope)):
+            alive = [one.worker for one in (yield from workers(self.scope)) if one.alive]
+            if alive:
+                raise Refused(
+                    f"workers of the project run, such as {alive[0]!r}",
+                    hint="stop them, set the shards, and start them again",
+                )
+        listed = yield from shards.set_number(self.scope, number)
+        self._sharded.forget()
+        return listed
+
+    @verb
     def doctor(self) -> Op[list[Finding]]:
         """Check the server and the project, and return the findings with remedies."""
         return doctor.diagnose(self.scope, self.settings, self.backend.name)
@@ -347,6 +398,9 @@ class Bus(Subscriptions, Verbs, Blocking):
     def close(self) -> None:
         """Close the connections; if the bus is used again, it opens new ones."""
         self.runner.close()
+        if self._sharded is not None and self._sharded.home is self:
+            for bus in self._sharded.opened():
+                bus.close()
 
     def _run(self, name: str, op: Op[T] | Patient[T]) -> T:
         if isinstance(op, Patient):

@@ -45,6 +45,7 @@ class Queue(OnBus[BusT_co]):
         self._scope: Scope = bus.scope
         # Look these up once, because each publish needs them.
         self._run, self._iterate = bus._run, bus._iterate
+        self._sharded = bus._sharded
         self.name = names.name("queue", name)
         self.policy = bus.policy(name)
         if bound is not None and (
@@ -84,6 +85,8 @@ class Queue(OnBus[BusT_co]):
         one is dead.
         """
         item = Task(payload, **envelope) if envelope else payload
+        if self._sharded is not None:
+            self._sharded.check_publish(self._bus, item, after)
         item = item if self.policy.key_field is None else self.policy.keyed(item)
         trim = self._trims if on_full is None else trims(on_full)
         if after_group is not None and after is None:
@@ -138,7 +141,7 @@ class Queue(OnBus[BusT_co]):
         earlier batches stay in the queue. `durable` and `min_replicas` are like those of `publish`, for
         each batch.
         """
-        items = self.policy.each_keyed(publish.check_payloads(payloads))
+        items = self._each(payloads, envelope)
         op: Op[list[str]] = publish.publish_many(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
@@ -159,7 +162,7 @@ class Queue(OnBus[BusT_co]):
         Only two batches are in memory, so `payloads` may be infinite. Nothing is published before the first
         iteration.
         """
-        items = self.policy.each_keyed(publish.check_payloads(payloads))
+        items = self._each(payloads, envelope)
         op = publish.publish_stream(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
@@ -351,6 +354,14 @@ class Queue(OnBus[BusT_co]):
     def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
         return pause.order_of(self._scope, "queue", self.name)
+
+    def _each(self, payloads: Iterable[object], envelope: Envelope) -> Iterable[object]:
+        items: Iterable[object] = publish.check_payloads(payloads)
+        if self._sharded is not None:
+            self._sharded.check_publish(self._bus, Task(None, **envelope), None)
+            items = self._sharded.each_checked(self._bus, items)
+        keyed: Iterable[object] = self.policy.each_keyed(items)
+        return keyed
 
     def _batched(self, on_full: str | None, envelope: Envelope) -> BatchOptions:
         """Return the keyword arguments for publishing batches."""

@@ -12,6 +12,8 @@ from agentbus.workers import fetch
 from agentbus.workers.registry import or_no_worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agentbus.core.envelope import Envelope
     from agentbus.core.settings import Settings
     from agentbus.queues.ask import Answer
@@ -35,6 +37,7 @@ class QueueVerbs:
     settings: Settings
     if TYPE_CHECKING:
         runner: Runner | AsyncRunner
+        at: Callable[[str], Self]
 
     def queue(self, name: str, *, bound: int | None = None) -> Queue[Self]:
         """Return a queue of this project; nothing is stored before its first task.
@@ -42,7 +45,7 @@ class QueueVerbs:
         `bound` is the maximum number of unfinished tasks of each priority; by default the policy's.
         """
         kind: type[Queue[Any]] = AsyncQueue if isinstance(self, Awaiting) else Queue
-        return kind(self, name, bound=bound)
+        return kind(self.at(name), name, bound=bound)
 
     def policy(self, queue: str) -> Policy:
         """Return the configured policy of a queue, with defaults filled in, without a server request.

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentbus.admin.metrics_reader import Metrics, Sample
     from agentbus.admin.projects import Projects
     from agentbus.admin.stats import QueueStats, StreamInfo
+    from agentbus.client.sharded import Shards
     from agentbus.core.settings import Settings
     from agentbus.queues.runner import AsyncRunner, Runner
     from agentbus.store.connection import Backend
@@ -25,6 +26,7 @@ class StatsVerbs:
     scope: Scope
     settings: Settings
     backend: Backend
+    _sharded: Shards | None
     if TYPE_CHECKING:
         runner: Runner | AsyncRunner
 
@@ -55,6 +57,8 @@ class StatsVerbs:
 
         Raises `NotFound` for a queue that does not exist, unless `follow` is given.
         """
+        if self._sharded is not None:
+            self._sharded.whole(self, "a list of samples")
         op = metrics_reader.each(self.scope, since, queue, follow=follow)
         return Emits(op, float("inf") if follow else 0.0)
 

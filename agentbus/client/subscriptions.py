@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
+from agentbus.client.sharded import one_shard
 from agentbus.core.errors import UsageError
 from agentbus.core.signals import stopped_by_signals
 from agentbus.workers.async_worker import AsyncMatchWorker, AsyncWorker
@@ -104,7 +105,7 @@ class Subscriptions(_Subscribing["Worker"]):
 
     def _worker(self, queue: str, handler: Callable[..., Any], options: WorkerOptions) -> Worker:
         bus: Any = self
-        return Worker(bus.runner, queue, handler, **options)
+        return Worker(bus.at(queue).runner, queue, handler, **options)
 
     def subscribe_many(
         self, pattern: str, handler: Callable[..., Any], **options: Unpack[WorkerOptions]
@@ -117,6 +118,7 @@ class Subscriptions(_Subscribing["Worker"]):
         options. Raises `UsageError`.
         """
         bus: Any = self
+        one_shard(bus)
         return MatchWorker(bus.runner, pattern, handler, **options)
 
     def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:
@@ -139,7 +141,7 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
         self, queue: str, handler: Callable[..., Any], options: WorkerOptions
     ) -> AsyncWorker:
         bus: Any = self
-        return AsyncWorker(bus.runner, queue, handler, **options)
+        return AsyncWorker(bus.at(queue).runner, queue, handler, **options)
 
     def subscribe_many(
         self, pattern: str, handler: Callable[..., Any], **options: Unpack[WorkerOptions]
@@ -149,6 +151,7 @@ class AsyncSubscriptions(_Subscribing["AsyncWorker"]):
         It is like `Bus.subscribe_many`, but returns a worker whose `run` is awaited.
         """
         bus: Any = self
+        one_shard(bus)
         return AsyncMatchWorker(bus.runner, pattern, handler, **options)
 
     async def work(self, *, drain: bool = False, drain_timeout: float | None = None) -> int:

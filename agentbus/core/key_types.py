@@ -13,7 +13,7 @@ _TYPES = {
     **dict.fromkeys(("schedules", "flows", "delayed", "order", "triggers", "rate"), "zset"),
     **dict.fromkeys(("once", "seen", "results", "tidied", "last"), "string"),
     **dict.fromkeys(("flag", "done", "failed", "fence", "ids"), "string"),
-    **dict.fromkeys(("after", "limits"), "hash"),
+    **dict.fromkeys(("after", "limits", "shards"), "hash"),
     "sinks": "zset",
     "attempts": "stream",
 }

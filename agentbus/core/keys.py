@@ -380,6 +380,18 @@ class Keys:
         """`<P>:quarantined`, hash: quarantined consumer → why and since when, as JSON."""
         return f"{self.project}:quarantined"
 
+    # -- shards --
+
+    @property
+    def shards(self) -> str:
+        """`<P>:shards`, hash: `numbers` of all shards, as JSON, and how many of them are `open`."""
+        return f"{self.project}:shards"
+
+    @property
+    def places(self) -> str:
+        """`<P>:shards:of`, hash: queue → the number of its shard, '' for the project's own tag."""
+        return f"{self.project}:shards:of"
+
     # -- the whole project --
 
     def stream(self, name: str) -> str:
@@ -409,6 +421,11 @@ class Keys:
     def open_pattern(self, kind: str) -> str:
         """Return a pattern for the keys of one kind of all queues except the bus's own (`~…`)."""
         return _literal(f"{self.project}:{kind}:") + "[^~]*"
+
+
+def shard(project: str, number: str) -> str:
+    """Return the prefix `{P~<number>}` of a shard; for '', that of the project itself, `{P}`."""
+    return f"{project[:-1]}~{number}}}" if number else project
 
 
 def _literal(text: str) -> str:

@@ -72,6 +72,7 @@ KEY_KINDS = frozenset(
         "after",
         "schedules",
         "sinks",
+        "shards",
     ]
 )
 

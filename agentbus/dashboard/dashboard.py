@@ -58,6 +58,8 @@ class Dashboard(TaskVerbs[BusT_co]):
     """
 
     def __init__(self, bus: Any) -> None:
+        if bus._sharded is not None:
+            bus._sharded.whole(bus, "a dashboard")
         self._bus = bus
         self._scope: Scope = bus.scope
         self._run, self._iterate = bus._run, bus._iterate

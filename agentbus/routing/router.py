@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
@@ -18,7 +18,6 @@ from agentbus.workers.worker import Worker
 if TYPE_CHECKING:
     from collections import Counter
 
-    from agentbus.queues.runner import BlockingBus
     from agentbus.routing.rules import Rules
     from agentbus.store.steps import Op
 
@@ -38,7 +37,7 @@ class Router(Worker):
 
     def __init__(
         self,
-        bus: BlockingBus,
+        bus: Any,
         rules: Rules,
         *,
         drain: bool = False,
@@ -46,6 +45,9 @@ class Router(Worker):
         visibility: float = VISIBILITY,
         on_refused: Callable[[str, str, str], None] | None = None,
     ) -> None:
+        if bus._sharded is not None:
+            queues = {agent.queue for agent in rules.agents.values()}
+            bus._sharded.check(bus, [rules.incoming, *sorted(queues)], "routing", home=True)
         self._file = _RulesFile(rules)
         super().__init__(
             bus.runner,

@@ -83,6 +83,10 @@ class Backend:
 
         return LoggedLink(link)
 
+    def shard(self, prefix: str) -> Callable[[float], Target]:
+        """Return a function like `find` for a shard of the project; only a cluster has several."""
+        return self.find
+
     def async_link(self) -> AsyncLink | None:
         """Return a link for event loops, which connects on first use; None for a plain connection."""
         return None

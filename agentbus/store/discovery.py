@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ssl
+import threading
+import time
 from typing import Any
 
 import redis
 import redis.sentinel
+from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
 from agentbus.core.errors import ConfigError
@@ -20,6 +23,8 @@ _ACCESS = (
     # redis-py reports only these class names for a sentinel's refusal.
     *("auth:AuthenticationError", "auth:AuthorizationError"),
 )
+# Seconds for which the finders of a project's shards share one reply of the cluster.
+_YOUNG = 1.0
 
 
 def secured(url: Url, host: str, port: int) -> Target:
@@ -96,18 +101,61 @@ class SentinelFinder:
         )
 
 
-class ClusterFinder:
-    """Asks a cluster for the shard of a project, whose keys share one hash tag."""
+class _SlotMap:
+    """The primaries of a cluster by slot, as last read, for the finders of one project's shards."""
 
-    def __init__(self, url: Url, project: str) -> None:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.primaries: dict[int, Any] = {}
+        self.version = 0
+        self.read_at = float("-inf")
+
+    def set(self, primaries: dict[int, Any]) -> None:
+        self.primaries, self.version = primaries, self.version + 1
+        self.read_at = time.monotonic()
+
+
+class ClusterFinder:
+    """Asks a cluster for the node of a project, or of one of its shards, whose keys share one hash tag."""
+
+    def __init__(self, url: Url, project: str, slots: _SlotMap | None = None) -> None:
         self._url = url
         if not url.hosts:
             raise ConfigError(f"{url.masked()} names no host", hint="write host:port,host:port")
         self._key = project if project.startswith("{") else f"{{{project}}}"
         self._tls = _context(url) if _wants_tls(url) else None
+        self._slots = _SlotMap() if slots is None else slots
+        self._used = 0
+
+    def of(self, shard: str) -> ClusterFinder:
+        """Return a finder for another shard; the finders of a project share what the cluster replied."""
+        return ClusterFinder(self._url, shard, self._slots)
 
     def find(self, within: float) -> Target:
-        """Return the current master of the project's shard."""
+        """Return the current master of the shard."""
+        slots = self._slots
+        if not slots.lock.acquire(timeout=within):
+            raise LinkDown("the cluster does not answer", sent=False)
+        try:
+            # A finder that asks again was not served by the node that the map names.
+            if self._used == slots.version or time.monotonic() - slots.read_at > _YOUNG:
+                slots.set(self._read(within))
+            self._used = slots.version
+        finally:
+            slots.lock.release()
+        node = slots.primaries.get(key_slot(self._key.encode()))
+        if node is None:
+            raise LinkDown("the cluster has no shard for this project now", sent=False)
+        return Target(
+            host=str(node.host),
+            port=int(node.port),
+            username=self._url.username,
+            password=self._url.password,
+            tls=self._tls,
+        )
+
+    def _read(self, within: float) -> dict[int, Any]:
+        """Return the primary of each slot that has one."""
         nodes = [
             redis.cluster.ClusterNode(host, port or 6379)  # type: ignore[no-untyped-call]
             for host, port in self._url.hosts
@@ -128,22 +176,14 @@ class ClusterFinder:
                 **options,
             )
             try:
-                node = cluster.get_node_from_key(self._key)  # type: ignore[no-untyped-call]
+                known = cluster.nodes_manager.slots_cache
+                return {slot: nodes[0] for slot, nodes in known.items() if nodes}
             finally:
                 cluster.close()
         except (redis.RedisError, RedisClusterException) as error:
             _refuse_access(error, self._url.masked())
             _refuse_without_sockets()
             raise LinkDown(f"the cluster names no shard ({error})", sent=False) from None
-        if node is None:
-            raise LinkDown("the cluster has no shard for this project now", sent=False)
-        return Target(
-            host=str(node.host),
-            port=int(node.port),
-            username=self._url.username,
-            password=self._url.password,
-            tls=self._tls,
-        )
 
 
 def _refuse_without_sockets() -> None:

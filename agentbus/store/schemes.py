@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentbus.store.async_driver import AsyncLink
+    from agentbus.store.discovery import ClusterFinder
     from agentbus.store.steps import Link
 
 
@@ -64,6 +65,13 @@ def _async_link(backend: Backend) -> AsyncLink:
 
 class _Cluster(Backend):
     wraps = True
+
+    def __init__(self, name: str, finder: ClusterFinder) -> None:
+        super().__init__(name, finder.find)
+        self._finder = finder
+
+    def shard(self, prefix: str) -> Callable[[float], Target]:
+        return self._finder.of(prefix).find
 
 
 class _Memory(Backend):
@@ -135,7 +143,7 @@ def _cluster(url: Url, project: str) -> Backend:
             f"{url.masked()} names a database, and a cluster has none",
             hint="leave the number out of the URL",
         )
-    return _Cluster(url.masked(), ClusterFinder(url, project).find)
+    return _Cluster(url.masked(), ClusterFinder(url, project))
 
 
 def _memory(url: Url, _project: str) -> Backend:

@@ -50,6 +50,7 @@ class Flows(OnBus[BusT_co]):
         self._scope: Scope = on.scope
         self._run, self._iterate = on._run, on._iterate
         self._policies: Policies = on.runner.policies
+        self._bus, self._sharded = on, on._sharded
 
     @verb
     def publish(
@@ -64,6 +65,10 @@ class Flows(OnBus[BusT_co]):
         dead does not stop the others. Raises `QueueFull`, `InvalidPayload`, `UsageError`.
         """
         tasks = planned(flow if isinstance(flow, Flow) else chain(flow))
+        if self._sharded is not None:
+            undone = (one.undo for one in tasks)
+            queues = {one.queue for one in (*tasks, *undone) if one is not None}
+            self._sharded.check(self._bus, sorted(queues), "a flow")
         given = names.name("flow", id) if id is not None else secrets.token_hex(6)
         group = names.name("group", group)
         return publish(self._scope, self._policies, tasks, given, group)

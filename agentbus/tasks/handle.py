@@ -23,6 +23,8 @@ class AnyHandle(Generic[R]):
     __slots__ = ("_bus", "_result", "_run", "id")
 
     def __init__(self, bus: Any, task_id: str, result: TypedResult) -> None:
+        if bus._sharded is not None:
+            bus = bus._sharded.of_task(task_id)
         self._bus = bus
         self._run = bus._run
         self._result = result

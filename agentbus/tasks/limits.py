@@ -18,7 +18,7 @@ from agentbus.store.verb import BusT_co, OnBus, verb
 from agentbus.workers.registry import MOST, ring, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
@@ -34,6 +34,7 @@ class Limits(OnBus[BusT_co]):
         on: Any = bus
         self._scope: Scope = on.scope
         self._run, self._iterate = on._run, on._iterate
+        self._bus, self._sharded = on, on._sharded
 
     @verb
     def set(
@@ -52,6 +53,7 @@ class Limits(OnBus[BusT_co]):
         ones. Workers apply them from their next heartbeat on, within three seconds; tasks that they have
         already taken are not counted. Raises `UsageError`.
         """
+        self._check([queue])
         return _set(
             self._scope, names.name("queue", queue), checked(at_once, per_second, burst, by)
         )
@@ -59,11 +61,14 @@ class Limits(OnBus[BusT_co]):
     @verb
     def get(self, queue: str) -> Op[QueueLimit | None]:
         """Return the limits of a queue; None if it has none."""
+        self._check([queue])
         return _get(self._scope, names.name("queue", queue))
 
     @verb
     def list(self) -> Op[dict[str, QueueLimit]]:
         """Return the limits of all queues, by queue name."""
+        if self._sharded is not None:
+            self._sharded.whole(self._bus, "a list of limits")
         return listed(self._scope)
 
     @verb
@@ -73,6 +78,7 @@ class Limits(OnBus[BusT_co]):
         Limits of other queues stay. Workers of typed tasks, and `agentbus work`, do this at their start
         with the limits that their tasks and the settings declare.
         """
+        self._check(declared)
         return _apply(self._scope, declared)
 
     @verb
@@ -81,7 +87,12 @@ class Limits(OnBus[BusT_co]):
 
         Tasks that wait for the limits may start at once, including those left by an interrupted removal.
         """
+        self._check([queue])
         return _remove(self._scope, names.name("queue", queue))
+
+    def _check(self, queues: Iterable[str]) -> None:
+        if self._sharded is not None:
+            self._sharded.check(self._bus, queues, "a limit")
 
 
 def _set(scope: Scope, queue: str, limit: QueueLimit) -> Op[QueueLimit]:

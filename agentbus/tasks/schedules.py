@@ -46,6 +46,7 @@ class Schedules(OnBus[BusT_co]):
         self._scope: Scope = on.scope
         self._run, self._iterate = on._run, on._iterate
         self._policies = on.runner.policies
+        self._bus, self._sharded = on, on._sharded
 
     @verb
     def add(
@@ -71,6 +72,7 @@ class Schedules(OnBus[BusT_co]):
         paused. Raises `UsageError`, `InvalidPayload`.
         """
         given = Definition(name, queue, payload, every, cron, timezone, missed, {**envelope})
+        self._check([queue])
         return _add(self._scope, given, None)
 
     @verb
@@ -117,7 +119,13 @@ class Schedules(OnBus[BusT_co]):
         atomic step, but not all together. Raises `Refused` for a schedule of another owner, `UsageError`,
         `InvalidPayload`.
         """
-        return _synced(self._scope, [*definitions], names.name("owner", owner))
+        given = [*definitions]
+        self._check(sorted({one.queue for one in given}))
+        return _synced(self._scope, given, names.name("owner", owner))
+
+    def _check(self, queues: Iterable[str]) -> None:
+        if self._sharded is not None:
+            self._sharded.check(self._bus, queues, "a schedule")
 
     def _trigger(self, name: str) -> Op[str]:
         schedule = yield from _shown(self._scope, name)

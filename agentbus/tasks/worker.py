@@ -256,7 +256,8 @@ class TaskWorker(_AnyTaskWorker):
         the errors of `Worker.run`; an error of one queue's worker stops all of them.
         """
         with stopped_by_signals(self.stop), self._scheduled():
-            Limits(self._bus).apply(self._limits)
+            for queue, limit in self._limits.items():
+                Limits(self._bus.at(queue)).apply({queue: limit})
             self._run_all()
         return self.done
 
@@ -320,7 +321,8 @@ class AsyncTaskWorker(_AnyTaskWorker):
         If cancelled, it stops as by `stop`, and ends after the running tasks.
         """
         with stopped_by_signals(self.stop):
-            await Limits(self._bus).apply(self._limits)
+            for queue, limit in self._limits.items():
+                await Limits(self._bus.at(queue)).apply({queue: limit})
             if not self._schedules and self._owner is None:
                 await self._run_in_loop(self._bus, self._of, None)
             else:

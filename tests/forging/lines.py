@@ -195,6 +195,7 @@ LINES: dict[str, list[str]] = {
     "doctor": ["", "--json"],
     "health": ["", "--json", "--strict"],
     "projects": ["", "--json"],
+    "shards": ["list", "list --json", "set 2 --json"],
     "acl": ["", "--role publisher --json"],
     "clear": ["--dry-run", "--dry-run --json", "--force --json"],
     "server": ["status", "status --json"],

@@ -182,6 +182,8 @@ def _rest(keys: Keys, client: redis.Redis) -> None:
     client.hset(keys.replay("r1"), mapping={"asked": "{}", "published": "3", "finished": ""})
     client.zadd(keys.triggers, {"bob\nada": 1_790_000_000_000})
     client.zadd(keys.rate("agent", "bob"), {"1-1@sound": 1_790_000_000_000})
+    client.hset(keys.shards, mapping={"numbers": '["1"]', "open": "1"})
+    client.hset(keys.places, QUEUE, "")
     client.set(keys.tidied("results"), "worker-1", ex=int(LONG))
     client.set(keys.cursor("ada"), "0-1")
     client.hset(keys.client_sessions, mapping={"claude:1": "bob", "bob": "claude:1"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.queues.runner import Runner
+from agentbus.queues.shards import unsharded
 from agentbus.store.driver import run
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class ServerConnection(Runner):
         Once the server has replied to any operation, a longer `patience`, in seconds, replaces the
         deadline.
         """
+        if self.backend.wraps and not self._answered:
+            run(self.link, self.attempt(unsharded(self.scope, "the pipeline"), patience, deadline))
         found = run(self.link, self.attempt(op, patience, deadline, answered=self._answered))
         self._answered = True
         return found

@@ -1,0 +1,403 @@
+"""A bus on a project with shards: each verb goes to the shard of its queue, or to all of them.
+
+Each shard is a namespace that a bus uses like a project, so a verb about one queue or task is that
+verb on the bus of its shard. A view of the project asks all shards at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from agentbus.admin.agents import joined
+from agentbus.admin.doctor import Finding
+from agentbus.admin.health import Health, HealthFinding
+from agentbus.core import loggers, names
+from agentbus.core.errors import (
+    AgentBusError,
+    BackendUnavailable,
+    InvalidName,
+    NotFound,
+    UsageError,
+)
+from agentbus.core.keys import shard as prefix
+from agentbus.queues import ids, shards
+from agentbus.queues.dependents import queue_of
+from agentbus.queues.runner import Runner
+from agentbus.queues.task import Task
+from agentbus.store.verb import Awaiting, Patient
+
+# Seconds for which a project is taken to have no shards before the server is asked again.
+_WITHOUT = 5.0
+# Seconds after which a view leaves out a shard that does not answer.
+VIEW = 1.5
+# The replies by the numbers of the shards.
+_Replies = dict[str, Any]
+
+
+class Shards:
+    """The buses of a project's shards by number, each opened when it is first needed; '' is home.
+
+    `unanswered` are the shards that the last view left out, each with the reason.
+    """
+
+    def __init__(self, home: Any) -> None:
+        self.home = home
+        runner = home.runner
+        self._runner: Runner = runner if isinstance(runner, Runner) else runner.blocking
+        self._buses: dict[str, Any] = {"": home}
+        self._places: dict[str, str] = {}
+        self._numbers: list[str] = []
+        self._guard = threading.Lock()
+        self._without_until = float("-inf")
+        self.unanswered: dict[str, str] = {}
+
+    def forget(self) -> None:
+        """Ask the server again: the number of shards has changed."""
+        self._without_until, self._numbers = float("-inf"), []
+
+    def of(self, queue: str, *, record: bool = False, home: bool = False) -> Any:
+        """Return the bus of a queue's shard; `record` a place for a queue without one, with `home` there.
+
+        It blocks for a request, once for each queue.
+        """
+        number = self._places.get(queue)
+        if number is None:
+            if time.monotonic() < self._without_until or not _is_name(queue):
+                return self.home
+            op = shards.place(self.home.scope, queue, record=record, home=home)
+            number = self._runner.run(op, verb="shards")
+            if number is None:
+                self._without_until = time.monotonic() + _WITHOUT
+                return self.home
+            if record or number:
+                self._places[queue] = number
+        return self._bus(number)
+
+    def of_task(self, task_id: str) -> Any:
+        """Return the bus of the shard with a task; home for what is not a task's id."""
+        return self.of(queue_of(task_id)) if isinstance(task_id, str) else self.home
+
+    def check(self, bus: Any, queues: Iterable[str], what: str, *, home: bool = False) -> None:
+        """Raise `UsageError` unless all queues are on the shard of this bus; with `home`, new ones are."""
+        for queue in queues:
+            at = self.of(queue, record=True, home=home)
+            if at is not bus:
+                raise UsageError(
+                    f"{what} cannot cross shards: the queue {queue!r} is on {at.project},"
+                    f" not on {bus.project}",
+                    hint=f"use the bus of its shard, bus.at({queue!r}), or queues of one shard",
+                    shell_hint="'agentbus shards' lists the shards; use queues of one of them",
+                )
+
+    def check_publish(self, bus: Any, item: object, after: str | Iterable[str] | None) -> None:
+        """Raise `UsageError` for a task whose dependencies or notifications would cross shards."""
+        others = () if after is None else ids.check_ids(after)
+        self.check(bus, {queue_of(other) for other in others}, "after=")
+        if not isinstance(item, Task) or bus is self.home:
+            return
+        if isinstance(item.reply_to, str) and not item.reply_to.startswith(ids.PRIVATE):
+            self.check(bus, [item.reply_to], "reply_to=")
+        if item.notify or item.webhook is not None:
+            what = "notify=" if item.notify else "webhook="
+            raise UsageError(
+                f"{what} needs the shard {self.home.project}, and the queue is on {bus.project}",
+                hint="leave it out, and read the result",
+            )
+
+    def each_checked(self, bus: Any, items: Iterable[object]) -> Iterable[object]:
+        """Yield tasks, each checked like one that is published alone."""
+        for item in items:
+            self.check_publish(bus, item, None)
+            yield item
+
+    def whole(self, bus: Any, what: str) -> None:
+        """Raise `UsageError` if `what` would show one of several shards as if it were the project."""
+        if bus is self.home and len(self.all()) > 1:
+            raise UsageError(
+                f"{what} shows one shard, and the project {bus.project} has {len(self.all())}",
+                hint="name a queue, or use the bus of its shard: bus.at(queue)",
+                shell_hint="name a queue; 'agentbus stats', 'health' and 'who' show all shards",
+            )
+
+    def all(self) -> dict[str, Any]:
+        """Return the buses of all shards, home first; only home without shards."""
+        if not self._numbers and time.monotonic() >= self._without_until:
+            self._numbers = self._runner.run(shards.numbers(self.home.scope), verb="shards")
+            if not self._numbers:
+                self._without_until = time.monotonic() + _WITHOUT
+        return {number: self._bus(number) for number in ("", *self._numbers)}
+
+    def opened(self) -> list[Any]:
+        """Return the buses that were opened, without home."""
+        return [bus for number, bus in self._buses.items() if number]
+
+    def _bus(self, number: str) -> Any:
+        with self._guard:
+            if number not in self._buses:
+                home = self.home
+                settings = copy.copy(home.settings)
+                settings.project = prefix(home.project, number)
+                bus = type(home)(settings)
+                bus.backend.find = home.backend.shard(settings.project)
+                bus._sharded = self
+                self._buses[number] = bus
+            return self._buses[number]
+
+    # -- verbs --
+
+    def routed(self, name: str, key: str, find: Callable[[Any], Any]) -> Callable[..., Any]:
+        """Return a verb that runs on the bus that `find` returns for its first argument, `key`."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            bus = find(args[0] if args else kwargs.get(key))
+            return getattr(type(bus), name)(bus, *args, **kwargs)
+
+        return call
+
+    def merged(
+        self, name: str, merge: Callable[[Shards, _Replies], Any], *, view: bool
+    ) -> Callable[..., Any]:
+        """Return a verb that runs on all shards, or on that of its argument `queue`.
+
+        A `view` leaves out the shards that do not answer in time.
+        """
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            queue = kwargs.get("queue", args[0] if args else None)
+            buses = {"": self.of(queue)} if queue is not None else self.all()
+            if len(buses) == 1:
+                (bus,) = buses.values()
+                return getattr(type(bus), name)(bus, *args, **kwargs)
+            # Home goes last: it has the record of the others, which `clear` deletes.
+            started = {
+                number: partial(self._one, name, bus, args, kwargs, view=view)
+                for number, bus in sorted(buses.items(), reverse=True)
+            }
+            if isinstance(self.home, Awaiting):
+                return self._awaited(merge, started, view=view)
+            replies: _Replies = {}
+            for round_ in _rounds(started, view=view):
+                with ThreadPoolExecutor(len(round_)) as pool:
+                    running = {number: pool.submit(_caught, started[number]) for number in round_}
+                replies |= {number: one.result() for number, one in running.items()}
+                self._check(replies, view=view)
+            return merge(self, self._given(replies))
+
+        return call
+
+    def _one(self, name: str, bus: Any, args: Any, kwargs: Any, *, view: bool) -> Any:
+        op = getattr(type(bus), name).__wrapped__.verb.define(bus, *args, **kwargs)
+        if not view:
+            return bus._run(name, op)
+        op = op.op if isinstance(op, Patient) else op
+        return bus.runner.run(op, verb=name, deadline=min(VIEW, bus.settings.deadline))
+
+    async def _awaited(
+        self,
+        merge: Callable[[Shards, _Replies], Any],
+        started: Mapping[str, Callable[[], Any]],
+        *,
+        view: bool,
+    ) -> Any:
+        replies: _Replies = {}
+        for round_ in _rounds(started, view=view):
+            running = [started[number]() for number in round_]
+            found = await asyncio.gather(*running, return_exceptions=True)
+            replies |= dict(zip(round_, found, strict=True))
+            self._check(replies, view=view)
+        return merge(self, self._given(replies))
+
+    def _check(self, replies: _Replies, *, view: bool) -> None:
+        """Raise the first error of a shard that ends the whole verb; note the shards left out of a view."""
+        unanswered: dict[str, str] = {}
+        for number, reply in replies.items():
+            name = prefix(self.home.project, number)
+            if view and isinstance(reply, BackendUnavailable):
+                unanswered[name] = f"{name}: {reply.message}"
+                loggers.emit("warning", {"verb": "shards", "project": name}, reply.message)
+            elif isinstance(reply, AgentBusError) and not isinstance(reply, NotFound):
+                reply.message = f"on the shard {name}: {reply.message}"
+                raise reply
+            elif isinstance(reply, BaseException) and not isinstance(reply, NotFound):
+                raise reply
+        self.unanswered = unanswered
+
+    def _given(self, replies: _Replies) -> _Replies:
+        """Return the replies that are results, home first; raise an error if none is."""
+        given = {
+            number: replies[number]
+            for number in sorted(replies)
+            if not isinstance(replies[number], BaseException)
+        }
+        if not given:
+            errors = [*replies.values()]
+            raise next((one for one in errors if not isinstance(one, NotFound)), errors[0])
+        return given
+
+
+def spread(bus: Any) -> Shards:
+    """Make the verbs of a bus on a cluster go to the shards of its project; return the shards."""
+    all_shards = Shards(bus)
+    for name in _OF_TASKS:
+        setattr(bus, name, all_shards.routed(name, "task_id", all_shards.of_task))
+    for name in _TO_QUEUES:
+        setattr(bus, name, all_shards.routed(name, "queue", partial(all_shards.of, record=True)))
+    for name, merge in _VIEWS.items():
+        setattr(bus, name, all_shards.merged(name, merge, view=True))
+    for name, merge in _ORDERS.items():
+        setattr(bus, name, all_shards.merged(name, merge, view=False))
+    return all_shards
+
+
+def one_shard(bus: Any) -> None:
+    """Raise `UsageError` for a bus on several shards, whose queues one worker cannot take together."""
+    if bus._sharded is not None:
+        bus._sharded.whole(bus, "a worker of several queues")
+
+
+def _rounds(started: Iterable[str], *, view: bool) -> list[list[str]]:
+    """Return the numbers of the shards to ask at the same time; to change them, home last."""
+    numbers = [*started]
+    return [numbers] if view else [[one for one in numbers if one], [""]]
+
+
+def _is_name(queue: str) -> bool:
+    try:
+        names.name("queue", queue)
+    except InvalidName:
+        return False
+    return True
+
+
+def _caught(one: Callable[[], Any]) -> Any:
+    try:
+        return one()
+    except AgentBusError as error:
+        return error
+
+
+def _together(_: Shards, replies: _Replies) -> list[Any]:
+    return [row for rows in replies.values() for row in rows]
+
+
+def _names(_: Shards, replies: _Replies) -> list[str]:
+    return sorted({name for found in replies.values() for name in found})
+
+
+def _by_queue(_: Shards, replies: _Replies) -> list[Any]:
+    return sorted(_together(_, replies), key=_rank)
+
+
+def _rank(row: Any) -> tuple[str, str]:
+    return row.queue, getattr(row, "group", None) or ""
+
+
+def _orders(_: Shards, replies: _Replies) -> list[Any]:
+    distinct = {(order.kind, order.name): order for order in _together(_, replies)}
+    return [distinct[key] for key in sorted(distinct, key=lambda key: (key[0], key[1] or ""))]
+
+
+def _order(_: Shards, replies: _Replies) -> Any:
+    orders = [*replies.values()]
+    return replace(
+        orders[0],
+        confirmed=tuple(sorted({one for order in orders for one in order.confirmed})),
+        unconfirmed=tuple(sorted({one for order in orders for one in order.unconfirmed})),
+    )
+
+
+def _dismissal(_: Shards, replies: _Replies) -> Any:
+    parts = [*replies.values()]
+    return replace(
+        parts[0],
+        gone=tuple(sorted(one for part in parts for one in part.gone)),
+        unconfirmed=tuple(sorted(one for part in parts for one in part.unconfirmed)),
+        handed_over=sum(part.handed_over for part in parts),
+    )
+
+
+def _any(_: Shards, replies: _Replies) -> bool:
+    return any(replies.values())
+
+
+def _summed(_: Shards, replies: _Replies) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for part in replies.values():
+        for kind, number in part.items():
+            counts[kind] = counts.get(kind, 0) + number
+    return dict(sorted(counts.items()))
+
+
+def _health(all_shards: Shards, replies: _Replies) -> Health:
+    home = all_shards.home.project
+    findings = [
+        HealthFinding(
+            *("unreachable", name, "critical", None, None),
+            f"a shard does not answer: {why}",
+            "start its node, or let a replica take over; the rest is shown",
+        )
+        for name, why in all_shards.unanswered.items()
+    ]
+    for number, health in replies.items():
+        where = f"shard {prefix(home, number)}: " if number else ""
+        findings += [replace(one, text=f"{where}{one.text}") for one in health.findings]
+    findings.sort(key=lambda one: one.severity != "critical")
+    parts = [*replies.values()]
+    return Health(
+        tuple(findings),
+        *(sum(getattr(part, field) for part in parts) for field in _COUNTED),
+    )
+
+
+def _doctor(all_shards: Shards, replies: _Replies) -> list[Finding]:
+    findings: list[Finding] = []
+    for number, part in replies.items():
+        name = prefix(all_shards.home.project, number)
+        if not number:
+            findings += part
+        elif part[0].status == "failed":
+            findings.append(replace(part[0], found=f"shard {name}: {part[0].found}"))
+        else:
+            # The findings of a shard that are not about the machine of the caller.
+            findings += [
+                replace(one, found=f"shard {name}: {one.found}")
+                for one in part
+                if one.status != "ok" and one.check not in _OF_MACHINE
+            ]
+    for why in all_shards.unanswered.values():
+        remedy = "start its node, or let a replica take over"
+        findings.append(Finding("connection", "failed", f"shard {why}", remedy))
+    return findings
+
+
+_COUNTED = ("queues", "consumers", "workers", "streams")
+_OF_MACHINE = frozenset(("identity", "secrets", "installation"))
+_OF_TASKS = ("result", "task", "cancel", "set_task", "settle", "renew")
+_TO_QUEUES = ("ask", "answer", "take")
+_VIEWS: dict[str, Callable[[Shards, _Replies], Any]] = {
+    "queues": _names,
+    "stats": _by_queue,
+    "metrics": _by_queue,
+    "streams": _together,
+    "workers": _together,
+    "who": lambda _, replies: joined([*replies.values()]),
+    "paused": _orders,
+    "health": _health,
+    "doctor": _doctor,
+}
+_ORDERS: dict[str, Callable[[Shards, _Replies], Any]] = {
+    "pause": _order,
+    "halt": _order,
+    "resume": _any,
+    "delete": _dismissal,
+    "tidy": _by_queue,
+    "clear": _summed,
+}
