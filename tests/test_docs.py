@@ -294,6 +294,20 @@ def test_every_link_within_the_repository_leads_somewhere():
     assert broken == []
 
 
+def test_pages_link_to_files_outside_of_the_documentation_by_their_addresses():
+    """The site has no other files; on the site, a relative link to one leads nowhere."""
+    docs = ROOT / "docs"
+    lost = [
+        f"{named(path)}: {link}"
+        for path in PAGES
+        if path.is_relative_to(docs)
+        for link in re.findall(r"\]\(([^)\s]+)\)", prose(path))
+        if "://" not in link and not (path.parent / link).resolve().is_relative_to(docs)
+    ]
+
+    assert lost == []
+
+
 def test_nothing_is_installed_from_an_index_that_lacks_it():
     """`agentbus-toolkit` is in no index yet, and `agentbus` there is another project."""
     wrong = [
