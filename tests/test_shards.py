@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import contextlib
 import json
 import pathlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -18,11 +21,12 @@ from agentbus.admin import acl
 from agentbus.core.keys import Keys
 from agentbus.errors import NotFound, Refused, UsageError
 from agentbus.queues.shards import slot_of, spread
-from agentbus.tasks import Flows, FlowTask, Schedules, chain
+from agentbus.tasks import Flows, FlowTask, Scheduler, Schedules, chain
 from agentbus.tasks.limits import Limits
 from tests.test_discovery import Cluster, clustered
 
 SHARDS, QUEUES = 12, 24
+AT_HOME = ("shards", "shards:of", "agents:sessions", "tidied:forward")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +111,7 @@ def test_all_keys_of_a_task_that_crosses_nothing_have_one_prefix(bus, cluster, p
     keys = [key.decode() for node in cluster.nodes for key in node.ask("KEYS", "*")]
     home = {key for key in keys if key.startswith(f"{{{project}}}:")}
     prefix = bus.at("mail").project
-    assert home <= {f"{{{project}}}:{kind}" for kind in ("shards", "shards:of", "agents:sessions")}
+    assert home <= {f"{{{project}}}:{kind}" for kind in AT_HOME}
     assert all(key.startswith(f"{prefix}:") for key in {*keys} - home)
 
 
@@ -295,18 +299,96 @@ def elsewhere(bus: agentbus.Bus) -> tuple[str, str]:
     return one, next(other for other in others if bus.at(other) is not bus.at(one))
 
 
+def test_replies_and_notices_reach_other_shards_once_and_in_order(bus):
+    here, there = elsewhere(bus)
+    for number in range(40):
+        bus.queue(here).publish(number, reply_to=there, notify=number % 10 == 0)
+
+    bus.subscribe(here, lambda delivery: delivery.payload, drain=True).run()
+
+    assert [reply["result"] for _, reply in bus.queue(there).peek(100)] == [*range(40)]
+    assert [said.topic for said in bus.overhear()] == ["tasks"] * 4
+    # One row for each queue: an outbox is none.
+    assert [row.queue for row in bus.stats()] == sorted((here, there))
+
+
+def test_a_reply_is_a_task_with_an_id_like_any_other(bus):
+    here, there = elsewhere(bus)
+    newer = bus.queue(there).publish("newer")
+    bus.queue(here).publish(1, reply_to=there)
+    bus.subscribe(here, lambda _: None, drain=True).run()
+    done = []
+
+    bus.subscribe(there, lambda delivery: done.append(delivery.id), drain=True).run()
+
+    assert done[0] == newer
+    assert [bus.task(task_id).state for task_id in done] == ["done", "done"]
+
+
+def test_the_ticks_of_a_schedule_reach_a_queue_on_another_shard(bus):
+    queue = next(name for name in names() if bus.at(name) is not bus)
+    schedules = Schedules(bus)
+    schedules.add("often", queue, {"tick": 1}, every=0.1)
+    threading.Event().wait(0.2)
+
+    published = [tick for tick in Scheduler(bus).run_once() if tick.task_id]
+
+    assert bus.queue(queue).peek() == [(tick.task_id, {"tick": 1}) for tick in published]
+    assert published
+    assert bus.task(schedules.show("often").last_task).state == "waiting"
+
+
+def test_a_webhook_waits_at_home_for_its_sender(cluster, project, monkeypatch):
+    monkeypatch.setenv("AGENTBUS_WEBHOOKS", "1")
+    monkeypatch.setenv("AGENTBUS_WEBHOOK_SECRET", "a secret of webhooks")
+    with agentbus.connect(cluster.url, project=project, agent="ada") as bus:
+        bus.set_shards(3)
+        bus.queue("mail").publish(1, webhook="https://example.org/done")
+        bus.subscribe("mail", lambda _: None, drain=True).run()
+
+        ((_, sent),) = bus.queue("~webhooks").peek()
+        assert bus.at("mail") is not bus
+        assert sent["url"] == "https://example.org/done"
+
+
+_WORKER = """
+import sys
+import agentbus
+url, project, queue = sys.argv[1:]
+with agentbus.connect(url, project=project, agent="ada") as bus:
+    bus.subscribe(queue, lambda delivery: delivery.payload, visibility=2).run()
+"""
+
+
+@pytest.mark.slow
+def test_no_reply_is_lost_or_doubled_while_the_workers_that_forward_are_killed(
+    cluster, project, bus
+):
+    here, there = elsewhere(bus)
+    sent = [bus.queue(here).publish(number, reply_to=there) for number in range(3_000)]
+    words = [sys.executable, "-c", _WORKER, cluster.url, project, here]
+    kills = 0
+    while bus.queue(here).remaining():
+        with subprocess.Popen(words) as worker:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(1.2 + kills % 5 * 0.2)
+            worker.kill()
+            kills += 1
+    bus.subscribe(here, lambda delivery: delivery.payload, drain=True).run()
+
+    replies = collections.Counter(reply["task_id"] for _, reply in bus.queue(there).peek(10_000))
+    assert kills > 1
+    assert replies == dict.fromkeys(sent, 1)
+
+
 def test_what_crosses_is_refused_before_anything_is_written(bus):
     here, there = elsewhere(bus)
     first = bus.queue(here).publish(1)
     queue = bus.queue(there)
     attempts = [
         lambda: queue.publish(2, after=first),
-        lambda: queue.publish(2, reply_to=here),
-        lambda: queue.publish(2, notify=True),
-        lambda: queue.publish_many([1, 2], reply_to=here),
-        lambda: queue.publish_many([agentbus.Task(1), agentbus.Task(2, reply_to=here)]),
         lambda: Flows(bus).publish(_flow(here, there)),
-        lambda: Schedules(bus).add("nightly", there, every=60),
+        lambda: Schedules(bus).add("nightly", there, every=60, key="k", unique="until_done"),
         lambda: Limits(bus).set(there, at_once=1),
         lambda: bus.subscribe_many("*", lambda _: None),
         lambda: list(bus.samples()),

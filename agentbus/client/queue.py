@@ -11,6 +11,7 @@ from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import dependencies, ids, publish, rerun, results
 from agentbus.queues.dead_letters import DeadLetters
+from agentbus.queues.dependents import queue_of
 from agentbus.queues.publish import trims
 from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
@@ -85,13 +86,13 @@ class Queue(OnBus[BusT_co]):
         one is dead.
         """
         item = Task(payload, **envelope) if envelope else payload
-        if self._sharded is not None:
-            self._sharded.check_publish(self._bus, item, after)
         item = item if self.policy.key_field is None else self.policy.keyed(item)
         trim = self._trims if on_full is None else trims(on_full)
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
         if after is not None and (others := ids.check_ids(after)):
+            if self._sharded is not None:
+                self._sharded.check(self._bus, map(queue_of, others), "after=")
             after_op = dependencies.publish(
                 self._scope,
                 self.name,
@@ -141,7 +142,7 @@ class Queue(OnBus[BusT_co]):
         earlier batches stay in the queue. `durable` and `min_replicas` are like those of `publish`, for
         each batch.
         """
-        items = self._each(payloads, envelope)
+        items = self.policy.each_keyed(publish.check_payloads(payloads))
         op: Op[list[str]] = publish.publish_many(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
@@ -162,7 +163,7 @@ class Queue(OnBus[BusT_co]):
         Only two batches are in memory, so `payloads` may be infinite. Nothing is published before the first
         iteration.
         """
-        items = self._each(payloads, envelope)
+        items = self.policy.each_keyed(publish.check_payloads(payloads))
         op = publish.publish_stream(
             self._scope, self.name, items, **self._batched(on_full, envelope)
         )
@@ -354,14 +355,6 @@ class Queue(OnBus[BusT_co]):
     def paused(self) -> Op[Order | None]:
         """Return the order that pauses this queue, or None."""
         return pause.order_of(self._scope, "queue", self.name)
-
-    def _each(self, payloads: Iterable[object], envelope: Envelope) -> Iterable[object]:
-        items: Iterable[object] = publish.check_payloads(payloads)
-        if self._sharded is not None:
-            self._sharded.check_publish(self._bus, Task(None, **envelope), None)
-            items = self._sharded.each_checked(self._bus, items)
-        keyed: Iterable[object] = self.policy.each_keyed(items)
-        return keyed
 
     def _batched(self, on_full: str | None, envelope: Envelope) -> BatchOptions:
         """Return the keyword arguments for publishing batches."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from agentbus.admin.agents import joined
 from agentbus.admin.doctor import Finding
 from agentbus.admin.health import Health, HealthFinding
+from agentbus.client.forwarding import Forwarder
 from agentbus.core import loggers, names
 from agentbus.core.errors import (
     AgentBusError,
@@ -28,10 +30,9 @@ from agentbus.core.errors import (
     UsageError,
 )
 from agentbus.core.keys import shard as prefix
-from agentbus.queues import ids, shards
+from agentbus.queues import shards
 from agentbus.queues.dependents import queue_of
 from agentbus.queues.runner import Runner
-from agentbus.queues.task import Task
 from agentbus.store.verb import Awaiting, Patient
 
 # Seconds for which a project is taken to have no shards before the server is asked again.
@@ -58,6 +59,8 @@ class Shards:
         self._guard = threading.Lock()
         self._without_until = float("-inf")
         self.unanswered: dict[str, str] = {}
+        self._forwarder = Forwarder(self)
+        self._forward_beside("", home)
 
     def forget(self) -> None:
         """Ask the server again: the number of shards has changed."""
@@ -68,18 +71,22 @@ class Shards:
 
         It blocks for a request, once for each queue.
         """
+        return self.bus(self.number(queue, record=record, home=home))
+
+    def number(self, queue: str, *, record: bool = False, home: bool = False) -> str:
+        """Return the number of a queue's shard, '' for home, as `of`."""
         number = self._places.get(queue)
         if number is None:
             if time.monotonic() < self._without_until or not _is_name(queue):
-                return self.home
+                return ""
             op = shards.place(self.home.scope, queue, record=record, home=home)
             number = self._runner.run(op, verb="shards")
             if number is None:
                 self._without_until = time.monotonic() + _WITHOUT
-                return self.home
+                return ""
             if record or number:
                 self._places[queue] = number
-        return self._bus(number)
+        return number
 
     def of_task(self, task_id: str) -> Any:
         """Return the bus of the shard with a task; home for what is not a task's id."""
@@ -97,27 +104,6 @@ class Shards:
                     shell_hint="'agentbus shards' lists the shards; use queues of one of them",
                 )
 
-    def check_publish(self, bus: Any, item: object, after: str | Iterable[str] | None) -> None:
-        """Raise `UsageError` for a task whose dependencies or notifications would cross shards."""
-        others = () if after is None else ids.check_ids(after)
-        self.check(bus, {queue_of(other) for other in others}, "after=")
-        if not isinstance(item, Task) or bus is self.home:
-            return
-        if isinstance(item.reply_to, str) and not item.reply_to.startswith(ids.PRIVATE):
-            self.check(bus, [item.reply_to], "reply_to=")
-        if item.notify or item.webhook is not None:
-            what = "notify=" if item.notify else "webhook="
-            raise UsageError(
-                f"{what} needs the shard {self.home.project}, and the queue is on {bus.project}",
-                hint="leave it out, and read the result",
-            )
-
-    def each_checked(self, bus: Any, items: Iterable[object]) -> Iterable[object]:
-        """Yield tasks, each checked like one that is published alone."""
-        for item in items:
-            self.check_publish(bus, item, None)
-            yield item
-
     def whole(self, bus: Any, what: str) -> None:
         """Raise `UsageError` if `what` would show one of several shards as if it were the project."""
         if bus is self.home and len(self.all()) > 1:
@@ -133,13 +119,14 @@ class Shards:
             self._numbers = self._runner.run(shards.numbers(self.home.scope), verb="shards")
             if not self._numbers:
                 self._without_until = time.monotonic() + _WITHOUT
-        return {number: self._bus(number) for number in ("", *self._numbers)}
+        return {number: self.bus(number) for number in ("", *self._numbers)}
 
     def opened(self) -> list[Any]:
         """Return the buses that were opened, without home."""
         return [bus for number, bus in self._buses.items() if number]
 
-    def _bus(self, number: str) -> Any:
+    def bus(self, number: str) -> Any:
+        """Return the bus of a shard."""
         with self._guard:
             if number not in self._buses:
                 home = self.home
@@ -148,8 +135,17 @@ class Shards:
                 bus = type(home)(settings)
                 bus.backend.find = home.backend.shard(settings.project)
                 bus._sharded = self
+                self._forward_beside(number, bus)
                 self._buses[number] = bus
             return self._buses[number]
+
+    def _forward_beside(self, number: str, bus: Any) -> None:
+        """Let the workers and schedulers of a shard forward what it has for others."""
+        runner = bus.runner if isinstance(bus.runner, Runner) else bus.runner.blocking
+        runner.beside = partial(self._forwarding, number)
+
+    def _forwarding(self, number: str) -> AbstractContextManager[None]:
+        return self._forwarder.running(number) if len(self.all()) > 1 else nullcontext()
 
     # -- verbs --
 
@@ -292,8 +288,18 @@ def _names(_: Shards, replies: _Replies) -> list[str]:
     return sorted({name for found in replies.values() for name in found})
 
 
-def _by_queue(_: Shards, replies: _Replies) -> list[Any]:
-    return sorted(_together(_, replies), key=_rank)
+def _by_queue(all_shards: Shards, replies: _Replies) -> list[Any]:
+    at: dict[str, set[str]] = {}
+    for number, rows in replies.items():
+        for row in rows:
+            at.setdefault(row.queue, set()).add(number)
+    # A queue has rows on several shards if others have outboxes for it: leave these out.
+    own = {
+        queue: numbers if len(numbers) == 1 else {all_shards.number(queue)}
+        for queue, numbers in at.items()
+    }
+    kept = (row for number, rows in replies.items() for row in rows if number in own[row.queue])
+    return sorted(kept, key=_rank)
 
 
 def _rank(row: Any) -> tuple[str, str]:

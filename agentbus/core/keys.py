@@ -392,6 +392,11 @@ class Keys:
         """`<P>:shards:of`, hash: queue → the number of its shard, '' for the project's own tag."""
         return f"{self.project}:shards:of"
 
+    @property
+    def passed(self) -> str:
+        """`<P>:shards:passed`, hash: shard and stream of an outbox → id of its last forwarded entry."""
+        return f"{self.project}:shards:passed"
+
     # -- the whole project --
 
     def stream(self, name: str) -> str:

@@ -150,6 +150,8 @@ class Runner(_AnyRunner):
     def __init__(self, settings: Settings, shared: _AnyRunner | None = None) -> None:
         super().__init__(settings, shared)
         self.link = self.backend.link()
+        # Workers and schedulers enter this context for as long as they run.
+        self.beside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def run(
         self,
@@ -216,6 +218,7 @@ class LastingRunner:
         # Runs an operation that must not wait for an unavailable server to return.
         self.briefly = runner.run
         self.close = runner.close
+        self.beside = runner.beside
         self._runner = runner
         # True if the server has ever answered; if so, outages are waited out.
         self.answered = False

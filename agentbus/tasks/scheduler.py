@@ -51,7 +51,7 @@ class Scheduler:
         """Publish ticks until `stop`. Once the server has answered, outages are waited out."""
         greenlets.check("a scheduler")
         # Open a separate connection, because the scheduler's waits would block the shared one.
-        with Runner(self._runner.settings, self._runner) as link:
+        with self._runner.beside(), Runner(self._runner.settings, self._runner) as link:
             self._lasting = lasting = LastingRunner(link)
             try:
                 while not self._stopping.is_set():
@@ -67,8 +67,9 @@ class Scheduler:
     def run_once(self) -> list[Tick]:
         """Publish the ticks that are due now, and return them."""
         published: list[Tick] = []
-        while ticks := self._look(self._runner.run)[0]:
-            published += ticks
+        with self._runner.beside():
+            while ticks := self._look(self._runner.run)[0]:
+                published += ticks
         return published
 
     def stop(self) -> None:

@@ -72,7 +72,7 @@ class Schedules(OnBus[BusT_co]):
         paused. Raises `UsageError`, `InvalidPayload`.
         """
         given = Definition(name, queue, payload, every, cron, timezone, missed, {**envelope})
-        self._check([queue])
+        self._check([given])
         return _add(self._scope, given, None)
 
     @verb
@@ -120,12 +120,14 @@ class Schedules(OnBus[BusT_co]):
         `InvalidPayload`.
         """
         given = [*definitions]
-        self._check(sorted({one.queue for one in given}))
+        self._check(given)
         return _synced(self._scope, given, names.name("owner", owner))
 
-    def _check(self, queues: Iterable[str]) -> None:
+    def _check(self, definitions: Iterable[Definition]) -> None:
         if self._sharded is not None:
-            self._sharded.check(self._bus, queues, "a schedule")
+            # The end of a task frees its key on its own shard, and a tick's key is on that of the schedule.
+            unique = [one.queue for one in definitions if one.envelope.get("unique")]
+            self._sharded.check(self._bus, unique, "a schedule with unique=")
 
     def _trigger(self, name: str) -> Op[str]:
         schedule = yield from _shown(self._scope, name)

@@ -247,6 +247,10 @@ class AnyWorker:
 
     def _work(self) -> int:
         greenlets.check("a worker")
+        with self._runner.beside():
+            return self._run()
+
+    def _run(self) -> int:
         heartbeat = self._heartbeat = Heartbeat(
             self._consumer,
             self._runner,
