@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from agentbus.commands._declare import Call
+    from agentbus.pipeline.archives.places import Place
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -27,6 +28,13 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+STORAGE = Param(
+    "--storage-option NAME=VALUE",
+    "Option of a bucket's storage, none with a secret; may be repeated.",
+    dest="storage",
+    convert=_setting,
+    many=True,
+)
 # With fewer rows than this, compiling the query plans would take longer than the work.
 _FEW = 200_000
 PARAMS = (
@@ -45,9 +53,17 @@ PARAMS = (
 )
 
 
+def located(call: Call, path: str) -> Place:
+    """Return the place of an archive, with the options given for its storage."""
+    with extra():
+        from agentbus.pipeline.archives.location import place  # needs the extra `pipeline`
+
+        return place(path, dict(call.args.storage))
+
+
 @contextlib.contextmanager
 def session(
-    call: Call, path: str | None = None, *, rows: int | None = None
+    call: Call, path: str | Place | None = None, *, rows: int | None = None
 ) -> Iterator[SparkSession]:
     """Open Spark with the given options, and convert its errors to ours.
 
@@ -68,7 +84,8 @@ def session(
     if call.settings.url is not None:
         handed["AGENTBUS_URL"] = call.settings.url
     settings.hand_down(**handed)
-    for warning in reach.warnings(args.master, args.remote, url=call.settings.url, path=path):
+    where = None if path is None else str(path)
+    for warning in reach.warnings(args.master, args.remote, url=call.settings.url, path=where):
         call.out.warn(warning)
     with _ending() as heard:
         spark = open_session(

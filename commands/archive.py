@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.archiver import Progress, Round
     from agentbus.pipeline.archives.compaction import Compacted
     from agentbus.pipeline.archives.forgetting import Forgotten
+    from agentbus.pipeline.archives.places import Place
     from agentbus.pipeline.archives.verify import StreamStatus, Verified
     from agentbus.pipeline.archives.versions import ArchiveSnapshot, Change
 
@@ -35,7 +36,7 @@ VERB = Verb(
     "archive",
     Param(
         "[ACTION] PATH",
-        "A directory or s3a://bucket/prefix; without an action, archive what is new.",
+        "A directory, or s3://bucket/prefix, gs:// or az://; without an action, archive what is new.",
         dest="words",
         many=True,
         actions={
@@ -69,6 +70,7 @@ VERB = Verb(
     Param("--keep 90d", "With expire: keep the days that ended no longer ago.", convert=seconds),
     Param("--kind K", "With expire: only this kind; may be repeated.", dest="kinds", many=True),
     Param("--now", "With forget or expire: also delete older versions, which have the rows."),
+    _spark.STORAGE,
     *_spark.PARAMS,
     text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
     " may run at once, and each may be killed at any time: every entry is committed exactly once."
@@ -82,7 +84,7 @@ VERB = Verb(
     " for forget and expire version, rows, files, at, files_until.",
     examples=(
         "agentbus archive /data/bus",
-        "agentbus archive s3a://bucket/bus --continuous --hold",
+        "agentbus archive s3://bucket/bus --continuous --hold",
         "agentbus archive status /data/bus",
         "agentbus archive compact /data/bus",
         "agentbus archive verify /data/bus --json",
@@ -111,7 +113,7 @@ def run(call: Call) -> int:
     if action not in ("verify", "status", "history"):
         written_path.check(path.removeprefix("file://"))
     with _spark.extra():
-        return int(_ACTS[action](call, path) or 0)
+        return int(_ACTS[action](call, _spark.located(call, path)) or 0)
 
 
 def _asked(call: Call) -> tuple[str, str]:
@@ -130,7 +132,7 @@ def _asked(call: Call) -> tuple[str, str]:
     )
 
 
-def _archive(call: Call, path: str) -> None:
+def _archive(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.archiver import Archiver  # needs the extra `pipeline`
     from agentbus.pipeline.source.discovery import ALL  # needs the extra `pipeline`
 
@@ -179,7 +181,7 @@ def _archive(call: Call, path: str) -> None:
             call.out.record({}, "nothing new")
 
 
-def _may_begin(call: Call, path: str) -> None:
+def _may_begin(call: Call, path: Place) -> None:
     """Check the path and the server before anything is written."""
     from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
     from agentbus.pipeline.source.range_reader import RangeReader  # needs the extra `pipeline`
@@ -251,7 +253,7 @@ def _stopping(stop: StopEvent) -> Iterator[None]:
         yield
 
 
-def _compact(call: Call, path: str) -> None:
+def _compact(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.compaction import compact, date  # needs the extra `pipeline`
     from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
 
@@ -288,7 +290,7 @@ def _compacted(done: Compacted, *, dry_run: bool) -> str:
     )
 
 
-def _verify(call: Call, path: str) -> int:
+def _verify(call: Call, path: Place) -> int:
     from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
     from agentbus.pipeline.archives.verify import verify  # needs the extra `pipeline`
     from agentbus.pipeline.source.range_reader import RangeReader  # needs the extra `pipeline`
@@ -324,7 +326,7 @@ def _tell_differences(call: Call, stream: Verified) -> None:
             call.out.warn(f"{word(stream.stream)}: {_n(number)} {what}: {', '.join(ids)}{more}")
 
 
-def _status(call: Call, path: str) -> None:
+def _status(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.verify import status  # needs the extra `pipeline`
 
     standing = status(call.settings, path)
@@ -339,14 +341,13 @@ def _status(call: Call, path: str) -> None:
     _format.show(call.out, standing.streams, _STATUS, left=1)
 
 
-def _history(call: Call, path: str) -> None:
+def _history(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.delta_table import ArchiveTable  # needs the extra `pipeline`
-    from agentbus.pipeline.archives.location import place  # needs the extra `pipeline`
 
-    _format.show(call.out, ArchiveTable(place(path)).history(), _HISTORY, left=3)
+    _format.show(call.out, ArchiveTable(path).history(), _HISTORY, left=3)
 
 
-def _forget(call: Call, path: str) -> None:
+def _forget(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.forgetting import forget  # needs the extra `pipeline`
 
     args = call.args
@@ -356,7 +357,7 @@ def _forget(call: Call, path: str) -> None:
     call.out.record(_values.fields(done), _forgotten(done))
 
 
-def _expire(call: Call, path: str) -> None:
+def _expire(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.forgetting import expire  # needs the extra `pipeline`
 
     args = call.args
@@ -374,7 +375,7 @@ def _forgotten(done: Forgotten) -> str:
     return f"{text}; older versions have them until {done.files_until}"
 
 
-def _release(call: Call, path: str) -> None:
+def _release(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.archiver import release  # needs the extra `pipeline`
 
     streams = release(call.settings, path)

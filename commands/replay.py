@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _RATE = _values.number("a number above 0", lambda rate: 0 < rate < 1e12)
 VERB = Verb(
     "replay",
-    Param("PATH", "The archive: a directory, or s3a://…", required=True, values="file"),
+    Param(
+        "PATH", "The archive: a directory, or s3://, gs:// or az://…", required=True, values="file"
+    ),
     Param("--from ID|TIME|30m", "Start at this entry or time.", dest="start"),
     Param("--to ID|TIME|30m", "End at this entry or time, inclusive.", dest="end"),
     Param(
@@ -45,6 +47,7 @@ VERB = Verb(
         convert=seconds,
         default=60.0,
     ),
+    _spark.STORAGE,
     *_spark.PARAMS,
     text="Without --stream it replays all queues, or with --to-channel the channel; dead letters and"
     " messages only if --stream names them. Each task goes back to its queue, or to --to-queue, with its"
@@ -56,7 +59,7 @@ VERB = Verb(
     examples=(
         "agentbus replay /data/archive --stream q:mail --from 2026-11-20 --dry-run",
         "agentbus replay /data/archive --stream dlq:mail:default --to-queue mail --rate 500",
-        "agentbus replay s3a://bucket/archive --where \"payload like '%invoice%'\" --to-queue check",
+        "agentbus replay s3://bucket/archive --where \"payload like '%invoice%'\" --to-queue check",
     ),
     subject="path",
 )
@@ -74,13 +77,13 @@ def run(call: Call) -> None:
     """Replay with a progress line, and print the result."""
     with _spark.extra():
         from agentbus.pipeline.archives import delta_table  # needs the extra `pipeline`
-        from agentbus.pipeline.archives.location import place  # needs the extra `pipeline`
         from agentbus.pipeline.replays.replay import replay  # needs the extra `pipeline`
     args = call.args
+    at = _spark.located(call, args.path)
     with contextlib.ExitStack() as stack:
 
         def spark() -> Any:
-            return stack.enter_context(_spark.session(call, args.path))
+            return stack.enter_context(_spark.session(call, at))
 
         shown = stack.enter_context(contextlib.ExitStack())
 
@@ -88,13 +91,11 @@ def run(call: Call) -> None:
             _watch(call, shown, name, rows)
 
         version = (
-            None
-            if args.as_of is None
-            else delta_table.ArchiveTable(place(args.path)).version_as_of(args.as_of)
+            None if args.as_of is None else delta_table.ArchiveTable(at).version_as_of(args.as_of)
         )
         done = replay(
             spark,
-            args.path,
+            at,
             call.settings,
             start=args.start,
             end=args.end,

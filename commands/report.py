@@ -30,7 +30,7 @@ NAMES = (
 VERB = Verb(
     "report",
     Param("NAME", "Name of a report, or all.", required=True, choices=NAMES),
-    Param("PATH", "The archive: a path, file:// or s3a://.", values="file"),
+    Param("PATH", "The archive: a path, file://, s3://, gs:// or az://.", values="file"),
     Param("--since 30m|TIME|ID", "Start: a time span ago, a time, or an id."),
     Param("--until 30m|TIME|ID", "End: a time span ago, a time, or an id."),
     Param("--as-of VERSION|TIME", "Report on the archive as it was at this version or time."),
@@ -38,6 +38,7 @@ VERB = Verb(
     Param("--csv", "Print one table as CSV."),
     Param("--table T", "Only this table of the report."),
     Param("--live", "Report on the bus as it changes, until interrupted."),
+    _spark.STORAGE,
     *_spark.PARAMS,
     text="NAME is activity, conversations, tasks, attempts, flags, lag, slowest, anomalies, or all."
     " Without --html or --csv the first rows of each table are shown. All times are UTC. Exit 5 if there is"
@@ -45,7 +46,7 @@ VERB = Verb(
     examples=(
         "agentbus report all /var/bus --html page.html",
         "agentbus report flags /var/bus --since 7d",
-        "agentbus report tasks s3a://bucket/bus --table causes --csv",
+        "agentbus report tasks s3://bucket/bus --table causes --csv",
     ),
     subject="name",
     excludes={"--live": ("--until", "--as-of", "--html", "--csv", "--table")},
@@ -110,9 +111,10 @@ def _report(
 
     args = call.args
     steps.say("starting Spark")
-    with _spark.session(call, args.path, rows=entries) as spark:
+    at = _spark.located(call, args.path)
+    with _spark.session(call, at, rows=entries) as spark:
         span = {"since": args.since, "until": args.until}
-        rows = read(spark, args.path, version=version, marked=True, **span)
+        rows = read(spark, at, version=version, marked=True, **span)
         return running.run(names, rows, table=args.table, alone=args.csv, tell=steps.step)
 
 
@@ -137,16 +139,17 @@ def _check(call: Call, names: Sequence[str]) -> tuple[str, int, int | None]:
         with _spark.extra():
             # Needs the extra `pipeline`.
             from agentbus.pipeline.archives.delta_table import ArchiveTable
-            from agentbus.pipeline.archives.location import place
-            from agentbus.pipeline.archives.reader import between, check
+            from agentbus.pipeline.archives.file_selection import between
+            from agentbus.pipeline.archives.reader import check
             from agentbus.pipeline.reports import running  # needs the extra `pipeline`
 
         running.check(names, args.table, alone=args.csv)
         span = between(args.since, args.until)
-        state = check(args.path)
+        at = _spark.located(call, args.path)
+        state = check(at)
         project = state.project
         if args.as_of is not None:
-            table = ArchiveTable(place(args.path))
+            table = ArchiveTable(at)
             version = table.version_as_of(args.as_of)
             state = table.snapshot(version)
         entries = sum(file.rows for file in state.files.values() if span.may_hold(file))

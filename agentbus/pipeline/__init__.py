@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.compaction import compact as compact
     from agentbus.pipeline.archives.files import archive_files as archive_files
     from agentbus.pipeline.archives.forgetting import expire as expire, forget as forget
+    from agentbus.pipeline.archives.location import place as place
     from agentbus.pipeline.archives.reader import read as read
     from agentbus.pipeline.archives.verify import status as status, verify as verify
     from agentbus.pipeline.replays.replay import replay as replay
@@ -41,6 +42,7 @@ _HOMES = {
     "status": "agentbus.pipeline.archives.verify",
     "verify": "agentbus.pipeline.archives.verify",
     "read": "agentbus.pipeline.archives.reader",
+    "place": "agentbus.pipeline.archives.location",
     "archive_files": "agentbus.pipeline.archives.files",
     "replay": "agentbus.pipeline.replays.replay",
 }

@@ -32,22 +32,11 @@ PLAIN_PLANS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 # What scripts/setup puts beside the environment, since nothing but tests needs it.
-S3A_JARS = ROOT / ".venv" / "s3a"
 CONNECT_PACKAGES = ROOT / ".venv" / "connect"
 
 # What the tests' S3 server is given for credentials, such as nothing else in a file is.
 S3_KEY = "moto-key-7c1f"
 S3_SECRET = "moto-secret-0d9be4"
-
-# Hadoop of Spark 4 gives these as "60s", which the older module for S3 takes for a number.
-_NUMBERS = {
-    "threads.keepalivetime": "60",
-    "connection.establish.timeout": "5000",
-    "connection.timeout": "200000",
-    "connection.request.timeout": "0",
-    "connection.ttl": "300000",
-    "multipart.purge.age": "86400",
-}
 
 
 def quick() -> str:
@@ -241,27 +230,6 @@ def run(
         check=False,
         timeout=600,
     )
-
-
-def s3a_settings(endpoint: str) -> dict[str, str]:
-    """Return the settings by which Spark reads and writes s3a:// at an endpoint, if it can here."""
-    jars = sorted(map(str, S3A_JARS.glob("*.jar")))
-    if not jars:
-        return {}
-    settings = {
-        **_NUMBERS,
-        "endpoint": endpoint,
-        "path.style.access": "true",
-        "access.key": S3_KEY,
-        "secret.key": S3_SECRET,
-        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-    }
-    return {
-        "spark.driver.extraClassPath": os.pathsep.join(jars),
-        **{f"spark.hadoop.fs.s3a.{key}": value for key, value in settings.items()},
-        # Elsewhere Spark's Python workers inherit these; here its JVM runs before a test sets them.
-        **{f"spark.executorEnv.{key}": value for key, value in s3_environment(endpoint).items()},
-    }
 
 
 def s3_environment(endpoint: str) -> dict[str, str]:

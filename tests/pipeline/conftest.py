@@ -103,7 +103,7 @@ def s3_port() -> int:
 
 @pytest.fixture(scope="session")
 def spark(s3_port: int) -> Iterator[SparkSession]:
-    """The session that all tests share; it knows s3a:// if scripts/setup has fetched the jars."""
+    """The session that all tests share; its tasks know the server of S3."""
     opened = session(
         "local[2,4]",
         conf={
@@ -111,7 +111,10 @@ def spark(s3_port: int) -> Iterator[SparkSession]:
             **clusters.PLAIN_PLANS,
             "spark.driver.extraJavaOptions": clusters.QUICK,
             "spark.hadoop.test.secret": SECRET,
-            **clusters.s3a_settings(f"http://127.0.0.1:{s3_port}"),
+            **{
+                f"spark.executorEnv.{name}": value
+                for name, value in clusters.s3_environment(f"http://127.0.0.1:{s3_port}").items()
+            },
         },
     )
     yield opened
@@ -149,14 +152,13 @@ class S3:
 
     @property
     def url(self) -> str:
-        """Return the bucket as Spark names it."""
-        return f"s3a://{self.bucket}"
+        """Return the URL of the bucket."""
+        return f"s3://{self.bucket}"
 
 
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> S3:
-    """A fresh bucket, and the environment by which programs find it; `spark` reads it as s3a://."""
-    assert list(clusters.S3A_JARS.glob("*.jar")), "no jars for s3a:// in .venv: run scripts/setup"
+    """A fresh bucket, and the environment by which programs find it."""
     for name, value in clusters.s3_environment(s3_server).items():
         monkeypatch.setenv(name, value)
     client = boto3.client("s3")

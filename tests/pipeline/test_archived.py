@@ -9,8 +9,9 @@ import pytest
 
 from agentbus.errors import ConfigError, NotFound, UsageError
 from agentbus.pipeline.archives.delta_table import COMPACT, ArchiveTable
+from agentbus.pipeline.archives.file_selection import IdRange, between
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.reader import IdRange, between, read
+from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.archives.versions import file_path
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.typed_columns import typed

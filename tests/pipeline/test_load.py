@@ -13,7 +13,7 @@ from agentbus.core.errors import NotFound, UsageError
 from agentbus.pipeline import query_lag, read
 from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.source.archive_reader import ArchiveReader
+from agentbus.pipeline.source.archive_reader import archive_reader
 from agentbus.pipeline.source.data_source import AgentBusSource
 from agentbus.pipeline.source.options import ArchiveOptions
 from tests.pipeline.archives import row, table, write_archive
@@ -88,7 +88,7 @@ def test_the_lag_of_a_query_is_what_it_has_not_read_yet(registered, real_url, pr
 
 def read_by_tasks(path, **options):
     """Return the ids that each task reads."""
-    reader = ArchiveReader(ArchiveOptions({"path": path, **options}))
+    reader = archive_reader(ArchiveOptions({"path": path, **options}))
     return [
         [row["id"] for batch in reader.read(lot) for row in batch.to_pylist()]
         for lot in reader.partitions()

@@ -53,9 +53,11 @@ def at(request, tmp_path):
         ("/a b/50%/é#?", "file:///a b/50%/é#?"),
         ("file:///a/b%20c", "file:///a/b c"),
         ("file://localhost/a", "file:///a"),
-        ("s3a://bucket/a/b/", "s3a://bucket/a/b"),
-        ("s3://bucket/a", "s3a://bucket/a"),
-        ("s3a://bucket", "s3a://bucket"),
+        ("s3a://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3://bucket/a", "s3://bucket/a"),
+        ("gs://bucket/a", "gs://bucket/a"),
+        ("az://container/a", "az://container/a"),
+        ("s3a://bucket", "s3://bucket"),
     ],
 )
 def test_a_path_names_a_place(path, uri):
@@ -74,11 +76,9 @@ def test_a_relative_path_is_of_the_current_directory(tmp_path, monkeypatch):
     assert str(place("a/b")) == f"file://{tmp_path}/a/b"
 
 
-@pytest.mark.parametrize(
-    "path", ["", "hdfs://x/y", "gs://b/p", "s3a://", "file://host/x", "file://", "a\0b"]
-)
+@pytest.mark.parametrize("path", ["", "hdfs://x/y", "s3a://", "file://host/x", "file://", "a\0b"])
 def test_any_other_path_is_refused_with_what_is_supported(path):
-    with pytest.raises(UsageError, match="give a path, file:///path or s3a://bucket/prefix"):
+    with pytest.raises(UsageError, match="give a path, file:///path, s3://bucket/prefix, gs://"):
         place(path)
 
 
@@ -87,6 +87,34 @@ def test_credentials_in_a_path_are_refused_and_not_repeated():
         place(f"s3a://AKIA:{SECRET}@bucket/x")
 
     assert SECRET not in str(refusal.value)
+
+
+def test_an_option_of_storage_that_holds_a_secret_is_refused_and_not_repeated():
+    for name in ("aws_secret_access_key", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_SAS_KEY", "token"):
+        with pytest.raises(UsageError, match="AGENTBUS_STORAGE_FILE") as refusal:
+            place("s3://bucket/x", {name: SECRET})
+        assert SECRET not in str(refusal.value)
+
+
+def test_secrets_come_from_a_file_that_nobody_else_can_read(s3, tmp_path, monkeypatch):
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "storage"
+    file.write_text(
+        f"# of the team\nAWS_ACCESS_KEY_ID=AKIAEXAMPLE\naws_secret_access_key={SECRET}\n"
+    )
+    file.chmod(0o600)
+    monkeypatch.setenv("AGENTBUS_STORAGE_FILE", str(file))
+    at = place(f"s3://{s3}/x", {"AWS_ENDPOINT_URL": endpoint, "aws_region": "us-east-1"})
+
+    state = write_archive(at, [row("q:mail", f"{T}-0")])
+
+    assert ArchiveTable(at).snapshot() == state
+    assert SECRET not in repr(at.target)
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match="other users may read"):
+        place(f"s3://{s3}/x").read("x")
 
 
 # -- both kinds ---------------------------------------------------------------------------------
@@ -144,8 +172,10 @@ def test_the_files_of_an_archive_are_named_in_either_place(at):
     system, root = at.target.filesystem()
 
     def held(**wanted):
-        names = [name.removeprefix("s3://") for name in archive_files(str(at), **wanted)]
-        assert all(name.startswith(root) for name in names)
+        above = at.target.uri().removesuffix(root)
+        names = archive_files(str(at), **wanted)
+        assert all(name.startswith(at.target.uri()) for name in names)
+        names = [name.removeprefix(above) for name in names]
         return pyarrow.dataset.dataset(names, filesystem=system, partitioning="hive").to_table()
 
     assert sorted(held()["kind"].to_pylist()) == ["channel", "queue", "queue", "queue"]
@@ -222,4 +252,4 @@ def test_a_name_that_is_too_long_is_told(tmp_path):
 
 
 def test_a_place_says_where_it_is():
-    assert repr(place("s3a://b/p")) == "<Place s3a://b/p>"
+    assert repr(place("s3a://b/p")) == "<Place s3://b/p>"

@@ -87,7 +87,7 @@ def test_an_archive_in_a_bucket_is_exact_before_and_after_compaction(
     assert sorted(data) == sorted(
         f"of a team/bus/{p}" for p in ArchiveTable(place(path)).snapshot().files
     )
-    assert not [name for name in names(s3) if "_compacting" in name]
+    assert not [name for name in names(s3) if name.endswith(".tmp")]
     assert all(found.ok for found in verify(spark, settings, path))
     found = status(settings, path)
     assert (found.path, found.rows, found.files, found.lag) == (path, 4, 3, 0)
@@ -135,7 +135,7 @@ def test_no_secret_is_in_a_plan_or_in_the_archive(archive, fill, spark, s3, path
 def test_a_bucket_that_is_not_there_is_said_so(spark, settings, s3):
     with (
         pytest.raises(NotFound, match="the bucket does not exist"),
-        Archiver(spark, settings, "s3a://no-such-bucket-here/bus") as archiver,
+        Archiver(spark, settings, "s3://no-such-bucket-here/bus") as archiver,
     ):
         archiver.run()
 
@@ -156,13 +156,16 @@ def test_the_verbs_take_a_bucket(spark, archive, fill, s3, path, settings, capfd
             ["archive", "verify", path],
             ["report", "tasks", path],
             ["replay", path, "--to-queue", "again"],
+            ["replay", path, "--where", "seq = 1", "--to-queue", "chosen"],
+            ["archive", "compact", path, "--storage-option", "AWS_REGION=us-east-1"],
+            ["archive", "status", path, "--storage-option", "AWS_SESSION_TOKEN=x"],
             ["report", "tasks", f"{s3.url}/nothing"],
             ["archive", "status", f"{s3.url}/nothing"],
         )
     ]
 
     out, err = capfd.readouterr()
-    assert codes == [0, 0, 0, 0, 0, 5, 5], err
+    assert codes == [0, 0, 0, 0, 0, 0, 0, 2, 5, 5], err
     assert "2 rows published" in out
     assert not [each for each in SECRETS if each in out + err]
     assert "Traceback" not in err

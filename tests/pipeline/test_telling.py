@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
 from agentbus.errors import (
@@ -14,7 +12,6 @@ from agentbus.errors import (
     NotFound,
     UsageError,
 )
-from agentbus.pipeline.spark import home
 from agentbus.pipeline.spark.errors import told
 
 
@@ -73,11 +70,6 @@ TABLE = [
     ),
     ("[JAVA_GATEWAY_EXITED] Java gateway process exited", ConfigError, "Spark did not start"),
     (
-        "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
-        ConfigError,
-        "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
-    ),
-    (
         f"{JAVA}\n\tat a.b\nCaused by: java.net.ConnectException: Connection refused\n\tat c.d",
         BackendUnavailable,
         "a connection was refused: Connection refused",
@@ -108,16 +100,6 @@ def test_the_line_that_matters_is_found_in_a_report(text, kind, said):
     found = told(RuntimeError(text))
 
     assert (type(found), found.message) == (kind, said)
-
-
-def test_a_hint_names_the_version_of_the_jars_that_are_lacking():
-    (jar,) = pathlib.Path(home.installed(), "jars").glob("hadoop-client-runtime-*.jar")
-    version = jar.stem.removeprefix("hadoop-client-runtime-")
-
-    found = told(RuntimeError("Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"))
-
-    assert found.hint is not None
-    assert found.hint.endswith(f"org.apache.hadoop:hadoop-aws:{version}")
 
 
 def test_an_error_of_ours_is_left_alone():

@@ -21,7 +21,7 @@ from agentbus.core.stream import position as parts_of
 from agentbus.core.timespec import following
 from agentbus.pipeline.archives.copying import Copied, CopyJob, write_gaps
 from agentbus.pipeline.archives.delta_table import ArchiveTable
-from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.location import Location, place
 from agentbus.pipeline.archives.round_plan import RoundPlan, RoundPlanner
 from agentbus.pipeline.archives.versions import (
     START,
@@ -95,7 +95,7 @@ class Archiver:
         self,
         spark: SparkSession | Callable[[], SparkSession],
         settings: Settings,
-        path: str,
+        path: Location,
         *,
         wanted: str = ALL,
         hold: bool = False,
@@ -270,7 +270,7 @@ class Archiver:
                 self._reader.run(_hold(self._reader.scope, state, name, needed))
 
 
-def release(settings: Settings, path: str) -> list[str]:
+def release(settings: Settings, path: Location) -> list[str]:
     """Allow trimming of the entries kept for an archive; return the names of their streams."""
     table = ArchiveTable(place(path))
     state = table.snapshot()
@@ -364,7 +364,7 @@ class Archived:
 def archive(
     spark: SparkSession,
     url: str | None,
-    path: str,
+    path: Location,
     *,
     project: str | None = None,
     streams: str = ALL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import os
+import functools
 import time
 import uuid
 from collections import defaultdict
@@ -21,9 +21,10 @@ from agentbus.core.errors import AgentBusError, OutcomeUnknown, Unhealthy, Usage
 from agentbus.pipeline.archives.copying import FILE, Output
 from agentbus.pipeline.archives.delta_table import COMPACT, RETENTION, ArchiveTable
 from agentbus.pipeline.archives.directory import told
-from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.file_selection import check_schema
+from agentbus.pipeline.archives.location import Location, place
 from agentbus.pipeline.archives.places import ArchiveTarget, Place
-from agentbus.pipeline.archives.reader import check_schema, read_files
+from agentbus.pipeline.archives.reader import read_files
 from agentbus.pipeline.archives.versions import (
     ArchiveSnapshot,
     CommitConflict,
@@ -66,7 +67,7 @@ class Compacted:
 
 def compact(
     spark: SparkSession | Callable[[], SparkSession],
-    path: str | os.PathLike[str] | Place,
+    path: Location,
     *,
     before: str | None = None,
     dry_run: bool = False,
@@ -84,7 +85,7 @@ def compact(
     rows and of all rows to compact.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
-    at = place(path) if not isinstance(path, Place) else path
+    at = place(path)
     table = ArchiveTable(at)
     state = table.snapshot()
     check_schema(at, state)
@@ -144,7 +145,9 @@ def _each(
 
     Partitions that another compaction finished first are skipped.
     """
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    # Spark looks for a source in the thread's active session, which this sets.
+    activate = functools.partial(spark.createDataFrame, [], "none int")
+    with ThreadPoolExecutor(_AT_ONCE, initializer=activate) as pool:
         work = {pool.submit(_compact_one, spark, at, kind, files): files for kind, files in todo}
         try:
             for one in as_completed(work):
@@ -160,7 +163,7 @@ def _compact_one(spark: SparkSession, at: Place, kind: str, files: list[DataFile
     """Compact one partition; None if another writer replaced its files first."""
     table, columns, own = ArchiveTable(at), tuple(TYPED.get(kind, ())), rows_table.arrow()
     stored = pa.schema([*FILE, *(own.field(name) for name in columns)], FILE.metadata)
-    job = _Job(at.target, kind, files[0].date, new_batch(), stored, columns, _GROUP_ROWS)
+    job = _CompactionJob(at.target, kind, files[0].date, new_batch(), stored, columns, _GROUP_ROWS)
     try:
         df = _ordered(read_files(spark, at, files), _pieces(files, FILE_BYTES))
         # Add typed columns after sorting: sorting them as well would cost more.
@@ -183,7 +186,7 @@ def _compact_one(spark: SparkSession, at: Place, kind: str, files: list[DataFile
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _CompactionJob:
     """The parameters that all tasks of one partition share."""
 
     target: ArchiveTarget
@@ -200,11 +203,11 @@ class _Job:
         return f"_delta_log/{self.batch}.tmp"
 
 
-def _write(df: DataFrame, at: Place, job: _Job) -> list[DataFile]:
+def _write(df: DataFrame, at: Place, job: _CompactionJob) -> list[DataFile]:
     """Write sorted rows, a file for each of Spark's partitions, by the writer of archives."""
     name = f"agentbus-{job.batch}"
 
-    class Files(DataSource):
+    class CompactedFiles(DataSource):
         @classmethod
         def name(cls) -> str:
             return name
@@ -212,9 +215,7 @@ def _write(df: DataFrame, at: Place, job: _Job) -> list[DataFile]:
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
             return _FilesWriter(job)
 
-    df.sparkSession.dataSource.register(Files)
-    # A writer looks for its source in the thread's active session, which this sets.
-    df.sparkSession.createDataFrame([], "none int")
+    df.sparkSession.dataSource.register(CompactedFiles)
     df.write.format(name).mode("append").save()
     written = msgspec.json.decode(at.read(job.receipt), type=list[DataFile])
     at.delete(job.receipt)
@@ -229,7 +230,7 @@ class _Written(WriterCommitMessage):
 class _FilesWriter(DataSourceArrowWriter):
     """Writes the rows of each task as a data file; the files count that are in the receipt."""
 
-    def __init__(self, job: _Job) -> None:
+    def __init__(self, job: _CompactionJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window, functions as f
 
 from agentbus.core.stream import position
-from agentbus.pipeline.archives.reader import LAST_MS
+from agentbus.pipeline.archives.file_selection import LAST_MS
 from agentbus.pipeline.rows.decoding import ARCHIVE_ONLY
 from agentbus.pipeline.rows.schema import COLUMNS, GAP
 from agentbus.pipeline.source import epochs, planning

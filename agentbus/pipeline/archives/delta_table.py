@@ -546,7 +546,7 @@ class ArchiveTable:
         """
         if not 0 <= retention <= RETENTION:
             raise UsageError(f"a grace of {retention:g} s is not between 0 and a day")
-        # Removed files are read from a checkpoint, which may have been deleted since the table was opened.
+        # Reopen it: a checkpoint that this needs may have been deleted since.
         self._table = None
         table = self._open()
         kept = self._files(table)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from agentbus.pipeline.archives.delta_table import ArchiveTable
-from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.places import Place
-from agentbus.pipeline.archives.reader import between, check_schema, chosen_files
+from agentbus.pipeline.archives.file_selection import between, check_schema, chosen_files
+from agentbus.pipeline.archives.location import Location, place
 
 
 def archive_files(
-    path: str | os.PathLike[str] | Place,
+    path: Location,
     *,
     since: str | None = None,
     until: str | None = None,
@@ -25,7 +23,7 @@ def archive_files(
     not in the files. With `since`, `until` and `kinds`, as in `read`, files without such rows are
     omitted; the others may also contain other rows. Needs no Spark. Raises the errors of `read`.
     """
-    at = path if isinstance(path, Place) else place(path)
+    at = place(path)
     table = ArchiveTable(at)
     state = table.snapshot(version)
     check_schema(at, state)

@@ -23,7 +23,7 @@ from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Unhealthy, UsageError
 from agentbus.pipeline.archives.delta_table import RETENTION, ArchiveTable
 from agentbus.pipeline.archives.directory import told
-from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.location import Location, place
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.versions import (
     POSITION,
@@ -58,7 +58,7 @@ class Forgotten:
 
 
 def forget(
-    path: str,
+    path: Location,
     *,
     agent: str | None = None,
     task: str | None = None,
@@ -95,7 +95,9 @@ def forget(
     return _receipt(table, rows, files, now=now)
 
 
-def expire(path: str, *, before: str, kinds: Collection[str] = (), now: bool = False) -> Forgotten:
+def expire(
+    path: Location, *, before: str, kinds: Collection[str] = (), now: bool = False
+) -> Forgotten:
     """Delete the days before a date, of some kinds or of all; with `now`, as `forget` does."""
     for kind in kinds:
         if kind not in schema.KINDS:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from agentbus.core import settings
-from agentbus.core.errors import AgentBusError, NotFound
+from agentbus.core.errors import AgentBusError, ConfigError
 from agentbus.pipeline.archives.directory import check_links, durable_size, told
 
 # Maximum number of files that are synced concurrently.
@@ -29,26 +29,36 @@ _OURS = ("_delta_log", "kind=")
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
-    """The place of data files, as a value without credentials that may be sent to executors."""
+    """The place of data files, as a value without credentials that may be sent to executors.
+
+    `options` are those of deltalake's storage, without secrets.
+    """
 
     scheme: str
     root: str
+    options: tuple[tuple[str, str], ...] = ()
 
     def filesystem(self) -> tuple[Any, str]:
         """Return pyarrow's file system and the root in it, from this process's environment."""
         if self.scheme == "file":
             return fs.LocalFileSystem(), self.root
-        # This option writes a file that fits into one part by one request instead of three.
-        options = {**_s3_options(s3_settings()), "allow_delayed_open": True}
-        return fs.S3FileSystem(**options), self.root
+        bucket, _, prefix = self.root.partition("/")
+        storage = DeltaStorageHandler(f"{self.scheme}://{bucket}", self.storage_options())
+        return fs.PyFileSystem(storage), prefix
 
     def storage_options(self) -> dict[str, str]:
-        """Return the options of the library that commits, which reads credentials by itself."""
-        endpoint = s3_settings().get("endpoint") if self.scheme == "s3" else None
-        if endpoint is None:
+        """Return the options of the library's storage, which reads its usual variables by itself."""
+        if self.scheme == "file":
             return {}
-        plain = endpoint.startswith("http://")
-        return {"AWS_ENDPOINT_URL": endpoint} | ({"AWS_ALLOW_HTTP": "true"} if plain else {})
+        options = dict(self.options)
+        if self.scheme == "s3":
+            endpoint = settings.variable("AWS_ENDPOINT_URL_S3")
+            endpoint = endpoint or settings.variable("AWS_ENDPOINT_URL")
+            if endpoint and "AWS_ENDPOINT_URL" not in options:
+                options["AWS_ENDPOINT_URL"] = endpoint
+            if options.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+                options["AWS_ALLOW_HTTP"] = "true"
+        return options | storage_file()
 
     def uri(self) -> str:
         """Return the URI of the table."""
@@ -77,20 +87,28 @@ class Place:
         return f"<{type(self).__name__} {self}>"
 
     def uri(self, name: str) -> str:
-        """Return the URI of this file or directory for Spark, without percent-encoding."""
-        scheme = "file" if self.target.scheme == "file" else "s3a"
-        return f"{scheme}://{self._path(name)}"
+        """Return the URI of this file or directory, without percent-encoding."""
+        return f"{self.target.scheme}://{self.target.root}" + (f"/{name}" if name else "")
 
     @functools.cached_property
+    def _opened(self) -> tuple[Any, str]:
+        return self.target.filesystem()
+
+    @property
     def _system(self) -> Any:
-        return self.target.filesystem()[0]
+        return self._opened[0]
+
+    @property
+    def _root(self) -> str:
+        return self._opened[1]
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file; `sizes` makes it durable."""
         path = self._path(name)
         with told("write", path):
             self.make_folder(name)
-            with self._system.open_output_stream(path) as sink:
+            # The library's streams take bytes, which this buffer hands on, and no buffers of Arrow.
+            with self._system.open_output_stream(path, buffer_size=len(data) + 1) as sink:
                 sink.write(data)
 
     def read(self, name: str) -> bytes:
@@ -107,7 +125,7 @@ class Place:
             found = self._system.get_file_info(selector)
         for info in found:
             if info.type == fs.FileType.File and not info.base_name.startswith("."):
-                name = info.path[len(self.target.root) :].lstrip("/")
+                name = info.path[len(self._root) :].lstrip("/")
                 yield FileInfo(name, info.size, (info.mtime_ns or 0) / 1e9)
 
     def top(self) -> list[str]:
@@ -117,7 +135,7 @@ class Place:
                 # pyarrow looks at each, which is not allowed everywhere.
                 names = os.listdir(self.target.root) if os.path.exists(self.target.root) else []
             else:
-                selector = fs.FileSelector(self.target.root, allow_not_found=True)
+                selector = fs.FileSelector(self._root, allow_not_found=True)
                 names = [info.base_name for info in self._system.get_file_info(selector)]
         return sorted(name for name in names if not name.startswith("."))
 
@@ -155,17 +173,11 @@ class Place:
 
     def check(self) -> None:
         """Raise an error if this place cannot be read, or if names in it may lead elsewhere."""
-        with told("list", str(self)):
-            if self.target.scheme == "file":
+        if self.target.scheme == "file":
+            with told("list", str(self)):
                 check_links(self.target.root, _OURS)
-            else:
-                self._require_bucket()
-
-    def _require_bucket(self) -> None:
-        bucket = self.target.root.partition("/")[0]
-        (found,) = self._system.get_file_info([bucket])
-        if found.type == fs.FileType.NotFound:
-            raise NotFound(f"cannot open {self}: the bucket does not exist", hint="create it first")
+        else:
+            self.top()
 
     def make(self) -> None:
         """Create the directory. Raises the error that tells why nothing can be written there."""
@@ -178,35 +190,31 @@ class Place:
             os.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
 
     def _path(self, name: str) -> str:
-        return f"{self.target.root}/{name}" if name else self.target.root
+        return "/".join(filter(None, (self._root, name)))
 
 
-def s3_settings() -> dict[str, str]:
-    """Return the settings for S3 that are present: `endpoint`, `region` and credentials."""
-    wanted = {
-        "access_key": ("AWS_ACCESS_KEY_ID",),
-        "secret_key": ("AWS_SECRET_ACCESS_KEY",),
-        "session_token": ("AWS_SESSION_TOKEN",),
-        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    }
-    found = {
-        name: next(filter(None, map(settings.variable, v)), None) for name, v in wanted.items()
-    }
-    return {name: value for name, value in found.items() if value}
+def storage_file() -> dict[str, str]:
+    """Return the options in the file that `AGENTBUS_STORAGE_FILE` names, which only its user may read.
 
-
-def _s3_options(found: dict[str, str]) -> dict[str, Any]:
-    """Return the options of pyarrow's S3 file system; it finds missing ones as AWS's tools do."""
-    options: dict[str, Any] = {
-        "access_key": found.get("access_key"),
-        "secret_key": found.get("secret_key"),
-        "session_token": found.get("session_token"),
-        "region": found.get("region"),
-    }
-    if endpoint := found.get("endpoint"):
-        parts = urlsplit(endpoint)
-        options["scheme"] = parts.scheme
-        options["endpoint_override"] = parts.netloc
-        options["region"] = found.get("region") or "us-east-1"
-    return {name: value for name, value in options.items() if value is not None}
+    Raises `ConfigError` if others may read it, or a line is not NAME=VALUE.
+    """
+    path = settings.variable("AGENTBUS_STORAGE_FILE")
+    if not path:
+        return {}
+    with told("read", path), open(path, encoding="utf-8") as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise ConfigError(
+                f"other users may read {path}, which holds secrets", hint=f"chmod 600 {path}"
+            )
+        lines = [line.strip() for line in file]
+    options = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if line and not line.startswith("#"):
+            if not equals or not name.strip():
+                raise ConfigError(
+                    f"a line of {path} is not NAME=VALUE",
+                    hint="write a storage option in each line, such as AWS_SECRET_ACCESS_KEY=…",
+                )
+            options[name.strip().upper()] = value.strip()
+    return options

@@ -11,7 +11,7 @@ from agentbus.core.stream import id_time, text
 from agentbus.pipeline.archives.archiver import NOTHING
 from agentbus.pipeline.archives.comparison import Differences, differences
 from agentbus.pipeline.archives.delta_table import ArchiveTable
-from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.location import Location, place
 from agentbus.pipeline.archives.reader import read
 from agentbus.pipeline.rows import streams
 from agentbus.pipeline.rows.attempt_rows import OF, PLACE
@@ -70,7 +70,7 @@ class Status:
         return sum(stream.lag for stream in self.streams)
 
 
-def status(settings: Settings, path: str) -> Status:
+def status(settings: Settings, path: Location) -> Status:
     """Return the progress of an archive from its log and the server's counts; needs no Spark.
 
     Raises `NotFound`, `EpochMismatch`, `Refused` if it is the archive of another project.
@@ -173,7 +173,7 @@ class Verified:
         return counted and not (self.duplicates or self.missing or self.gone)
 
 
-def verify(spark: SparkSession, settings: Settings, path: str) -> list[Verified]:
+def verify(spark: SparkSession, settings: Settings, path: Location) -> list[Verified]:
     """Count an archive's rows, and compare them with the log and the server.
 
     Every entry on the server is compared in full, not only by its id. Raises `Refused` if it is the

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from agentbus.core.errors import AgentBusError, UsageError
 from agentbus.pipeline.archives import reader
+from agentbus.pipeline.archives.file_selection import LAST_MS, LAST_SEQ
 from agentbus.pipeline.replays import selection, slices, writer
 from agentbus.pipeline.replays.record import ReplayRecord, Source, ends
 from agentbus.pipeline.replays.selection import Wanted
@@ -114,9 +115,7 @@ def publish_rows(spark: SparkSession, frame: DataFrame, where: str | None, work:
     parts = selection.packed(work.sizes().items(), _tasks(spark))
     number = max(parts.values()) + 1
     last = ends(work.chosen)
-    bounds = {
-        s: (min(ms, reader.LAST_MS), min(seq, reader.LAST_SEQ)) for s, (ms, seq) in last.items()
-    }
+    bounds = {s: (min(ms, LAST_MS), min(seq, LAST_SEQ)) for s, (ms, seq) in last.items()}
     plan = spark.createDataFrame(
         [(s, number, part, *bounds[s]) for number, (s, part) in enumerate(parts.items())],
         "stream string, number int, part int, last_ms bigint, last_seq bigint",

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from agentbus.core.errors import Unhealthy
 from agentbus.pipeline.archives.directory import trouble
+from agentbus.pipeline.archives.file_selection import LAST_MS, LAST_SEQ, IdRange
 from agentbus.pipeline.archives.places import ArchiveTarget
-from agentbus.pipeline.archives.reader import LAST_MS, LAST_SEQ, IdRange
 from agentbus.pipeline.replays.slices import COLUMNS
 from agentbus.pipeline.rows import schema
 

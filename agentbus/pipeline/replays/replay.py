@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from agentbus.core import names, settings as resolving
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import Settings
-from agentbus.pipeline.archives import reader
 from agentbus.pipeline.archives.delta_table import ArchiveTable
-from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.file_selection import check_schema
+from agentbus.pipeline.archives.location import Location, place
 from agentbus.pipeline.archives.versions import ArchiveSnapshot
 from agentbus.pipeline.replays import jobs, selection
 from agentbus.pipeline.replays.record import ReplayRecord, Source
@@ -60,7 +60,7 @@ Replayed = ReplayResult
 
 def replay(
     spark: SparkSession | Callable[[], SparkSession],
-    path: str,
+    path: Location,
     settings: Settings | None = None,
     *,
     url: str | None = None,
@@ -164,7 +164,7 @@ class _ArchivedRows:
     def __init__(
         self,
         spark: SparkSession | Callable[[], SparkSession],
-        path: str,
+        path: Location,
         wanted: Wanted,
         version: int | None,
     ) -> None:
@@ -200,13 +200,13 @@ class _ArchivedRows:
 
 
 def _archive(
-    path: str, wanted: Wanted, version: int | None
+    path: Location, wanted: Wanted, version: int | None
 ) -> tuple[ArchiveTable, ArchiveSnapshot]:
     """Return an archive's table, and the version to read. Raises `NotFound`, also for an unknown stream."""
     at = place(path)
     table = ArchiveTable(at)
     state = table.snapshot(version)
-    reader.check_schema(at, state)
+    check_schema(at, state)
     for stream in wanted.streams:
         if stream not in state.positions:
             raise NotFound(

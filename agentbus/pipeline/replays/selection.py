@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ca
 
 from agentbus.core import names, timespec
 from agentbus.core.errors import UsageError
-from agentbus.pipeline.archives.reader import IdRange
+from agentbus.pipeline.archives.file_selection import IdRange
 from agentbus.pipeline.rows import schema, streams
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, EVENT, QUEUE
 from agentbus.pipeline.rows.typed_columns import STREAM_QUEUE

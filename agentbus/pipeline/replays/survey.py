@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agentbus.core.errors import AgentBusError
-from agentbus.pipeline.archives.reader import LAST_SEQ, chosen_files
+from agentbus.pipeline.archives.file_selection import LAST_SEQ, chosen_files
 from agentbus.pipeline.replays.reading import (
     ArchiveFile,
     FileGroups,
@@ -35,8 +35,8 @@ from agentbus.queues.ids import OF_THE_BUS
 
 if TYPE_CHECKING:
     from agentbus.pipeline.archives.delta_table import ArchiveTable
+    from agentbus.pipeline.archives.file_selection import IdRange
     from agentbus.pipeline.archives.places import Place
-    from agentbus.pipeline.archives.reader import IdRange
     from agentbus.pipeline.archives.versions import ArchiveSnapshot, DataFile
     from agentbus.pipeline.replays.selection import Wanted
 

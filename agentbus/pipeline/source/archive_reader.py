@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from agentbus.core.stream import position
-from agentbus.pipeline.archives.reader import LAST_MS, IdRange, chosen_files
+from agentbus.pipeline.archives.file_selection import LAST_MS, IdRange, chosen_files
 from agentbus.pipeline.replays.reading import ArchiveFile, WantedRows
 from agentbus.pipeline.rows import schema, table
 from agentbus.pipeline.rows.typed_columns import TYPED
 from agentbus.pipeline.source import planning
+from agentbus.pipeline.source.options import PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import StructType
 
     from agentbus.pipeline.archives.places import ArchiveTarget
     from agentbus.pipeline.archives.versions import DataFile
     from agentbus.pipeline.source.options import ArchiveOptions
 
+EVERYTHING = IdRange()
 # Rows per batch: some megabytes at 200 bytes per row.
 _BATCH = 10_000
 
@@ -35,7 +40,7 @@ class ArchivePart:
     path: str
     kind: str
     date: str
-    streams: tuple[str, ...]
+    streams: tuple[str, ...] | None
     share: int = 0
     shares: int = 1
 
@@ -50,25 +55,26 @@ class ArchiveLot(InputPartition):
         self.parts = parts
 
 
-class ArchiveReader(DataSourceReader):
-    """Reads an archive's rows at one version; without filters, as `BatchReader`."""
+class FilesReader(DataSourceReader):
+    """Reads data files, each with the streams to select in it; without filters, as `BatchReader`."""
 
-    def __init__(self, options: ArchiveOptions) -> None:
-        self._options = options
+    def __init__(
+        self,
+        target: ArchiveTarget,
+        files: Sequence[tuple[DataFile, tuple[str, ...] | None]],
+        span: IdRange = EVERYTHING,
+        partition_rows: int = PARTITION,
+    ) -> None:
+        self._target = target
+        self._files = files
+        self._span = span
+        self._rows = partition_rows
 
     def partitions(self) -> list[InputPartition]:
-        """Choose files by their statistics, split large files, and group small ones by their rows."""
-        options = self._options
-        table, state = options.opened()
-        low, high = options.low, options.high
-        span = IdRange(
-            None if low is None else position(low), None if high is None else _after(high)
-        )
-        files = chosen_files(table, state, span)
-        names = [name for name in state.positions if name in options.selection]
-        parts = (part for file in files for part in self._parts(file, names))
-        lots = planning.packed(parts, options.partition_rows)
-        return [ArchiveLot(options.place.target, span, lot) for lot in lots]
+        """Split large files, and group small ones by their rows."""
+        parts = (part for file, names in self._files for part in self._parts(file, names))
+        lots = planning.packed(parts, self._rows)
+        return [ArchiveLot(self._target, self._span, lot) for lot in lots]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some files."""
@@ -77,22 +83,54 @@ class ArchiveReader(DataSourceReader):
             return
         system = partition.target.filesystem()
         for part in partition.parts:
-            wanted = WantedRows(part.streams, partition.span)
+            wanted = None if part.streams is None else WantedRows(part.streams, partition.span)
             with contextlib.closing(ArchiveFile(partition.target, part.path, system)) as file:
                 for rows in file.read(_stored(part), file.share(part.share, part.shares), _BATCH):
-                    kept = wanted.among(rows)[1]
+                    kept = rows if wanted is None else wanted.among(rows)[1]
                     if kept.num_rows:
                         yield _whole(kept, part)
 
-    def _parts(self, file: DataFile, streams: Sequence[str]) -> Iterator[tuple[ArchivePart, int]]:
-        """Yield the shares of a file, each with its number of rows, if any row is selected."""
-        names = tuple(filter(file.may_hold, streams))
-        if names:
-            # A task determines its row groups when it opens the file: the table does not list them.
-            shares = -(-file.rows // self._options.partition_rows)
-            for share in range(shares):
-                part = ArchivePart(file.path, file.kind, file.date, names, share, shares)
-                yield part, file.rows // shares
+    def _parts(
+        self, file: DataFile, names: tuple[str, ...] | None
+    ) -> Iterator[tuple[ArchivePart, int]]:
+        """Yield the shares of a file, each with its number of rows."""
+        # A task determines its row groups when it opens the file: the table does not list them.
+        shares = max(1, -(-file.rows // self._rows))
+        for share in range(shares):
+            part = ArchivePart(file.path, file.kind, file.date, names, share, shares)
+            yield part, file.rows // shares
+
+
+def archive_reader(options: ArchiveOptions) -> FilesReader:
+    """Return the reader of an archive at one version; it chooses files by their statistics."""
+    table, state = options.opened()
+    low, high = options.low, options.high
+    span = IdRange(None if low is None else position(low), None if high is None else _after(high))
+    names = [name for name in state.positions if name in options.selection]
+    files = [
+        (file, held)
+        for file in chosen_files(table, state, span)
+        if (held := tuple(filter(file.may_hold, names)))
+    ]
+    return FilesReader(options.place.target, files, span, options.partition_rows)
+
+
+def files_source(target: ArchiveTarget, files: Sequence[DataFile]) -> type[DataSource]:
+    """Return a source of all rows of data files, with its own name, to be registered."""
+    name = f"agentbus-{secrets.token_hex(8)}"
+
+    class DataFiles(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return ", ".join(f"`{name}` {kind}" for name, kind in table.columns().items())
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return FilesReader(target, [(file, None) for file in files])
+
+    return DataFiles
 
 
 def _after(entry_id: str) -> tuple[int, int]:

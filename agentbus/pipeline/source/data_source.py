@@ -22,7 +22,7 @@ from agentbus.pipeline.rows import table
 from agentbus.pipeline.rows.schema import DDL
 from agentbus.pipeline.sink.sink_options import sink
 from agentbus.pipeline.sink.sink_writer import SinkWriter, StreamSinkWriter
-from agentbus.pipeline.source.archive_reader import ArchiveReader
+from agentbus.pipeline.source.archive_reader import archive_reader
 from agentbus.pipeline.source.batch_reader import BatchReader
 from agentbus.pipeline.source.growing_reader import GrowingReader
 from agentbus.pipeline.source.options import ArchiveOptions, Options, is_archive
@@ -62,7 +62,7 @@ class AgentBusSource(DataSource):
         """Return a reader of the existing entries, on the server or in an archive."""
         if is_archive(self.options):
             _refuse_other(schema, table.columns())
-            return ArchiveReader(ArchiveOptions(self.options))
+            return archive_reader(ArchiveOptions(self.options))
         _refuse_other(schema, table.of_streams())
         return BatchReader(self._read_options())
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from agentbus.core.errors import ConfigError, NotFound, UsageError
 from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.delta_table import ArchiveTable
+from agentbus.pipeline.archives.file_selection import check_schema
 from agentbus.pipeline.archives.location import place
-from agentbus.pipeline.archives.reader import check_schema
 from agentbus.pipeline.source.discovery import ALL, Selection
 from agentbus.pipeline.source.range_reader import PAGE
 from agentbus.queues.rerun import point

@@ -18,7 +18,6 @@ from agentbus.core.errors import (
     Unhealthy,
     UsageError,
 )
-from agentbus.pipeline.spark import home
 from agentbus.store.failures import CHECK_SERVER
 
 _OURS = {
@@ -51,10 +50,6 @@ _SIGNS: dict[str, Callable[[], AgentBusError]] = {
         AgentBusError,
         "no space is left on the device that Spark writes to",
         hint="make room, or set SPARK_LOCAL_DIRS to another place for what is temporary",
-    ),
-    "S3AFileSystem not found": lambda: ConfigError(
-        "Spark cannot read s3a://: it lacks the jars of hadoop-aws",
-        hint=f"give spark.jars.packages=org.apache.hadoop:hadoop-aws:{home.hadoop()}",
     ),
     "JAVA_GATEWAY_EXITED": partial(
         ConfigError, "Spark did not start", hint="log level `debug` shows all that it said"

@@ -28,12 +28,6 @@ def version() -> str:
     return str(pyspark.__version__)
 
 
-def hadoop() -> str:
-    """Return that Spark's Hadoop version, which other jars must match; `VERSION` if unknown."""
-    named = pathlib.Path(installed(), "jars").glob("hadoop-client-api-*.jar")
-    return next((jar.stem.rpartition("-")[2] for jar in named), "VERSION")
-
-
 def path() -> str:
     """Return a SPARK_HOME in the user's cache, the same for all processes."""
     # The name identifies the targets of the links, so an existing directory is right.

@@ -196,11 +196,6 @@ def _options(master: str, given: dict[str, str]) -> dict[str, str]:
     if on_loopback(master):
         options["spark.driver.host"] = _LOOPBACK
         options["spark.driver.bindAddress"] = _LOOPBACK
-    # The variables with which AWS's tools are directed to a server other than Amazon's.
-    endpoint = settings.variable("AWS_ENDPOINT_URL_S3") or settings.variable("AWS_ENDPOINT_URL")
-    if endpoint is not None:
-        options["spark.hadoop.fs.s3a.endpoint"] = endpoint
-        options["spark.hadoop.fs.s3a.path.style.access"] = "true"
     options.update(given)
     return options
 
