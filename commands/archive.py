@@ -61,7 +61,17 @@ VERB = Verb(
         "Streams: channel,queues,dead-letters,metrics,events,inboxes,attempts, or names (all).",
     ),
     Param("--hold", "Keep tasks and events from being trimmed before they are archived."),
+    Param(
+        "--mask FIELD",
+        "Store masks of a field's values from now on: payload, payload.MEMBER, fields.NAME.",
+        many=True,
+    ),
+    Param("--drop PART", "Store no payloads from now on.", choices=("payload",)),
+    Param("--versions 7d", "From now on, keep replaced versions for so long.", convert=seconds),
     Param("--new-epoch", "Continue after the server was restored to an earlier state."),
+    Param(
+        "--as-of VERSION|TIME", "With verify: verify the archive as it was at this version or time."
+    ),
     Param("--before DATE", "With compact: compact the days before this date (default today)."),
     Param("--dry-run", "With compact: change nothing."),
     Param("--task ID", "With forget: the task, its dead letters and its attempts."),
@@ -79,9 +89,9 @@ VERB = Verb(
     " each version; for compact partitions, files_before, files_after, rows, bytes_before,"
     " bytes_after, dry_run; for verify stream, rows, lost, added, duplicates, missing,"
     " missing_ids, gone, gone_ids, deleted, ok; for status"
-    " path, archive, project, version, files, rows, bytes, lag, streams, of which each has stream,"
-    " kind, rows, lost, lag, behind, last_id; for history version, at, action, rows, engine;"
-    " for forget and expire version, rows, files, at, files_until.",
+    " path, archive, project, version, files, rows, bytes, mask, drop, retention, lag, streams,"
+    " of which each has stream, kind, rows, lost, lag, behind, last_id; for history version,"
+    " at, action, rows, engine; for forget and expire version, rows, files, at, files_until.",
     examples=(
         "agentbus archive /data/bus",
         "agentbus archive s3://bucket/bus --continuous --hold",
@@ -94,6 +104,8 @@ VERB = Verb(
     subject="words",
     goes_with={
         **dict.fromkeys(("--continuous", "--streams", "--hold", "--new-epoch"), ("archive",)),
+        **dict.fromkeys(("--mask", "--drop", "--versions"), ("archive",)),
+        "--as-of": ("verify",),
         "--interval": ("--continuous",),
         **dict.fromkeys(("--before", "--dry-run"), ("compact",)),
         **dict.fromkeys(("--task", "--key", "--where"), ("forget",)),
@@ -159,6 +171,9 @@ def _archive(call: Call, path: Place) -> None:
                 wanted=args.streams or ALL,
                 hold=args.hold,
                 new_epoch=args.new_epoch,
+                mask=args.mask or (),
+                drop=(args.drop,) if args.drop else (),
+                retention=args.versions,
                 on_progress=show,
                 warn=call.out.warn,
             )
@@ -291,6 +306,8 @@ def _compacted(done: Compacted, *, dry_run: bool) -> str:
 
 
 def _verify(call: Call, path: Place) -> int:
+    # Needs the extra `pipeline`.
+    from agentbus.pipeline.archives.delta_table import ArchiveTable
     from agentbus.pipeline.archives.reader import check  # needs the extra `pipeline`
     from agentbus.pipeline.archives.verify import verify  # needs the extra `pipeline`
     from agentbus.pipeline.source.range_reader import RangeReader  # needs the extra `pipeline`
@@ -298,8 +315,13 @@ def _verify(call: Call, path: Place) -> int:
     with RangeReader(call.settings) as reader:
         state = check(path, project=reader.scope.keys.project)
         reader.run(server_time(reader.scope))
+    version = None
+    if call.args.as_of is not None:
+        table = ArchiveTable(path)
+        version = table.version_as_of(call.args.as_of)
+        state = table.snapshot(version)
     with _spark.session(call, path) as spark, _verifying(call, spark, state):
-        streams = verify(spark, call.settings, path)
+        streams = verify(spark, call.settings, path, version=version)
     _format.show(
         call.out, streams, _VERIFIED, lambda row: {**_values.fields(row), "ok": row.ok}, left=1
     )
@@ -338,6 +360,9 @@ def _status(call: Call, path: Place) -> None:
         f"{standing.path}: version {standing.version} of {standing.project}, {_of(standing.rows, 'row')} in"
         f" {_of(standing.files, 'file')}, {_n(standing.bytes)} bytes; {_n(standing.lag)} to come",
     )
+    if standing.mask or standing.drop:
+        hidden = [*standing.mask, *(f"{part} (dropped)" for part in standing.drop)]
+        call.out.record({}, f"masked: {', '.join(hidden)}")
     _format.show(call.out, standing.streams, _STATUS, left=1)
 
 

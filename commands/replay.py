@@ -55,7 +55,7 @@ VERB = Verb(
     " that was killed; one that is finished publishes nothing, unless you give another --id. Exit 1 if a"
     " queue stays full. JSON: id,"
     " rows, published, skipped, streams (each with stream, target, priority, rows, first, last),"
-    " seconds, dry_run, finished.",
+    " seconds, dry_run, finished, masked.",
     examples=(
         "agentbus replay /data/archive --stream q:mail --from 2026-11-20 --dry-run",
         "agentbus replay /data/archive --stream dlq:mail:default --to-queue mail --rate 500",
@@ -113,6 +113,8 @@ def run(call: Call) -> None:
         )
         shown.close()
         _show(call, done)
+        if done.masked:
+            call.out.warn(f"the archive may hold masks in place of {', '.join(done.masked)}")
 
 
 def _watch(call: Call, shown: contextlib.ExitStack, name: str, rows: int) -> None:

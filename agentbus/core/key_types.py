@@ -12,7 +12,7 @@ _TYPES = {
     **dict.fromkeys(("agents", "topics", "jots", "jots_by_tag", "queues", "beat"), "zset"),
     **dict.fromkeys(("schedules", "flows", "delayed", "order", "triggers", "rate"), "zset"),
     **dict.fromkeys(("once", "seen", "results", "tidied", "last"), "string"),
-    **dict.fromkeys(("flag", "done", "failed", "fence", "ids"), "string"),
+    **dict.fromkeys(("flag", "done", "failed", "fence", "ids", "salt"), "string"),
     **dict.fromkeys(("after", "limits", "shards"), "hash"),
     "sinks": "zset",
     "attempts": "stream",

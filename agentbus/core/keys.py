@@ -328,6 +328,11 @@ class Keys:
         """`<P>:sinks:<run>:<partition>`, zset: digest of a slice that a Spark sink wrote → its batch."""
         return f"{self.project}:sinks:{escape(run)}:{partition}"
 
+    @property
+    def salt(self) -> str:
+        """`<P>:salt`, string: what the masks of the project's archives are keyed with."""
+        return f"{self.project}:salt"
+
     def tidied(self, duty: str) -> str:
         """`<P>:tidied:<duty>`, string: the worker that does this janitor's duty now."""
         return f"{self.project}:tidied:{duty}"

@@ -66,6 +66,7 @@ KEY_KINDS = frozenset(
         "readers",
         "replays",
         "tidied",
+        "salt",
         "ev",
         "triggers",
         "rate",

@@ -185,6 +185,7 @@ def _rest(keys: Keys, client: redis.Redis) -> None:
     client.hset(keys.shards, mapping={"numbers": '["1"]', "open": "1"})
     client.hset(keys.places, QUEUE, "")
     client.set(keys.tidied("results"), "worker-1", ex=int(LONG))
+    client.set(keys.salt, "5a" * 32)
     client.set(keys.cursor("ada"), "0-1")
     client.hset(keys.client_sessions, mapping={"claude:1": "bob", "bob": "claude:1"})
     client.hset(keys.who("bob"), mapping={"state": "active", "seen": "1790000000000", "pid": "1"})

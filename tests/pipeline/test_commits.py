@@ -283,10 +283,10 @@ def test_what_compaction_replaced_goes_after_the_grace(table, tmp_path):
     assert not (path / old).exists()
 
 
-def test_a_grace_of_more_than_a_day_is_refused(table):
+def test_a_grace_of_more_than_the_retention_is_refused(table):
     table.create("demo")
 
-    with pytest.raises(UsageError, match="not between 0 and a day"):
+    with pytest.raises(UsageError, match="not between 0 and 86400 s"):
         table.sweep(86_401)
 
 

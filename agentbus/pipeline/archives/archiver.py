@@ -7,10 +7,11 @@ entries, one gets the version, and the other deletes its files.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +33,7 @@ from agentbus.pipeline.archives.versions import (
     new_batch,
 )
 from agentbus.pipeline.rows import streams
+from agentbus.pipeline.rows.masking import masking
 from agentbus.pipeline.rows.schema import EVENT, QUEUE
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source import planning
@@ -100,6 +102,9 @@ class Archiver:
         wanted: str = ALL,
         hold: bool = False,
         new_epoch: bool = False,
+        mask: Collection[str] = (),
+        drop: Collection[str] = (),
+        retention: float | None = None,
         page: int = PAGE,
         on_progress: Callable[[Progress], None] | None = None,
         warn: Callable[[str], None] | None = None,
@@ -112,6 +117,8 @@ class Archiver:
         self._page = page
         self._on_progress = on_progress
         self._warn = warn or (lambda _text: None)
+        self._masking = masking(mask, drop)
+        self._retention = retention
         self._place = place(path)
         self._table = ArchiveTable(self._place)
         self._reader = RangeReader(settings)
@@ -163,7 +170,10 @@ class Archiver:
         """
         while True:
             began = time.monotonic()
-            state = self._table.create(self.project)
+            self._table.create(self.project)
+            if self._retention is not None:
+                self._table.set_retention(self._retention)
+            state = self._table.set_masking(self._masking)
             plan = self._planner.plan(state)
             # A stream that went back in time may have new entries below the archive's position.
             back = {name for name in plan.back if not streams.heals(name)}
@@ -189,7 +199,10 @@ class Archiver:
     def _archive(
         self, spark: SparkSession, state: ArchiveSnapshot, plan: RoundPlan, began: float
     ) -> Round:
-        job = CopyJob(self._settings, self._place.target, new_batch(), self._page)
+        salt = self._reader.run(_salt(self._reader.scope)) if state.masking.mask else b""
+        job = CopyJob(
+            self._settings, self._place.target, new_batch(), self._page, state.masking, salt
+        )
         try:
             copied = self._copy(spark, job, plan, began)
             found = _found(copied)
@@ -268,6 +281,15 @@ class Archiver:
             for name in names:
                 needed = following(parts_of(state.positions.get(name, NOTHING).id))
                 self._reader.run(_hold(self._reader.scope, state, name, needed))
+
+
+def _salt(scope: Scope) -> Op[bytes]:
+    """Return the salt of the project's masks, which the server keeps: an archive must not have it."""
+    key = scope.keys.salt
+    if (salt := (yield Command("GET", key))) is None:
+        yield Command("SET", key, secrets.token_hex(32), "NX")
+        salt = yield Command("GET", key)
+    return bytes(salt)
 
 
 def release(settings: Settings, path: Location) -> list[str]:
@@ -369,18 +391,27 @@ def archive(
     project: str | None = None,
     streams: str = ALL,
     hold: bool = False,
+    mask: Collection[str] = (),
+    drop: Collection[str] = (),
+    retention: float | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Archived:
     """Archive the existing entries of a project's streams, and return the totals.
 
     The defaults of `url` and `project` come from the settings. Each entry is archived exactly once,
     even if other processes archive to the path or were killed. `hold` keeps tasks and events from
-    being trimmed before they are archived. Raises `EpochMismatch` if the server was restored to a
+    being trimmed before they are archived. `mask` names fields whose values are stored as masks, and
+    `drop` may name the `payload`; both hold for all later entries of the archive, whoever archives
+    them. `retention` is for how many seconds replaced versions are kept from now on. Raises
+    `EpochMismatch` if the server was restored to a
     state before the archive, `Refused` if the path holds the archive of another project.
     """
     rounds: list[Round] = []
     settings = resolve({"url": url, "project": project})
-    with Archiver(spark, settings, path, wanted=streams, hold=hold, warn=warn) as archiver:
+    options: Any = {"mask": mask, "drop": drop, "retention": retention}
+    with Archiver(
+        spark, settings, path, wanted=streams, hold=hold, warn=warn, **options
+    ) as archiver:
         archiver.run(on_round=rounds.append)
     return Archived(
         sum(done.rows for done in rounds),

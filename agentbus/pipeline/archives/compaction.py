@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import AgentBusError, OutcomeUnknown, Unhealthy, UsageError
 from agentbus.pipeline.archives.copying import FILE, Output
-from agentbus.pipeline.archives.delta_table import COMPACT, RETENTION, ArchiveTable
+from agentbus.pipeline.archives.delta_table import COMPACT, ArchiveTable
 from agentbus.pipeline.archives.directory import told
 from agentbus.pipeline.archives.file_selection import check_schema
 from agentbus.pipeline.archives.location import Location, place
@@ -71,7 +71,7 @@ def compact(
     *,
     before: str | None = None,
     dry_run: bool = False,
-    grace: float = RETENTION,
+    grace: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Compacted:
     """Rewrite each past day of each kind: sorted, with its typed columns, in a few files.
@@ -79,10 +79,10 @@ def compact(
     `before` is the date (`2026-11-20`) whose earlier days are closed; today in UTC unless given.
     Each partition is one commit: if the process is killed, the archive is as before or after a
     commit. Rows are counted before the commit; if the count is not the log's, `Unhealthy` is raised,
-    without a change. Older versions can be read for another `grace` seconds, at most a day;
-    then replaced files are deleted. `spark` may be a function that opens a session: it is called
-    once, if there is something to compact. `on_progress` is called with the numbers of compacted
-    rows and of all rows to compact.
+    without a change. Older versions can be read for another `grace` seconds, by default and at most
+    the archive's retention; then replaced files are deleted. `spark` may be a function that opens a
+    session: it is called once, if there is something to compact. `on_progress` is called with the
+    numbers of compacted rows and of all rows to compact.
     """
     limit = rfc3339(time.time())[:10] if before is None else date(before)
     at = place(path)
@@ -102,7 +102,7 @@ def compact(
             done.append(each)
             tell(sum(_rows(files) for files, _ in done), _rows(every))
     old, new = ([file for each in done for file in each[n]] for n in (0, 1))
-    table.sweep(grace)
+    table.sweep(state.retention if grace is None else grace)
     return Compacted(len(done), len(old), len(new), _rows(old), _bytes(old), _bytes(new))
 
 

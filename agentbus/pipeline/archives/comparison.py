@@ -11,6 +11,7 @@ from pyspark.sql import Window, functions as f
 from agentbus.core.stream import position
 from agentbus.pipeline.archives.file_selection import LAST_MS
 from agentbus.pipeline.rows.decoding import ARCHIVE_ONLY
+from agentbus.pipeline.rows.masking import NOTHING, Masking
 from agentbus.pipeline.rows.schema import COLUMNS, GAP
 from agentbus.pipeline.source import epochs, planning
 from agentbus.pipeline.source.bound_source import source
@@ -53,7 +54,7 @@ def differences(
         before = reader.run(_look(reader, state))
         there = _there(spark, settings, state).persist()
         try:
-            missing = _named(_missing(there, rows))
+            missing = _named(_missing(there, rows, state.masking))
             found = _gone(spark, before, there, rows).persist()
             try:
                 gone = {}
@@ -75,17 +76,18 @@ def _there(spark: SparkSession, settings: Settings, state: ArchiveSnapshot) -> D
     """Return the server's entries, and for each whether the log counts it as archived."""
     bound = source(settings)
     spark.dataSource.register(bound)
-    entries = _marked(spark.read.format(bound.name()).load().where(f.col("kind") != GAP))
+    entries = spark.read.format(bound.name()).load().where(f.col("kind") != GAP)
+    entries = _marked(entries, state.masking)
     ends = {name: at.id for name, at in state.positions.items()}
     return entries.join(f.broadcast(_ids(spark, ends, "last")), "stream").withColumn(
         "archived", _numbers("id") <= f.col("last")
     )
 
 
-def _missing(there: DataFrame, rows: DataFrame) -> DataFrame:
+def _missing(there: DataFrame, rows: DataFrame, masking: Masking) -> DataFrame:
     """Return entries on the server that are missing or different in the archive."""
     absent = there.where("archived").join(
-        _marked(rows.where(f.col("kind") != GAP)), ["stream", "id", "mark"], "left_anti"
+        _marked(rows.where(f.col("kind") != GAP), masking), ["stream", "id", "mark"], "left_anti"
     )
     # A server that went back in time may again have entries that were counted as lost.
     return _outside(absent, rows, lost=True)
@@ -191,8 +193,15 @@ def _numbers(id: str | Column) -> Column:
     return f.struct(*(part.alias(name) for part, name in zip(parts, ("ms", "seq"), strict=True)))
 
 
-def _marked(rows: DataFrame) -> DataFrame:
-    """Return each row's stream and id, and a hash of all of its content."""
+def _marked(rows: DataFrame, masking: Masking) -> DataFrame:
+    """Return each row's stream and id, and a hash of all of its content but what is masked."""
+    if masking != NOTHING:
+        # Functions on whole batches would need pandas.
+        kind = "payload string, fields map<string,string>"
+        blanked = f.udf(masking.blanked, kind, useArrow=False)("kind", "payload", "fields")
+        rows = rows.withColumn("blanked", blanked).withColumns(
+            {name: f.col(f"blanked.{name}") for name in ("payload", "fields")}
+        )
     held: list[Column] = [
         f.array_sort(f.map_entries("fields")) if name == "fields" else f.col(name)
         for name in COLUMNS

@@ -25,6 +25,7 @@ from agentbus.pipeline.archives.places import ArchiveTarget
 from agentbus.pipeline.archives.versions import START, DataFile, file_path, later
 from agentbus.pipeline.rows import schema
 from agentbus.pipeline.rows.decoding import gap
+from agentbus.pipeline.rows.masking import NOTHING, Masking
 from agentbus.pipeline.rows.streams import StreamGap
 from agentbus.pipeline.source.planning import Range
 from agentbus.pipeline.source.range_reader import RangeReader
@@ -54,6 +55,8 @@ class CopyJob:
     target: ArchiveTarget
     batch: str
     page: int
+    masking: Masking = NOTHING
+    salt: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def copy(job: CopyJob, ranges: Sequence[Range]) -> list[Copied]:
         RangeReader(job.settings, page=job.page) as reader,
     ):
         for rows in reader.read(ranges):
-            writer.add(rows)
+            writer.add(job.masking.hidden(rows, job.salt))
         return writer.finish()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -46,12 +46,13 @@ from agentbus.pipeline.archives.versions import (
     new_batch,
 )
 from agentbus.pipeline.rows import schema, table as rows_table
+from agentbus.pipeline.rows.masking import Masking, masking
 
 # The application of the transactions whose number is the number of rounds.
 APP = "agentbus"
 PARTITIONS = ("kind", "date")
-# Seconds for which a replaced version can still be read, with all of its data files.
-RETENTION = 86_400.0
+# Seconds for which a replaced version can still be read, with all of its data files, and the least.
+RETENTION, LEAST_RETENTION = 86_400.0, 60.0
 # Seconds within which a writer commits the files that it has written.
 _ROUND = 86_400.0
 _SWEEP_EVERY = 600.0
@@ -59,12 +60,15 @@ _SWEEP_EVERY = 600.0
 _NO_DAY = "1970-01-01"
 _STATISTICS = ("stream", "queue", "time")
 _SCHEMA = "agentbus.schema"
+_MASK, _DROP = "agentbus.mask", "agentbus.drop"
+_OF_FILES, _OF_LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 _CONFIGURATION = {
     "delta.dataSkippingStatsColumns": ",".join(_STATISTICS),
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-    "delta.logRetentionDuration": "interval 1 days",
+    **dict.fromkeys((_OF_FILES, _OF_LOG), f"interval {RETENTION:.0f} seconds"),
     _SCHEMA: str(schema.VERSION),
 }
+_INTERVAL = re.compile(r"(?:interval )?(\d{1,9}) (second|minute|hour|day|week)s?", re.IGNORECASE)
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 # Commits of other engines in between, after each of which a commit is tried again.
 _ATTEMPTS = 100
 # Each commit would list the whole log, and checkpoints would not be compressed: `_checkpoint` does both.
@@ -158,6 +162,50 @@ class ArchiveTable:
         self.check_project(state, project)
         return self.add_columns(rows_table.arrow())
 
+    def set_masking(self, wanted: Masking) -> ArchiveSnapshot:
+        """Add what is to be masked and dropped to what the archive masks and drops already."""
+
+        def properties(state: ArchiveSnapshot) -> dict[str, str]:
+            kept = state.masking
+            both = masking({*kept.mask, *wanted.mask}, {*kept.drop, *wanted.drop})
+            if both == kept:
+                return {}
+            return {_MASK: ",".join(both.mask), _DROP: ",".join(both.drop)}
+
+        return self._set(properties)
+
+    def set_retention(self, seconds: float) -> ArchiveSnapshot:
+        """Keep replaced versions for so long from now on, by any engine that follows the table."""
+        if seconds < LEAST_RETENTION:
+            raise UsageError(
+                f"versions cannot be kept for {seconds:g} s only",
+                hint=f"give {LEAST_RETENTION:g} s or more, such as 7d",
+            )
+        interval = f"interval {seconds:.0f} seconds"
+
+        def properties(state: ArchiveSnapshot) -> dict[str, str]:
+            same = state.retention == round(seconds)
+            return {} if same else dict.fromkeys((_OF_FILES, _OF_LOG), interval)
+
+        return self._set(properties)
+
+    def _set(self, properties: Callable[[ArchiveSnapshot], dict[str, str]]) -> ArchiveSnapshot:
+        """Set the properties of the table that a function returns for its newest version."""
+        for _ in range(_ATTEMPTS):
+            state = self.snapshot()
+            if not (wanted := properties(state)):
+                return state
+            try:
+                table = self._open()
+                table.alter.set_table_properties(wanted, raise_if_not_exists=False)
+                self._make_durable(table.version())
+            except (DeltaError, OSError) as error:
+                # Another writer may have set them, or committed.
+                self._table = None
+                if self._open().version() == state.version:
+                    raise self._unwritable(error) from error
+        raise self.busy()
+
     def check_project(self, state: ArchiveSnapshot, project: str) -> None:
         """Raise `Refused` if this is the archive of another project."""
         if state.project != project:
@@ -175,7 +223,8 @@ class ArchiveTable:
             )
         files = self._files(table)
         own = [path for path, file in files.items() if file.kind == POSITION]
-        last, positions = self._positions(own, table.transaction_version(APP) or 0)
+        number = table.transaction_version(APP) or 0
+        last, positions = self._positions(own, number, table.version())
         return ArchiveSnapshot(
             table.version(),
             str(metadata.id),
@@ -188,6 +237,8 @@ class ArchiveTable:
             int(last["deleted"]),
             [field.name for field in table.schema().fields],
             own,
+            _masking(metadata.configuration),
+            _retention(metadata.configuration),
         )
 
     def _open(self) -> DeltaTable:
@@ -280,11 +331,12 @@ class ArchiveTable:
         return files
 
     def _positions(
-        self, own: Sequence[str], number: int
+        self, own: Sequence[str], number: int, version: int
     ) -> tuple[Mapping[str, Any], dict[str, Position]]:
         """Return the totals after the last round, and the positions of the streams.
 
-        Raises `EpochMismatch` unless they are of a round.
+        Raises `EpochMismatch` unless they are of a round, `NotFound` if they were deleted with an older
+        version.
         """
         rows: list[dict[str, Any]] = []
         system, root = self.place.target.filesystem()
@@ -293,6 +345,8 @@ class ArchiveTable:
                 with told("read", f"{root}/{path}"):
                     read = pq.read_table(f"{root}/{path}", filesystem=system, columns=["fields"])
             except (NotFound, pa.ArrowException) as error:
+                if isinstance(error, NotFound) and version < self._open().version():
+                    raise gone(self.place, version) from error
                 raise Unhealthy(
                     f"{self.place.uri(path)}, the positions of the archive, cannot be read",
                     hint="restore it from a copy of the archive",
@@ -388,6 +442,7 @@ class ArchiveTable:
             listed = self._files(table)
             if number is not None:
                 self._require_round(table, number - 1)
+                self._require_masking(table, base.masking)
             self._require_listed(listed, removed)
             gone = [
                 RemoveAction(path, changes, now, listed[path].bytes, _partition(listed[path]))
@@ -449,6 +504,11 @@ class ArchiveTable:
         """Raise `CommitConflict` unless the version is at a round: the library takes any number."""
         if (table.transaction_version(APP) or 0) != number:
             raise CommitConflict(f"round {number + 1} of {self.place} is taken")
+
+    def _require_masking(self, table: DeltaTable, known: Masking) -> None:
+        """Raise `CommitConflict` unless the version masks what the rows were masked by."""
+        if _masking(table.metadata().configuration) != known:
+            raise CommitConflict(f"{self.place} masks other fields since")
 
     def _require_listed(self, listed: Collection[str], removed: Collection[str]) -> None:
         """Raise `CommitConflict` if a file to remove is gone: its rows are in another file."""
@@ -534,7 +594,7 @@ class ArchiveTable:
         """Delete files that no kept version needs, at the first call, then every ten minutes."""
         now = time.monotonic()
         if self._swept is None or now - self._swept >= _SWEEP_EVERY:
-            self.sweep(RETENTION)
+            self.sweep(self.snapshot().retention)
             self._swept = now
 
     def sweep(self, retention: float, round_seconds: float = _ROUND) -> list[str]:
@@ -544,11 +604,12 @@ class ArchiveTable:
         written, files that no commit names: a writer may still be about to commit younger ones. The
         library's own vacuum is only asked what it would delete: it follows any path that a log names.
         """
-        if not 0 <= retention <= RETENTION:
-            raise UsageError(f"a grace of {retention:g} s is not between 0 and a day")
         # Reopen it: a checkpoint that this needs may have been deleted since.
         self._table = None
         table = self._open()
+        longest = _retention(table.metadata().configuration)
+        if not 0 <= retention <= longest:
+            raise UsageError(f"a grace of {retention:g} s is not between 0 and {longest:g} s")
         kept = self._files(table)
         every = {*table.vacuum(0, dry_run=True, enforce_retention_duration=False)}
         hours = -int(-retention // 3600)
@@ -592,6 +653,25 @@ class ArchiveTable:
         return Refused(
             f"others commit to {self.place} all the time", hint="try again when less is going on"
         )
+
+
+def _masking(properties: Mapping[str, str | None]) -> Masking:
+    mask, drop = ((properties.get(name) or "").split(",") for name in (_MASK, _DROP))
+    return masking(filter(None, mask), filter(None, drop))
+
+
+def _retention(properties: Mapping[str, str | None]) -> float:
+    """Return the seconds for which a replaced version is kept, by the properties of the table."""
+    amount = _INTERVAL.fullmatch((properties.get(_OF_FILES) or "").strip())
+    return int(amount[1]) * _SECONDS[amount[2].lower()] if amount else RETENTION
+
+
+def gone(place: Place, version: int) -> NotFound:
+    """Return the error for a version that can no longer be read."""
+    return NotFound(
+        f"version {version} of {place} is gone: its files were replaced and deleted",
+        hint="read a newer version",
+    )
 
 
 def _unknown(place: Place, error: BaseException) -> OutcomeUnknown:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentbus.core.errors import ConfigError, NotFound, UsageError
+from agentbus.core.errors import ConfigError, UsageError
 from agentbus.core.timespec import since as starting, stream_id
-from agentbus.pipeline.archives.delta_table import ArchiveTable
+from agentbus.pipeline.archives.delta_table import ArchiveTable, gone
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.versions import ArchiveSnapshot, DataFile
 from agentbus.pipeline.rows import schema
@@ -86,7 +86,4 @@ def _still_there(at: Place, newest: ArchiveSnapshot, version: int, files: list[D
     names = [file.path for file in files if file.path not in newest.files]
     for size in at.sizes(names):
         if size is None:
-            raise NotFound(
-                f"version {version} of {at} is gone: its files were replaced and deleted",
-                hint="read a newer version",
-            )
+            raise gone(at, version)

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.errors import Unhealthy, UsageError
-from agentbus.pipeline.archives.delta_table import RETENTION, ArchiveTable
+from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.directory import told
 from agentbus.pipeline.archives.location import Location, place
 from agentbus.pipeline.archives.places import Place
@@ -126,8 +126,9 @@ def _receipt(table: ArchiveTable, rows: int, files: int, *, now: bool) -> Forgot
     at = time.time()
     if now:
         table.sweep(0)
-    until = at if now else at + RETENTION
-    return Forgotten(table.snapshot().version, rows, files, rfc3339(at), rfc3339(until))
+    state = table.snapshot()
+    until = at if now else at + state.retention
+    return Forgotten(state.version, rows, files, rfc3339(at), rfc3339(until))
 
 
 def _rewrite(

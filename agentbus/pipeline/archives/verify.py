@@ -53,7 +53,10 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The progress of an archive: its totals, and the status of each of its streams."""
+    """The progress of an archive: its totals, what it masks and drops, and each stream's status.
+
+    Replaced versions can be read for `retention` seconds.
+    """
 
     path: str
     archive: str
@@ -62,6 +65,9 @@ class Status:
     files: int
     rows: int
     bytes: int
+    mask: tuple[str, ...]
+    drop: tuple[str, ...]
+    retention: float
     streams: tuple[StreamStatus, ...]
 
     @property
@@ -89,6 +95,9 @@ def status(settings: Settings, path: Location) -> Status:
         len(state.files),
         state.rows,
         state.bytes,
+        state.masking.mask,
+        state.masking.drop,
+        state.retention,
         tuple(standings),
     )
 
@@ -173,14 +182,17 @@ class Verified:
         return counted and not (self.duplicates or self.missing or self.gone)
 
 
-def verify(spark: SparkSession, settings: Settings, path: Location) -> list[Verified]:
+def verify(
+    spark: SparkSession, settings: Settings, path: Location, *, version: int | None = None
+) -> list[Verified]:
     """Count an archive's rows, and compare them with the log and the server.
 
-    Every entry on the server is compared in full, not only by its id. Raises `Refused` if it is the
-    archive of another project.
+    Every entry on the server is compared in full, not only by its id, but for what the archive masks
+    or drops. With `version`, that version is compared. Raises `Refused` if it is the archive of
+    another project.
     """
     table = ArchiveTable(place(path))
-    state = table.snapshot()
+    state = table.snapshot(version)
     table.check_project(state, enter(settings)[1].keys.project)
     rows = read(spark, path, version=state.version)
     counted = {row["stream"]: row for row in _counted(rows).collect()}

@@ -12,6 +12,7 @@ import msgspec
 
 from agentbus.core.errors import Refused
 from agentbus.core.stream import position
+from agentbus.pipeline.rows.masking import NOTHING, Masking
 
 # The kind of the rows that hold the positions of the streams.
 POSITION = "position"
@@ -70,7 +71,7 @@ class ArchiveSnapshot:
 
     `held` is the number of rows after the last round, and `deleted` that of the rows which had been
     deleted by then; rows that were deleted later are in neither. `files` leaves out that of the
-    positions, which `own` names.
+    positions, which `own` names. A replaced version can be read for `retention` seconds.
     """
 
     version: int
@@ -84,6 +85,8 @@ class ArchiveSnapshot:
     deleted: int
     columns: Collection[str]
     own: Collection[str] = ()
+    masking: Masking = NOTHING
+    retention: float = 86_400.0
 
     @property
     def rows(self) -> int:

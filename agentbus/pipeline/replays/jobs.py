@@ -21,6 +21,7 @@ from agentbus.pipeline.replays.record import ReplayRecord, Source, ends
 from agentbus.pipeline.replays.selection import Wanted
 from agentbus.pipeline.replays.slices import Stream
 from agentbus.pipeline.replays.writer import ReplayTask
+from agentbus.pipeline.rows.masking import DROPPED, MASKED_PAYLOAD
 from agentbus.pipeline.rows.schema import CHANNEL, DEAD_LETTER, QUEUE
 from agentbus.pipeline.spark import task_calls
 from agentbus.pipeline.spark.errors import sentence, told
@@ -56,6 +57,14 @@ def count(frame: DataFrame, wanted: Wanted) -> tuple[Source, ...]:
         wanted.where,
     )
     return tuple(sorted((Source(*row) for row in rows), key=Source.order))
+
+
+def hidden(frame: DataFrame, wanted: Wanted) -> dict[str, int]:
+    """Return how many rows of each stream have no payload, as it was dropped or masked."""
+    gone = F.map_contains_key("fields", F.lit(DROPPED))
+    rows = frame.where(gone | F.col("payload").startswith(MASKED_PAYLOAD))
+    counted = _done(lambda: rows.groupBy("stream").count().collect(), wanted.where)
+    return {row["stream"]: row["count"] for row in counted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names, settings as resolving
-from agentbus.core.errors import ConfigError, NotFound, UsageError
+from agentbus.core.errors import ConfigError, NotFound, Refused, UsageError
 from agentbus.core.settings import Settings
 from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.file_selection import check_schema
@@ -41,7 +41,7 @@ class ReplayResult:
 
     `streams` describes the streams, ordered by name. `skipped` counts rows that other runs of the
     same replay published. `finished` is the time when an earlier run completed the replay (RFC
-    3339), or None.
+    3339), or None. `masked` names the fields of which the archive may hold masks in place of values.
     """
 
     id: str
@@ -52,6 +52,7 @@ class ReplayResult:
     seconds: float
     dry_run: bool
     finished: str | None = None
+    masked: tuple[str, ...] = ()
 
 
 # Public name of the class.
@@ -90,7 +91,8 @@ def replay(
     rows that the archive held when it began. Another `replay_id` makes another replay. `patience` is the
     number of seconds to wait for a full queue or for the server. `watch` is called with the replay's id
     and the number of rows, once they are known.
-    Raises `UsageError`, `NotFound` (no such archive), `Refused` (the id is another replay's), `QueueFull`.
+    Raises `UsageError`, `NotFound` (no such archive), `Refused` (the id is another replay's, or payloads
+    were dropped or masked when they were archived), `QueueFull`.
     """
     began = time.monotonic()
     if settings is None:
@@ -127,12 +129,15 @@ def replay(
         }
         name = replay_id or _id(asked)
         begun = record.look(name, asked)
+        masked = rows.state.masking.mask
         if begun is None:
+            rows.refuse_hidden()
             sources = rows.sources()
             # Without rows there is nothing to resume, and no record.
             if dry_run or not sources:
                 number = sum(source.rows for source in sources)
-                return ReplayResult(name, number, 0, 0, sources, time.monotonic() - began, dry_run)
+                seconds = time.monotonic() - began
+                return ReplayResult(name, number, 0, 0, sources, seconds, dry_run, masked=masked)
             begun = record.begin(name, asked, wanted, sources, rows.state.version)
         number = sum(source.rows for source in begun.streams)
         published = 0
@@ -153,6 +158,7 @@ def replay(
             time.monotonic() - began,
             dry_run,
             begun.finished,
+            masked,
         )
     finally:
         record.server.close()
@@ -176,6 +182,19 @@ class _ArchivedRows:
     def within(self, start: tuple[int, int] | None, end: tuple[int, int] | None) -> None:
         """Replace the bounds."""
         self._wanted = replace(self._wanted, start=start, end=end)
+
+    def refuse_hidden(self) -> None:
+        """Raise `Refused` if payloads of the rows were dropped, or masked as a whole."""
+        if not self.state.masking.hides_payloads:
+            return
+        if gone := jobs.hidden(self._selected(), self._wanted):
+            stream, number = min(gone.items())
+            what = "the payload of 1 entry" if number == 1 else f"the payloads of {number} entries"
+            raise Refused(
+                f"{what} of {stream} cannot be published: dropped or masked when archived",
+                hint="choose other entries by start, streams or where",
+                shell_hint="choose other entries by --from, --stream or --where",
+            )
 
     def sources(self) -> tuple[Source, ...]:
         """Return the streams of the rows, with their numbers of rows."""
