@@ -14,6 +14,7 @@ from agentbus.pipeline import query_lag, read
 from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.source.archive_reader import archive_reader
+from agentbus.pipeline.source.archive_stream import ArchiveStreamReader
 from agentbus.pipeline.source.data_source import AgentBusSource
 from agentbus.pipeline.source.options import ArchiveOptions
 from tests.pipeline.archives import row, table, write_archive
@@ -159,9 +160,9 @@ def test_options_that_do_not_fit_what_is_read_are_refused(options, said):
     assert said in raised.value.message
 
 
-def test_an_archive_is_no_stream_of_batches(archived):
-    with pytest.raises(UsageError, match="an archive is read at rest"):
-        AgentBusSource({"path": archived}).streamReader(StructType())
+def test_a_stream_of_an_archive_has_no_version_that_it_stays_at(archived):
+    with pytest.raises(UsageError, match="the option version is not for a stream"):
+        ArchiveStreamReader(ArchiveOptions({"path": archived, "version": "1"}))
 
 
 def test_another_schema_is_refused_and_says_what_to_do(archived):

@@ -401,8 +401,8 @@ def archive(
     The defaults of `url` and `project` come from the settings. Each entry is archived exactly once,
     even if other processes archive to the path or were killed. `hold` keeps tasks and events from
     being trimmed before they are archived. `mask` names fields whose values are stored as masks, and
-    `drop` may name the `payload`; both hold for all later entries of the archive, whoever archives
-    them. `retention` is for how many seconds replaced versions are kept from now on. Raises
+    `drop` may name the `payload`; both hold for all later entries of the archive, of any
+    archiver. `retention` is for how many seconds replaced versions are kept from now on. Raises
     `EpochMismatch` if the server was restored to a
     state before the archive, `Refused` if the path holds the archive of another project.
     """

@@ -36,6 +36,16 @@ from agentbus.core.errors import (
 from agentbus.core.timespec import parse_rfc3339, since as starting, stream_id
 from agentbus.pipeline.archives.directory import bucket_trouble, told
 from agentbus.pipeline.archives.places import Place
+from agentbus.pipeline.archives.properties import (
+    CONFIGURATION,
+    DROP,
+    KEPT_FOR,
+    LEAST_RETENTION,
+    MASK,
+    SCHEMA,
+    masking_of,
+    retention_of,
+)
 from agentbus.pipeline.archives.versions import (
     POSITION,
     ArchiveSnapshot,
@@ -51,24 +61,11 @@ from agentbus.pipeline.rows.masking import Masking, masking
 # The application of the transactions whose number is the number of rounds.
 APP = "agentbus"
 PARTITIONS = ("kind", "date")
-# Seconds for which a replaced version can still be read, with all of its data files, and the least.
-RETENTION, LEAST_RETENTION = 86_400.0, 60.0
 # Seconds within which a writer commits the files that it has written.
 _ROUND = 86_400.0
 _SWEEP_EVERY = 600.0
 # Rows of positions belong to no day, but every row has the partition.
 _NO_DAY = "1970-01-01"
-_STATISTICS = ("stream", "queue", "time")
-_SCHEMA = "agentbus.schema"
-_MASK, _DROP = "agentbus.mask", "agentbus.drop"
-_OF_FILES, _OF_LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
-_CONFIGURATION = {
-    "delta.dataSkippingStatsColumns": ",".join(_STATISTICS),
-    **dict.fromkeys((_OF_FILES, _OF_LOG), f"interval {RETENTION:.0f} seconds"),
-    _SCHEMA: str(schema.VERSION),
-}
-_INTERVAL = re.compile(r"(?:interval )?(\d{1,9}) (second|minute|hour|day|week)s?", re.IGNORECASE)
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 # Commits of other engines in between, after each of which a commit is tried again.
 _ATTEMPTS = 100
 # Each commit would list the whole log, and checkpoints would not be compressed: `_checkpoint` does both.
@@ -77,7 +74,7 @@ _BATCH, _ACTION, _ROWS = "agentbusBatch", "agentbusAction", "agentbusRows"
 APPEND, COMPACT = "append", "compact"
 _LAST_MS = 253402300799999
 # A path within the table: neither absolute, nor with a scheme, nor leading out of it.
-_INSIDE = re.compile(r"(?!/)(?![A-Za-z][A-Za-z0-9+.-]*:)(?!(?:.*/)?\.\.(?:/|\Z)).+", re.DOTALL)
+INSIDE = re.compile(r"(?!/)(?![A-Za-z][A-Za-z0-9+.-]*:)(?!(?:.*/)?\.\.(?:/|\Z)).+", re.DOTALL)
 _RESTORE = "restore _delta_log from a copy of the archive"
 _CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint\.parquet\Z")
 # Versions from one checkpoint to the next, and between two older ones.
@@ -147,7 +144,7 @@ class ArchiveTable:
                     partition_by=list(PARTITIONS),
                     name=project,
                     description="An archive of AgentBus",
-                    configuration=_CONFIGURATION,
+                    configuration=CONFIGURATION,
                     storage_options=self.place.target.storage_options(),
                     raise_if_key_not_exists=False,
                 )
@@ -170,7 +167,7 @@ class ArchiveTable:
             both = masking({*kept.mask, *wanted.mask}, {*kept.drop, *wanted.drop})
             if both == kept:
                 return {}
-            return {_MASK: ",".join(both.mask), _DROP: ",".join(both.drop)}
+            return {MASK: ",".join(both.mask), DROP: ",".join(both.drop)}
 
         return self._set(properties)
 
@@ -185,7 +182,7 @@ class ArchiveTable:
 
         def properties(state: ArchiveSnapshot) -> dict[str, str]:
             same = state.retention == round(seconds)
-            return {} if same else dict.fromkeys((_OF_FILES, _OF_LOG), interval)
+            return {} if same else dict.fromkeys(KEPT_FOR, interval)
 
         return self._set(properties)
 
@@ -229,7 +226,7 @@ class ArchiveTable:
             table.version(),
             str(metadata.id),
             str(metadata.name),
-            int(metadata.configuration.get(_SCHEMA) or 0),
+            int(metadata.configuration.get(SCHEMA) or 0),
             int(last["round"]),
             {path: file for path, file in files.items() if file.kind != POSITION},
             positions,
@@ -237,8 +234,8 @@ class ArchiveTable:
             int(last["deleted"]),
             [field.name for field in table.schema().fields],
             own,
-            _masking(metadata.configuration),
-            _retention(metadata.configuration),
+            masking_of(metadata.configuration),
+            retention_of(metadata.configuration),
         )
 
     def _open(self) -> DeltaTable:
@@ -317,7 +314,7 @@ class ArchiveTable:
             ends("queue"),
             strict=True,
         ):
-            if not _INSIDE.fullmatch(path):
+            if not INSIDE.fullmatch(path):
                 raise Unhealthy(
                     f"the log of {self.place} names the data file {path[:200]!a}, which lies elsewhere",
                     hint=f"somebody changed it: {_RESTORE}",
@@ -507,7 +504,7 @@ class ArchiveTable:
 
     def _require_masking(self, table: DeltaTable, known: Masking) -> None:
         """Raise `CommitConflict` unless the version masks what the rows were masked by."""
-        if _masking(table.metadata().configuration) != known:
+        if masking_of(table.metadata().configuration) != known:
             raise CommitConflict(f"{self.place} masks other fields since")
 
     def _require_listed(self, listed: Collection[str], removed: Collection[str]) -> None:
@@ -546,9 +543,9 @@ class ArchiveTable:
         self.place.sizes([temporary])
         self.place.move(temporary, name)
         table.cleanup_metadata()
-        self._delete_checkpoints()
+        self._delete_checkpoints(retention_of(table.metadata().configuration))
 
-    def _delete_checkpoints(self) -> None:
+    def _delete_checkpoints(self, retention: float) -> None:
         """Delete the checkpoints between the last two and the first of each thousand versions."""
         names = {}
         now = time.time()
@@ -560,8 +557,8 @@ class ArchiveTable:
         older = sorted(names)[:-2]
         kept = {version // _KEPT_EVERY: version for version in reversed(older)}
         for version in older:
-            # Another process may just delete the commits before one that is a day old.
-            young = names[version].modified > now - RETENTION / 2
+            # Another process may just delete the commits before one that is older than the retention.
+            young = names[version].modified > now - retention / 2
             if young and version not in kept.values():
                 self.place.delete(names[version].name)
 
@@ -607,7 +604,7 @@ class ArchiveTable:
         # Reopen it: a checkpoint that this needs may have been deleted since.
         self._table = None
         table = self._open()
-        longest = _retention(table.metadata().configuration)
+        longest = retention_of(table.metadata().configuration)
         if not 0 <= retention <= longest:
             raise UsageError(f"a grace of {retention:g} s is not between 0 and {longest:g} s")
         kept = self._files(table)
@@ -653,17 +650,6 @@ class ArchiveTable:
         return Refused(
             f"others commit to {self.place} all the time", hint="try again when less is going on"
         )
-
-
-def _masking(properties: Mapping[str, str | None]) -> Masking:
-    mask, drop = ((properties.get(name) or "").split(",") for name in (_MASK, _DROP))
-    return masking(filter(None, mask), filter(None, drop))
-
-
-def _retention(properties: Mapping[str, str | None]) -> float:
-    """Return the seconds for which a replaced version is kept, by the properties of the table."""
-    amount = _INTERVAL.fullmatch((properties.get(_OF_FILES) or "").strip())
-    return int(amount[1]) * _SECONDS[amount[2].lower()] if amount else RETENTION
 
 
 def gone(place: Place, version: int) -> NotFound:

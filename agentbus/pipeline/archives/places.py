@@ -112,7 +112,7 @@ class Place:
                 sink.write(data)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file. Raises `NotFound` without it."""
         path = self._path(name)
         with told("read", path), self._system.open_input_stream(path) as source:
             return bytes(source.read())

@@ -23,6 +23,7 @@ from agentbus.pipeline.rows.schema import DDL
 from agentbus.pipeline.sink.sink_options import sink
 from agentbus.pipeline.sink.sink_writer import SinkWriter, StreamSinkWriter
 from agentbus.pipeline.source.archive_reader import archive_reader
+from agentbus.pipeline.source.archive_stream import ArchiveStreamReader
 from agentbus.pipeline.source.batch_reader import BatchReader
 from agentbus.pipeline.source.growing_reader import GrowingReader
 from agentbus.pipeline.source.options import ArchiveOptions, Options, is_archive
@@ -67,12 +68,10 @@ class AgentBusSource(DataSource):
         return BatchReader(self._read_options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader of existing and new entries."""
+        """Return a reader of existing and new entries, of the server or of an archive."""
         if is_archive(self.options):
-            raise UsageError(
-                "readStream takes no path: an archive is read at rest",
-                hint="use read for an archive, and load() without a path for the server's streams",
-            )
+            _refuse_other(schema, table.columns())
+            return ArchiveStreamReader(ArchiveOptions(self.options))
         _refuse_other(schema, table.of_streams())
         return GrowingReader(self._read_options())
 

@@ -28,7 +28,10 @@ _KNOWN = (
     *("url", "project", "streams", "from", "to"),
     *("partitionRows", "pageRows", "maxRowsPerTrigger"),
 )
-_OF_ARCHIVES = ("path", "version", "from", "to", "streams", "partitionRows")
+_OF_ARCHIVES = (
+    *("path", "version", "sinceVersion", "from", "to", "streams"),
+    *("partitionRows", "maxRowsPerTrigger"),
+)
 # Options of Spark itself, which it passes to every source.
 _SPARKS = ("header",)
 PARTITION = 100_000
@@ -66,7 +69,10 @@ class Options:
 
 
 class ArchiveOptions:
-    """The options of a read of an archive: `from` and `to` are ids, inclusive."""
+    """The options of a read of an archive: `from` and `to` are ids, inclusive.
+
+    With `sinceVersion`, only rows that later versions added are read.
+    """
 
     def __init__(self, given: Mapping[str, str]) -> None:
         values = _known(given, _OF_ARCHIVES, "the source agentbus, for an archive,")
@@ -75,6 +81,8 @@ class ArchiveOptions:
         except UsageError as error:
             raise UsageError(error.message, hint=_LOAD) from error
         self.version = number(values, "version", least=0)
+        self.since_version = number(values, "sinceVersion", least=0)
+        self.most = number(values, "maxRowsPerTrigger")
         self.selection = Selection(values.get("streams", ALL))
         self.partition_rows = number(values, "partitionRows") or PARTITION
         now = time.time()
@@ -103,7 +111,12 @@ def is_archive(given: Mapping[str, str]) -> bool:
 
 def _known(given: Mapping[str, str], known: tuple[str, ...], what: str) -> dict[str, str]:
     """Return options by lower-case name. Raises `UsageError` for an unknown option."""
-    values = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
+    # `since_version` is `sinceVersion`.
+    values = {
+        name.lower().replace("_", ""): value
+        for name, value in given.items()
+        if name.lower() not in _SPARKS
+    }
     if "paths" in values:
         raise UsageError("several paths are given to load", hint="read each archive by itself")
     unknown = sorted(set(values) - {name.lower() for name in known})
