@@ -28,7 +28,7 @@ def check(call: Call) -> int:
     _events.load(module)
     from agentbus.events.schema_diff import differences  # needs the extra `events`
 
-    new = _registered()
+    new = registered()
     if not new:
         call.out.warn(f"the module {module!r} registers no schemas")
     try:
@@ -57,7 +57,7 @@ def _tell(call: Call, change: SchemaChange) -> None:
     call.out.record(fields, f"{change.stream} {change.event_type} {change.path}: {change.reason}")
 
 
-def _registered() -> Schemas:
+def registered() -> Schemas:
     """Return the registered schemas in JSON types."""
     from agentbus.events.schemas import REGISTERED  # needs the extra `events`
 

@@ -7,7 +7,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from agentbus.commands import _format, _signals, _spark, _together, _values
+from agentbus.commands import (
+    _events,
+    _format,
+    _schemas,
+    _signals,
+    _spark,
+    _together,
+    _typed,
+    _values,
+)
 from agentbus.commands._bare import no_action, unknown_action
 from agentbus.commands._declare import Call, Param, Verb, seconds
 from agentbus.commands._format import age
@@ -28,8 +37,9 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.places import Place
     from agentbus.pipeline.archives.verify import StreamStatus, Verified
     from agentbus.pipeline.archives.versions import ArchiveSnapshot, Change
+    from agentbus.pipeline.payloads.tables import FollowedTable
 
-_ACTIONS = ("compact", "verify", "status", "history", "forget", "expire", "release")
+_ACTIONS = ("compact", "verify", "status", "history", "forget", "expire", "tables", "release")
 _INTERVAL = 5.0
 
 VERB = Verb(
@@ -46,6 +56,7 @@ VERB = Verb(
             "history PATH": "Print the versions that are kept, newest first.",
             "forget PATH": "Delete the rows of an agent, a task or a condition.",
             "expire PATH": "Delete the days that are older than --keep.",
+            "tables PATH": "Keep a table for each typed task and event type, with payloads as columns.",
             "release PATH": "End what --hold started.",
         },
         values="file",
@@ -79,7 +90,16 @@ VERB = Verb(
     Param("--where SQL", "With forget: the rows that match this condition."),
     Param("--keep 90d", "With expire: keep the days that ended no longer ago.", convert=seconds),
     Param("--kind K", "With expire: only this kind; may be repeated.", dest="kinds", many=True),
-    Param("--now", "With forget or expire: also delete older versions, which have the rows."),
+    Param(
+        "--tasks MODULE:TASKS",
+        "With tables: a registry of typed tasks; may be repeated.",
+        many=True,
+    ),
+    Param("--events MODULE", "With tables: a module that registers schemas of events."),
+    Param("--to DIR", "With tables: where the tables lie (default PATH-tables)."),
+    Param(
+        "--now", "With forget, expire or tables: also delete older versions, which have the rows."
+    ),
     _spark.STORAGE,
     *_spark.PARAMS,
     text="Archives new entries and exits; with --continuous it runs until interrupted. Several archivers"
@@ -91,7 +111,8 @@ VERB = Verb(
     " missing_ids, gone, gone_ids, deleted, ok; for status"
     " path, archive, project, version, files, rows, bytes, mask, drop, retention, lag, streams,"
     " of which each has stream, kind, rows, lost, lag, behind, last_id; for history version,"
-    " at, action, rows, engine; for forget and expire version, rows, files, at, files_until.",
+    " at, action, rows, engine; for forget and expire version, rows, files, at, files_until; for tables"
+    " kind, source, name, path, version, rows, added, rewritten.",
     examples=(
         "agentbus archive /data/bus",
         "agentbus archive s3://bucket/bus --continuous --hold",
@@ -110,7 +131,8 @@ VERB = Verb(
         **dict.fromkeys(("--before", "--dry-run"), ("compact",)),
         **dict.fromkeys(("--task", "--key", "--where"), ("forget",)),
         **dict.fromkeys(("--keep", "--kind"), ("expire",)),
-        "--now": ("forget", "expire"),
+        **dict.fromkeys(("--tasks", "--events", "--to"), ("tables",)),
+        "--now": ("forget", "expire", "tables"),
     },
     waits="continuous",
 )
@@ -120,7 +142,7 @@ def run(call: Call) -> int:
     """Archive a project, or run an action on an archive."""
     action, path = _asked(call)
     _together.check(VERB, call.args, action)
-    if action in ("status", "history", "forget", "expire", "release"):
+    if action in ("status", "history", "forget", "expire", "tables", "release"):
         _spark.spark_free(call.args)
     if action not in ("verify", "status", "history"):
         written_path.check(path.removeprefix("file://"))
@@ -400,6 +422,32 @@ def _forgotten(done: Forgotten) -> str:
     return f"{text}; older versions have them until {done.files_until}"
 
 
+_TABLES: dict[str, Callable[[FollowedTable], str]] = {
+    "OF": lambda table: word(f"{table.source} {table.name}"),
+    "ROWS": lambda table: _n(table.rows),
+    "ADDED": lambda table: _n(table.added),
+    "VERSION": lambda table: str(table.version),
+    "PATH": lambda table: word(table.path),
+}
+
+
+def _tables(call: Call, path: Place) -> None:
+    from agentbus.pipeline.payloads.tables import follow  # needs the extra `pipeline`
+
+    args = call.args
+    tasks: dict[tuple[str, str], Any] = {}
+    for each in args.tasks or ():
+        tasks |= _typed.registry(each).schemas()
+    events = {}
+    if args.events is not None:
+        _events.load(args.events)
+        events = _schemas.registered()
+    if args.to is not None:
+        written_path.check(args.to.removeprefix("file://"))
+    tables = follow(path, tasks=tasks, events=events, to=args.to, now=args.now)
+    _format.show(call.out, tables, _TABLES, left=1)
+
+
 def _release(call: Call, path: Place) -> None:
     from agentbus.pipeline.archives.archiver import release  # needs the extra `pipeline`
 
@@ -418,6 +466,7 @@ _ACTS = {
     "history": _history,
     "forget": _forget,
     "expire": _expire,
+    "tables": _tables,
     "release": _release,
 }
 

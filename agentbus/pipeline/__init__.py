@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentbus.pipeline.archives.location import place as place
     from agentbus.pipeline.archives.reader import read as read
     from agentbus.pipeline.archives.verify import status as status, verify as verify
+    from agentbus.pipeline.payloads.tables import follow as follow
     from agentbus.pipeline.replays.replay import replay as replay
     from agentbus.pipeline.source.data_source import AgentBusSource as AgentBusSource
     from agentbus.pipeline.source.progress import query_lag as query_lag
@@ -45,6 +46,7 @@ _HOMES = {
     "place": "agentbus.pipeline.archives.location",
     "archive_files": "agentbus.pipeline.archives.files",
     "replay": "agentbus.pipeline.replays.replay",
+    "follow": "agentbus.pipeline.payloads.tables",
 }
 __all__ = ["reports", *_HOMES]
 _named = lazily(__name__, _HOMES)

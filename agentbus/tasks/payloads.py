@@ -89,11 +89,29 @@ class Payload:
         unset = msgspec.UNSET
         return {name: value for name in self._names if (value := getattr(typed, name)) is not unset}
 
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the payload. Raises `UsageError` for a type that has none."""
+        try:
+            return _schema(self._type)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"{self._what} has no JSON Schema: {str(error).partition(chr(10))[0][:200]}",
+                hint="use types that JSON has",
+            ) from error
+
     def call(self, function: Callable[..., Any], payload: Any) -> Any:
         """Call the function with the arguments. Raises `PayloadMismatch`."""
         if self._alone and self._positional:
             return function(_fitted(self._what, payload, self._type))
         return function(**self.decode(payload))
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    model = getattr(kind, "model_json_schema", None)
+    found: dict[str, Any] = (
+        msgspec.json.schema(kind, schema_hook=_schema) if model is None else model()
+    )
+    return found
 
 
 class TypedResult:

@@ -178,6 +178,10 @@ class Tasks:
 
         return declare
 
+    def schemas(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """Return the JSON Schemas of the payloads, by queue and task."""
+        return {place: task.payload.schema() for place, task in self._own.items()}
+
     @overload
     def provide(
         self,

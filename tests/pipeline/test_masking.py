@@ -14,6 +14,7 @@ from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.files import archive_files
 from agentbus.pipeline.archives.forgetting import forget
 from agentbus.pipeline.archives.location import place
+from agentbus.pipeline.archives.properties import more_masked
 from agentbus.pipeline.archives.verify import verify
 from agentbus.pipeline.archives.versions import CommitConflict
 from agentbus.pipeline.replays.replay import replay
@@ -181,7 +182,8 @@ def test_verify_of_a_masked_archive_still_finds_what_differs(
 def test_an_archiver_that_knows_less_does_not_commit(settings, path):
     one, other = ArchiveTable(place(path)), ArchiveTable(place(path))
     state = one.create(settings.project)
-    other.set_masking(masking(["payload.email"], ()))
+    wanted = masking(["payload.email"], ())
+    other.set_properties(lambda state: more_masked(state, wanted))
 
     with pytest.raises(CommitConflict, match="masks other fields since"):
         one.append(state, "0" * 16, [], {})

@@ -23,6 +23,7 @@ from agentbus.core.timespec import following
 from agentbus.pipeline.archives.copying import Copied, CopyJob, write_gaps
 from agentbus.pipeline.archives.delta_table import ArchiveTable
 from agentbus.pipeline.archives.location import Location, place
+from agentbus.pipeline.archives.properties import kept_for, more_masked
 from agentbus.pipeline.archives.round_plan import RoundPlan, RoundPlanner
 from agentbus.pipeline.archives.versions import (
     START,
@@ -171,9 +172,7 @@ class Archiver:
         while True:
             began = time.monotonic()
             self._table.create(self.project)
-            if self._retention is not None:
-                self._table.set_retention(self._retention)
-            state = self._table.set_masking(self._masking)
+            state = self._table.set_properties(self._properties)
             plan = self._planner.plan(state)
             # A stream that went back in time may have new entries below the archive's position.
             back = {name for name in plan.back if not streams.heals(name)}
@@ -193,6 +192,11 @@ class Archiver:
                 self._warn(
                     "another archiver works on this archive, too: its version counts, not mine"
                 )
+
+    def _properties(self, state: ArchiveSnapshot) -> dict[str, str]:
+        """Return the properties of the archive that are to be set."""
+        kept = {} if self._retention is None else kept_for(state, self._retention)
+        return more_masked(state, self._masking) | kept
 
     # -- copying --
 

@@ -38,10 +38,7 @@ from agentbus.pipeline.archives.directory import bucket_trouble, told
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.properties import (
     CONFIGURATION,
-    DROP,
-    KEPT_FOR,
-    LEAST_RETENTION,
-    MASK,
+    CONFIGURATION_OF_OTHERS,
     SCHEMA,
     masking_of,
     retention_of,
@@ -56,7 +53,7 @@ from agentbus.pipeline.archives.versions import (
     new_batch,
 )
 from agentbus.pipeline.rows import schema, table as rows_table
-from agentbus.pipeline.rows.masking import Masking, masking
+from agentbus.pipeline.rows.masking import Masking
 
 # The application of the transactions whose number is the number of rounds.
 APP = "agentbus"
@@ -71,7 +68,9 @@ _ATTEMPTS = 100
 # Each commit would list the whole log, and checkpoints would not be compressed: `_checkpoint` does both.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _BATCH, _ACTION, _ROWS = "agentbusBatch", "agentbusAction", "agentbusRows"
-APPEND, COMPACT = "append", "compact"
+APPEND, COMPACT, FOLLOW = "append", "compact", "follow"
+# The numbers of tables without a transaction: of one that follows another, and of rounds.
+_BEFORE_ALL = (-1, 0)
 _LAST_MS = 253402300799999
 # A path within the table: neither absolute, nor with a scheme, nor leading out of it.
 INSIDE = re.compile(r"(?!/)(?![A-Za-z][A-Za-z0-9+.-]*:)(?!(?:.*/)?\.\.(?:/|\Z)).+", re.DOTALL)
@@ -131,8 +130,13 @@ class ArchiveTable:
             shell_hint="'agentbus archive history' lists its versions",
         )
 
-    def create(self, project: str) -> ArchiveSnapshot:
-        """Create the table of a project unless it exists; `Refused` if it is another project's."""
+    def create(self, project: str, columns: pa.Schema | None = None) -> ArchiveSnapshot:
+        """Create the table of a project unless it exists; `Refused` if it is another project's.
+
+        Its columns are those of an archive unless others are given.
+        """
+        configuration = CONFIGURATION if columns is None else CONFIGURATION_OF_OTHERS
+        columns = rows_table.arrow() if columns is None else columns
         try:
             state = self.snapshot()
         except NotFound:
@@ -140,11 +144,11 @@ class ArchiveTable:
             try:
                 DeltaTable.create(
                     self.place.target.uri(),
-                    rows_table.arrow(),
+                    columns,
                     partition_by=list(PARTITIONS),
                     name=project,
                     description="An archive of AgentBus",
-                    configuration=CONFIGURATION,
+                    configuration=configuration,
                     storage_options=self.place.target.storage_options(),
                     raise_if_key_not_exists=False,
                 )
@@ -157,36 +161,11 @@ class ArchiveTable:
             else:
                 state = self.snapshot()
         self.check_project(state, project)
-        return self.add_columns(rows_table.arrow())
+        return self.add_columns(columns)
 
-    def set_masking(self, wanted: Masking) -> ArchiveSnapshot:
-        """Add what is to be masked and dropped to what the archive masks and drops already."""
-
-        def properties(state: ArchiveSnapshot) -> dict[str, str]:
-            kept = state.masking
-            both = masking({*kept.mask, *wanted.mask}, {*kept.drop, *wanted.drop})
-            if both == kept:
-                return {}
-            return {MASK: ",".join(both.mask), DROP: ",".join(both.drop)}
-
-        return self._set(properties)
-
-    def set_retention(self, seconds: float) -> ArchiveSnapshot:
-        """Keep replaced versions for so long from now on, by any engine that follows the table."""
-        if seconds < LEAST_RETENTION:
-            raise UsageError(
-                f"versions cannot be kept for {seconds:g} s only",
-                hint=f"give {LEAST_RETENTION:g} s or more, such as 7d",
-            )
-        interval = f"interval {seconds:.0f} seconds"
-
-        def properties(state: ArchiveSnapshot) -> dict[str, str]:
-            same = state.retention == round(seconds)
-            return {} if same else dict.fromkeys(KEPT_FOR, interval)
-
-        return self._set(properties)
-
-    def _set(self, properties: Callable[[ArchiveSnapshot], dict[str, str]]) -> ArchiveSnapshot:
+    def set_properties(
+        self, properties: Callable[[ArchiveSnapshot], dict[str, str]]
+    ) -> ArchiveSnapshot:
         """Set the properties of the table that a function returns for its newest version."""
         for _ in range(_ATTEMPTS):
             state = self.snapshot()
@@ -385,7 +364,8 @@ class ArchiveTable:
         added = sum(file.rows for file in files)
         totals = {"held": str(base.rows + added), "deleted": str(base.deleted_rows)}
         held = self._write_positions({**base.positions, **positions}, totals, batch, number)
-        return self._commit(base, APPEND, batch, [*files, held], base.own, number=number)
+        round_ = APP, base.round, number
+        return self._commit(base, APPEND, batch, [*files, held], base.own, transaction=round_)
 
     def replace(
         self,
@@ -400,6 +380,31 @@ class ArchiveTable:
         Raises `CommitConflict`, without a change, if one of the files is gone.
         """
         return self._commit(base, action, batch, files, removed, changes=action != COMPACT)
+
+    def follow(
+        self,
+        base: ArchiveSnapshot,
+        batch: str,
+        files: Sequence[DataFile],
+        removed: Collection[str],
+        transaction: tuple[str, int, int],
+    ) -> ArchiveSnapshot:
+        """Commit what another table's versions changed, up to the last number of the transaction.
+
+        A transaction is the name of the other table, and its versions before and after. Raises
+        `CommitConflict`, without a change, if this table is not at the version before.
+        """
+        return self._commit(base, FOLLOW, batch, files, removed, transaction=transaction)
+
+    def followed(self, name: str) -> int:
+        """Return the version of another table that this one has followed up to; -1 for none."""
+        version = self._open().transaction_version(name)
+        return -1 if version is None else version
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the columns of the newest version, each with its type."""
+        fields: Any = pa.schema(self._open().schema().to_arrow())
+        return {field.name: field.type for field in fields}
 
     def add_columns(self, columns: pa.Schema) -> ArchiveSnapshot:
         """Add the columns that the table lacks: in an append, the library ignores new columns."""
@@ -424,10 +429,11 @@ class ArchiveTable:
         files: Sequence[DataFile],
         removed: Collection[str],
         *,
-        number: int | None = None,
+        transaction: tuple[str, int, int] | None = None,
         changes: bool = True,
     ) -> ArchiveSnapshot:
         self._require_files(files)
+        numbers = [] if transaction is None else [transaction]
         now = time.time_ns() // 1_000_000
         rows = sum(file.rows for file in files if file.kind != POSITION)
         adds = [
@@ -437,8 +443,8 @@ class ArchiveTable:
         for _ in range(_ATTEMPTS):
             table = self._open()
             listed = self._files(table)
-            if number is not None:
-                self._require_round(table, number - 1)
+            if transaction is not None:
+                self._require_round(table, *transaction[:2])
                 self._require_masking(table, base.masking)
             self._require_listed(listed, removed)
             gone = [
@@ -457,7 +463,7 @@ class ArchiveTable:
                         custom_metadata={_BATCH: batch, _ACTION: action, _ROWS: str(rows)},
                         # A repetition by the library would be on another version.
                         max_commit_retries=0,
-                        app_transactions=[] if number is None else [Transaction(APP, number)],
+                        app_transactions=[Transaction(app, number) for app, _, number in numbers],
                     ),
                     post_commithook_properties=_NO_HOOKS,
                 )
@@ -497,9 +503,10 @@ class ArchiveTable:
                     hint="nothing was committed; try again",
                 )
 
-    def _require_round(self, table: DeltaTable, number: int) -> None:
-        """Raise `CommitConflict` unless the version is at a round: the library takes any number."""
-        if (table.transaction_version(APP) or 0) != number:
+    def _require_round(self, table: DeltaTable, app: str, number: int) -> None:
+        """Raise `CommitConflict` unless the version is at a number: the library takes any."""
+        version = table.transaction_version(app)
+        if (_BEFORE_ALL[app == APP] if version is None else version) != number:
             raise CommitConflict(f"round {number + 1} of {self.place} is taken")
 
     def _require_masking(self, table: DeltaTable, known: Masking) -> None:

@@ -1,0 +1,1 @@
+"""Tables with the payloads of typed tasks and of events as columns."""
