@@ -32,7 +32,7 @@ from tests.pages import NOT_RUN, PAGES, ROOT, Block, blocks, named
 from tests.torture.modes import MODES
 
 REFERENCE = ROOT / "docs/reference"
-LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "text"}
+LANGUAGES = {"console", "python", "output", "yaml", "json", "ini", "sql", "text"}
 MARKS = {*NOT_RUN, "waits", "terminal=2", "terminal=3"}
 CODE_SPAN = re.compile(r"(`+)(?!`)(?=.*?\S).+?(?<!`)\1(?!`)", re.DOTALL)
 # Where links to files of the repository lead that stand on pages which are shown elsewhere, too.

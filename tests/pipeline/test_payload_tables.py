@@ -16,7 +16,7 @@ from agentbus.pipeline.archives.delta_table import COMPACT, ArchiveTable
 from agentbus.pipeline.archives.forgetting import expire, forget
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.payloads import tables
-from agentbus.pipeline.payloads.columns import columns_of, values
+from agentbus.pipeline.payloads.members import columns_of, values
 from agentbus.pipeline.payloads.tables import follow
 from tests.pipeline.archives import commit_rows, data_files, row, rows_of, write_archive
 

@@ -31,7 +31,7 @@ from agentbus.pipeline.archives.versions import (
     file_path,
     new_batch,
 )
-from agentbus.pipeline.payloads.columns import OWN, PARTITIONS, columns_of, values
+from agentbus.pipeline.payloads.members import OWN, PARTITIONS, columns_of, values
 from agentbus.pipeline.replays.reading import ArchiveFile
 from agentbus.pipeline.rows.schema import EVENT, QUEUE
 
@@ -133,7 +133,7 @@ def follow(
     to: str | None = None,
     now: bool = False,
 ) -> list[FollowedTable]:
-    """Bring the tables of typed tasks and event types up to the newest version of an archive.
+    """Update the tables of typed tasks and event types to the newest version of an archive.
 
     `tasks` maps queues and tasks, and `events` streams and event types, to JSON Schemas, as `Tasks.schemas`
     and `EventSchemas.schemas` return them. The tables lie in `to`, by default beside the archive. With
@@ -206,7 +206,7 @@ def _since(
         before = -1
     if before < 0:
         days = {(file.kind, file.date) for file in state.files.values()}
-    # What was replaced meanwhile is in other files of its day.
+    # Rows of a file that was replaced meanwhile are in other files of its day.
     days.update(_day(path) for path in added - {*state.files})
     return added & {*state.files}, days
 
