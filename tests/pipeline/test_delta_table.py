@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from agentbus.core.errors import AgentBusError, EpochMismatch, NotFound, Refused, Unhealthy
-from agentbus.pipeline.archives import delta_table
+from agentbus.pipeline.archives import checkpoints
 from agentbus.pipeline.archives.delta_table import APP, COMPACT, ArchiveTable
 from agentbus.pipeline.archives.location import place
 from agentbus.pipeline.archives.versions import (
@@ -430,8 +430,8 @@ def test_ten_rounds_use_one_transaction_number_each(table, tmp_path):
 
 def test_a_long_log_keeps_few_checkpoints_and_every_version(table, tmp_path, monkeypatch):
     # A twentieth of the real distances.
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(delta_table, "_KEPT_EVERY", 50)
+    monkeypatch.setattr(checkpoints, "_EVERY", 5)
+    monkeypatch.setattr(checkpoints, "_KEPT_EVERY", 50)
     for last in range(1, 16):
         archive_round(table, last, most=1)
     reading = ArchiveTable(place(tmp_path))
@@ -439,9 +439,9 @@ def test_a_long_log_keeps_few_checkpoints_and_every_version(table, tmp_path, mon
     for last in range(16, 126):
         archive_round(table, last, most=1)
 
-    checkpoints = sorted((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
-    assert [int(each.name[:20]) for each in checkpoints] == [4, 54, 104, 119, 124]
-    codecs = {pq.read_metadata(each).row_group(0).column(0).compression for each in checkpoints}
+    remaining = sorted((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [int(each.name[:20]) for each in remaining] == [4, 54, 104, 119, 124]
+    codecs = {pq.read_metadata(each).row_group(0).column(0).compression for each in remaining}
     assert codecs == {"ZSTD"}
     assert [change.version for change in table.history()] == [*range(125, -1, -1)]
     for version in (0, 3, 4, 5, 53, 54, 103, 118, 123, 124, 125):
@@ -452,7 +452,7 @@ def test_a_long_log_keeps_few_checkpoints_and_every_version(table, tmp_path, mon
 
 
 def test_commits_before_a_checkpoint_of_yesterday_are_deleted(table, tmp_path, monkeypatch):
-    monkeypatch.setattr(delta_table, "_CHECKPOINT_EVERY", 10)
+    monkeypatch.setattr(checkpoints, "_EVERY", 10)
     archive_up_to(str(tmp_path), 75)
     yesterday = time.time() - 2 * 86_400
     leftover = tmp_path / "_delta_log" / "1.checkpoint.parquet.0.tmp"

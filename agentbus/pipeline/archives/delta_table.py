@@ -34,6 +34,7 @@ from agentbus.core.errors import (
     UsageError,
 )
 from agentbus.core.timespec import parse_rfc3339, since as starting, stream_id
+from agentbus.pipeline.archives.checkpoints import checkpoint
 from agentbus.pipeline.archives.directory import bucket_trouble, told
 from agentbus.pipeline.archives.places import Place
 from agentbus.pipeline.archives.properties import (
@@ -50,7 +51,6 @@ from agentbus.pipeline.archives.versions import (
     CommitConflict,
     DataFile,
     Position,
-    new_batch,
 )
 from agentbus.pipeline.rows import schema, table as rows_table
 from agentbus.pipeline.rows.masking import Masking
@@ -65,7 +65,7 @@ _SWEEP_EVERY = 600.0
 _NO_DAY = "1970-01-01"
 # Commits of other engines in between, after each of which a commit is tried again.
 _ATTEMPTS = 100
-# Each commit would list the whole log, and checkpoints would not be compressed: `_checkpoint` does both.
+# Each commit would list the whole log, and checkpoints would not be compressed: `checkpoint` does both.
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _BATCH, _ACTION, _ROWS = "agentbusBatch", "agentbusAction", "agentbusRows"
 APPEND, COMPACT, FOLLOW = "append", "compact", "follow"
@@ -75,9 +75,6 @@ _LAST_MS = 253402300799999
 # A path within the table: neither absolute, nor with a scheme, nor leading out of it.
 INSIDE = re.compile(r"(?!/)(?![A-Za-z][A-Za-z0-9+.-]*:)(?!(?:.*/)?\.\.(?:/|\Z)).+", re.DOTALL)
 _RESTORE = "restore _delta_log from a copy of the archive"
-_CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint\.parquet\Z")
-# Versions from one checkpoint to the next, and between two older ones.
-_CHECKPOINT_EVERY, _KEPT_EVERY = 100, 1_000
 
 
 class ArchiveTable:
@@ -485,8 +482,7 @@ class ArchiveTable:
         """Return the version that a commit made, once it is durable."""
         try:
             self._make_durable(version)
-            if (version + 1) % _CHECKPOINT_EVERY == 0:
-                self._checkpoint(version)
+            checkpoint(self.place, version)
             return self.snapshot(version)
         except (AgentBusError, DeltaError, OSError) as error:
             # The commit exists: any other error would say that it does not.
@@ -532,42 +528,6 @@ class ArchiveTable:
     def _make_durable(self, version: int) -> None:
         """Sync a commit to disk: the library leaves that to the system."""
         self.place.sizes([f"_delta_log/{version:020d}.json"])
-
-    def _checkpoint(self, version: int) -> None:
-        """Write a checkpoint of the log, compressed, and delete what the log no longer needs.
-
-        A version is read from any checkpoint before it and the commits since.
-        """
-        options = self.place.target.storage_options()
-        table = DeltaTable(self.place.target.uri(), version, storage_options=options)
-        table.create_checkpoint()
-        system, root = self.place.target.filesystem()
-        name = f"_delta_log/{version:020d}.checkpoint.parquet"
-        sink = pa.BufferOutputStream()
-        pq.write_table(pq.read_table(f"{root}/{name}", filesystem=system), sink, compression="zstd")
-        temporary = f"{name}.{new_batch()}.tmp"
-        self.place.write(temporary, sink.getvalue().to_pybytes())
-        self.place.sizes([temporary])
-        self.place.move(temporary, name)
-        table.cleanup_metadata()
-        self._delete_checkpoints(retention_of(table.metadata().configuration))
-
-    def _delete_checkpoints(self, retention: float) -> None:
-        """Delete the checkpoints between the last two and the first of each thousand versions."""
-        names = {}
-        now = time.time()
-        for entry in self.place.listing("_delta_log"):
-            if match := _CHECKPOINT.match(entry.name):
-                names[int(match[1])] = entry
-            elif entry.name.endswith(".tmp") and entry.modified < now - _ROUND:
-                self.place.delete(entry.name)
-        older = sorted(names)[:-2]
-        kept = {version // _KEPT_EVERY: version for version in reversed(older)}
-        for version in older:
-            # Another process may just delete the commits before one that is older than the retention.
-            young = names[version].modified > now - retention / 2
-            if young and version not in kept.values():
-                self.place.delete(names[version].name)
 
     def _write_positions(
         self,
