@@ -325,6 +325,68 @@ def test_a_reply_is_a_task_with_an_id_like_any_other(bus):
     assert [bus.task(task_id).state for task_id in done] == ["done", "done"]
 
 
+def test_a_task_waits_for_tasks_on_other_shards(bus):
+    queues = {bus.at(name).project: name for name in names()}
+    first, *others = list(queues.values())[:4]
+    needed = [bus.queue(name).publish(name) for name in others]
+    waiting = bus.queue(first).publish("last", after=needed)
+    bus.subscribe(first, lambda _: None, drain=True).run()
+    order = []
+
+    for name in others:
+        assert bus.task(waiting).state == "blocked"
+        bus.subscribe(name, lambda delivery: order.append(delivery.payload), drain=True).run()
+    bus.subscribe(first, lambda delivery: order.append(delivery.payload), drain=True).run()
+
+    assert order == [*others, "last"]
+
+
+def test_a_task_on_another_shard_that_is_done_is_not_waited_for(bus):
+    here, there = elsewhere(bus)
+    done = bus.queue(here).publish(1)
+    bus.subscribe(here, lambda _: None, drain=True).run()
+
+    assert bus.task(bus.queue(there).publish(2, after=done)).state == "waiting"
+
+
+def test_a_task_is_dead_if_one_on_another_shard_is(bus):
+    here, there = elsewhere(bus)
+    bad, cancelled = (bus.queue(here).publish(n) for n in range(2))
+    waiting = [bus.queue(there).publish(1, after=one) for one in (bad, cancelled)]
+    chained = bus.queue(here).publish(2, after=waiting[0])
+    bus.cancel(cancelled)
+
+    def fail(_):
+        raise agentbus.Bury("no")
+
+    with contextlib.suppress(agentbus.TaskBuried):
+        bus.subscribe(here, fail, drain=True).run()
+    bus.subscribe(there, lambda _: None, drain=True).run()
+    bus.subscribe(here, lambda _: None, drain=True).run()
+
+    assert [bus.task(one).state for one in (*waiting, chained)] == ["dead"] * 3
+    with pytest.raises(Refused):
+        bus.queue(there).publish(3, after=bad)
+    with pytest.raises(NotFound):
+        bus.queue(there).publish(3, after=f"1-1@{here}")
+
+
+def test_a_dependent_whose_publisher_was_killed_before_it_asked_is_released(bus, monkeypatch):
+    here, there = elsewhere(bus)
+    first = bus.queue(here).publish(1)
+    # A process that dies here has kept the task, and has not asked the other shard.
+    monkeypatch.setattr(bus._sharded.forwarder, "ask", lambda *_: None)
+    waiting = bus.queue(there).publish(2, after=first)
+    monkeypatch.undo()
+    bus.subscribe(here, lambda _: None, drain=True).run()
+    done = []
+
+    for _ in range(2):
+        bus.subscribe(there, lambda delivery: done.append(delivery.id), drain=True).run()
+
+    assert done == [waiting]
+
+
 def test_the_ticks_of_a_schedule_reach_a_queue_on_another_shard(bus):
     queue = next(name for name in names() if bus.at(name) is not bus)
     schedules = Schedules(bus)
@@ -351,30 +413,74 @@ def test_a_webhook_waits_at_home_for_its_sender(cluster, project, monkeypatch):
         assert sent["url"] == "https://example.org/done"
 
 
+# Forwards as often as it can, so that most kills hit it on the way.
 _WORKER = """
 import sys
 import agentbus
+from agentbus.client import forwarding
+forwarding._EVERY, forwarding._LEFT = 0.001, 1
 url, project, queue = sys.argv[1:]
+
+def handle(delivery):
+    print(delivery.id, flush=True)
+    return delivery.payload
+
 with agentbus.connect(url, project=project, agent="ada") as bus:
-    bus.subscribe(queue, lambda delivery: delivery.payload, visibility=2).run()
+    bus.subscribe(queue, handle, visibility=2, prefetch=5).run()
 """
 
 
+def work_and_kill(cluster: Cluster, bus: agentbus.Bus, queue: str) -> int:
+    """Let workers do the tasks of a queue, each killed after some; return the number of kills."""
+    kills = 0
+    while bus.queue(queue).remaining() > _LAST:
+        words = [sys.executable, "-c", _WORKER, cluster.url, bus.project.strip("{}"), queue]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as worker:
+            for _ in range(_LAST // 2 + kills % 7 * 3):
+                worker.stdout.readline()
+            worker.kill()
+        kills += 1
+    bus.subscribe(queue, lambda delivery: delivery.payload, drain=True).run()
+    return kills
+
+
+_LAST = 30
+
+
 @pytest.mark.slow
-def test_no_reply_is_lost_or_doubled_while_the_workers_that_forward_are_killed(
-    cluster, project, bus
+def test_no_dependent_is_released_early_or_twice_while_the_workers_that_forward_are_killed(
+    cluster, bus
 ):
     here, there = elsewhere(bus)
-    sent = [bus.queue(here).publish(number, reply_to=there) for number in range(3_000)]
-    words = [sys.executable, "-c", _WORKER, cluster.url, project, here]
-    kills = 0
-    while bus.queue(here).remaining():
-        with subprocess.Popen(words) as worker:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(1.2 + kills % 5 * 0.2)
-            worker.kill()
-            kills += 1
-    bus.subscribe(here, lambda delivery: delivery.payload, drain=True).run()
+    needed = [bus.queue(here).publish(number) for number in range(300)]
+    waiting = [bus.queue(there).publish(one, after=one) for one in needed]
+    early: list[str] = []
+    runs: collections.Counter[str] = collections.Counter()
+
+    def handle(delivery):
+        runs.update([delivery.id])
+        if bus.task(delivery.payload).state != "done":
+            early.append(delivery.id)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        worker = bus.subscribe(there, handle)
+        running = pool.submit(worker.run)
+        kills = work_and_kill(cluster, bus, here)
+        _until(lambda: len(runs) == len(waiting) or running.done())
+        worker.stop()
+        running.result()
+
+    assert kills > 1
+    assert early == []
+    assert runs == dict.fromkeys(waiting, 1)
+
+
+@pytest.mark.slow
+def test_no_reply_is_lost_or_doubled_while_the_workers_that_forward_are_killed(cluster, bus):
+    here, there = elsewhere(bus)
+    sent = [bus.queue(here).publish(number, reply_to=there) for number in range(400)]
+
+    kills = work_and_kill(cluster, bus, here)
 
     replies = collections.Counter(reply["task_id"] for _, reply in bus.queue(there).peek(10_000))
     assert kills > 1
@@ -383,10 +489,8 @@ def test_no_reply_is_lost_or_doubled_while_the_workers_that_forward_are_killed(
 
 def test_what_crosses_is_refused_before_anything_is_written(bus):
     here, there = elsewhere(bus)
-    first = bus.queue(here).publish(1)
-    queue = bus.queue(there)
+    bus.queue(here).publish(1)
     attempts = [
-        lambda: queue.publish(2, after=first),
         lambda: Flows(bus).publish(_flow(here, there)),
         lambda: Schedules(bus).add("nightly", there, every=60, key="k", unique="until_done"),
         lambda: Limits(bus).set(there, at_once=1),

@@ -13,20 +13,23 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
 from agentbus.core.errors import AgentBusError
 from agentbus.core.stream import text
+from agentbus.queues import dependencies, dependents
 from agentbus.queues.consumer import QueueConsumer
 from agentbus.queues.ids import PRIORITIES, suffix
 from agentbus.queues.runner import Runner
-from agentbus.store.steps import Batch, Script, one_step
+from agentbus.store.steps import Batch, Command, Script, one_step
 
 if TYPE_CHECKING:
     from agentbus.store.scope import Scope
     from agentbus.store.steps import Op
+
+T = TypeVar("T")
 
 _EVERY = 1.0
 # Milliseconds for which a shard's outboxes are left to the process that has looked last.
@@ -34,6 +37,8 @@ _LEFT = 900
 # Seconds for one request: a shard that does not answer must not delay the others for long.
 _PATIENCE = 1.0
 _PAGE = 200
+# Milliseconds after which a task elsewhere is asked for again: a failover may have lost the request.
+_AGAIN = 30_000
 
 
 class Forwarder:
@@ -92,9 +97,11 @@ class Forwarder:
     def _forward(self, number: str, *, sure: bool) -> None:
         source = self._shards.bus(number)
         runner, scope = _blocking(source), source.scope
-        own, queues, notices = runner.run(_looked(scope), deadline=_PATIENCE)
+        own, queues, notices, outcomes, awaited = runner.run(_looked(scope), deadline=_PATIENCE)
         if own is None and not sure:
             return
+        if outcomes:
+            self._outcomes(runner, scope)
         if notices and number:
             self._notices(number, runner, scope, notices)
         for queue in map(text, queues):
@@ -105,6 +112,67 @@ class Forwarder:
                 except AgentBusError:
                     # Another target may answer.
                     continue
+        for task_id in map(text, awaited):
+            self.ask(source, task_id)
+
+    def dependencies(
+        self, bus: Any, others: Sequence[str], group: str
+    ) -> tuple[list[str], list[str]]:
+        """Return which of some tasks are on the shard of this bus or unfinished, and those elsewhere.
+
+        Raises `NotFound`, and `Refused` if one is dead.
+        """
+        here, elsewhere = [], []
+        for task_id in others:
+            at = self._shards.of_task(task_id)
+            if at is bus:
+                here.append(task_id)
+            elif _blocking(at).run(dependencies.unfinished(at.scope, task_id, group)):
+                elsewhere.append(task_id)
+        return here + elsewhere, elsewhere
+
+    def asked(self, bus: Any, op: Op[T], elsewhere: Sequence[str]) -> Op[T]:
+        """Run the operation that keeps a task until others are done, then ask for those elsewhere."""
+        result = yield from op
+        for task_id in elsewhere:
+            # If a shard does not answer, a worker of this shard asks.
+            with contextlib.suppress(AgentBusError):
+                self.ask(bus, task_id)
+        return result
+
+    def ask(self, bus: Any, task_id: str) -> None:
+        """Let the shard of a task for which tasks here wait tell its end; if it has ended, record that."""
+        runner, scope, at = _blocking(bus), bus.scope, self._shards.of_task(task_id)
+        groups = runner.run(dependencies.groups_awaited(scope, task_id), deadline=_PATIENCE)
+        if not groups:
+            runner.run(one_step(Command("ZREM", scope.keys.elsewhere, task_id)))
+            return
+        number = self._shards.number_of(bus)
+        for group in groups:
+            op = dependencies.awaited_from(at.scope, task_id, group, number)
+            verdict = _blocking(at).run(op, deadline=_PATIENCE)
+            if verdict is not None:
+                runner.run(dependencies.record(scope, task_id, group, verdict))
+                told = dependencies.told(at.scope, task_id, group, number)
+                _blocking(at).run(told, deadline=_PATIENCE)
+        runner.run(_later(scope, task_id), deadline=_PATIENCE)
+
+    def _outcomes(self, runner: Runner, scope: Scope) -> None:
+        """Tell other shards the ends of tasks for which theirs wait."""
+        members = runner.run(dependents.recorded(scope), deadline=_PATIENCE)
+        down: set[str] = set()
+        for member, (verdict, number) in members.items():
+            if number in down:
+                continue
+            task_id, group, _ = member.split("\n")
+            target = self._shards.bus(number)
+            op = dependencies.record(target.scope, task_id, group, verdict)
+            try:
+                _blocking(target).run(op, deadline=_PATIENCE)
+            except AgentBusError:
+                down.add(number)
+                continue
+            runner.run(dependents.told_elsewhere(scope, [member]), deadline=_PATIENCE)
 
     def _notices(self, number: str, runner: Runner, scope: Scope, page: list[Any]) -> None:
         home = self._shards.home
@@ -152,19 +220,31 @@ def _blocking(bus: Any) -> Runner:
 
 
 def _looked(scope: Scope) -> Op[list[Any]]:
-    """Claim the outboxes for a while; return None or b"OK", the queues, and the oldest notices."""
-    keys = scope.keys
+    """Claim the outboxes for a while; return None or b"OK", and what they may have for other shards.
+
+    That is the queues, the oldest notices, the number of recorded outcomes, and tasks to be asked for.
+    """
+    keys, now = scope.keys, scope.server_now()
     replies = yield Batch(
         [
             ("SET", keys.tidied("forward"), scope.token(), "NX", "PX", _LEFT),
             ("ZRANGE", keys.queues, 0, -1),
             ("XRANGE", keys.channel, "-", "+", "COUNT", _PAGE),
+            ("HLEN", keys.settled),
+            ("ZRANGEBYSCORE", keys.elsewhere, "-inf", f"{now * 1000:.0f}", "LIMIT", 0, _PAGE),
         ]
     )
-    own, queues, notices = replies
+    own, queues, notices, outcomes, awaited = replies
     # Another program may have stored other types there.
-    listed = [reply if isinstance(reply, list) else [] for reply in (queues, notices)]
-    return [own if isinstance(own, bytes) else None, *listed]
+    listed = [reply if isinstance(reply, list) else [] for reply in (queues, notices, awaited)]
+    number = outcomes if isinstance(outcomes, int) else 0
+    return [own if isinstance(own, bytes) else None, *listed[:2], number, listed[2]]
+
+
+def _later(scope: Scope, task_id: str) -> Op[None]:
+    """Let a task elsewhere be asked for again after a while, if it still is awaited."""
+    due = scope.server_now() * 1000 + _AGAIN
+    yield Command("ZADD", scope.keys.elsewhere, "XX", f"{due:.0f}", task_id)
 
 
 def _read(stream: str) -> Op[tuple[list[Any], bool]]:

@@ -11,7 +11,6 @@ from agentbus.core import names
 from agentbus.core.errors import UsageError
 from agentbus.queues import dependencies, ids, publish, rerun, results
 from agentbus.queues.dead_letters import DeadLetters
-from agentbus.queues.dependents import queue_of
 from agentbus.queues.publish import trims
 from agentbus.queues.task import Task
 from agentbus.store.scope import CONFIRM
@@ -91,8 +90,10 @@ class Queue(OnBus[BusT_co]):
         if after_group is not None and after is None:
             raise UsageError("after_group needs after", hint="leave it out")
         if after is not None and (others := ids.check_ids(after)):
+            elsewhere: list[str] = []
             if self._sharded is not None:
-                self._sharded.check(self._bus, map(queue_of, others), "after=")
+                forwarder, group = self._sharded.forwarder, after_group or "default"
+                others, elsewhere = forwarder.dependencies(self._bus, others, group)
             after_op = dependencies.publish(
                 self._scope,
                 self.name,
@@ -107,7 +108,10 @@ class Queue(OnBus[BusT_co]):
                 letters=self._letters,
                 kept=self.policy.results,
                 kept_for=self._bus.runner.policies.results_of,
+                elsewhere=elsewhere,
             )
+            if elsewhere:
+                after_op = self._sharded.forwarder.asked(self._bus, after_op, elsewhere)
             return publish.confirmed(after_op, self._bus.runner, self.policy, durable, min_replicas)
         # Pass each keyword by name: unpacking a dict takes a tenth of a publish.
         op: Op[str] = publish.publish(

@@ -59,7 +59,7 @@ class Shards:
         self._guard = threading.Lock()
         self._without_until = float("-inf")
         self.unanswered: dict[str, str] = {}
-        self._forwarder = Forwarder(self)
+        self.forwarder = Forwarder(self)
         self._forward_beside("", home)
 
     def forget(self) -> None:
@@ -87,6 +87,11 @@ class Shards:
             if record or number:
                 self._places[queue] = number
         return number
+
+    def number_of(self, bus: Any) -> str:
+        """Return the number of the shard of a bus."""
+        project: str = bus.project
+        return project.rpartition(shards.MARK)[2][:-1] if shards.MARK in project else ""
 
     def of_task(self, task_id: str) -> Any:
         """Return the bus of the shard with a task; home for what is not a task's id."""
@@ -145,7 +150,7 @@ class Shards:
         runner.beside = partial(self._forwarding, number)
 
     def _forwarding(self, number: str) -> AbstractContextManager[None]:
-        return self._forwarder.running(number) if len(self.all()) > 1 else nullcontext()
+        return self.forwarder.running(number) if len(self.all()) > 1 else nullcontext()
 
     # -- verbs --
 

@@ -31,7 +31,11 @@ _PARTS = {
         ("inbox 2 bell", "leases 1 bell", "delayed 2 bell", "schedules 1 bell"), "stream"
     ),
     **dict.fromkeys(("leases 1 fence", "attempts 1 fence"), "string"),
-    **dict.fromkeys(("after 2 of", "attempts 4 due", "limits 3 waiting", "inbox 2 asks"), "zset"),
+    **dict.fromkeys(
+        ("after 2 of", "attempts 4 due", "limits 3 waiting", "inbox 2 asks"),
+        "zset",
+    ),
+    "shards 1 awaited": "zset",
     "after 2 bodies": "hash",
     "attempts 2 retry": "stream",
     "dlq 3 purged": "set",

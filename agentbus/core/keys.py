@@ -398,6 +398,11 @@ class Keys:
         return f"{self.project}:shards:of"
 
     @property
+    def elsewhere(self) -> str:
+        """`<P>:shards:awaited`, zset: task elsewhere for which tasks here wait → unix ms to ask for it."""
+        return f"{self.project}:shards:awaited"
+
+    @property
     def passed(self) -> str:
         """`<P>:shards:passed`, hash: shard and stream of an outbox → id of its last forwarded entry."""
         return f"{self.project}:shards:passed"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core import names
 from agentbus.core.errors import NotFound, Refused, UsageError
 from agentbus.core.stream import position, text
 from agentbus.queues import attempts, tracing
-from agentbus.queues.dependents import DONE, groups, resolve
+from agentbus.queues.dependents import DONE, ELSEWHERE, groups, resolve, told_elsewhere
 from agentbus.queues.ids import (
     BOUND,
     DEDUP_WINDOW,
@@ -46,14 +46,21 @@ _PAGE = 200
 class _Dependency(Address):
     """A task that another waits for; its entry is known or must be found, unless it is still delayed."""
 
-    __slots__ = ()
+    __slots__ = ("elsewhere",)
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(task_id)
+        # True if the task is on another shard, and not done there.
+        self.elsewhere = False
 
     def keys(self, scope: Scope, group: str) -> tuple[str, ...]:
         """Return the keys from which the script reads the task's state."""
         keys, queue = scope.keys, self.queue
         return (
             *(keys.queue(queue, self.priority), keys.result(self.id, group)),
-            *(keys.delayed(queue), keys.ids(queue), keys.awaited(queue), keys.after(queue)),
+            *(keys.delayed(queue), keys.ids(queue), keys.awaited(queue)),
+            # The tasks in this set are unfinished.
+            keys.elsewhere if self.elsewhere else keys.after(queue),
             *(keys.cancelled(queue), keys.queue(queue, RETRY), keys.moved(queue)),
             # A router records the outcome of a task that matches no rule.
             keys.result(self.id, ROUTER),
@@ -80,18 +87,22 @@ def publish(
     letters: str | None = None,
     kept: float = RESULT_KEPT,
     kept_for: Callable[[str], float] = lambda _queue: RESULT_KEPT,
+    elsewhere: Collection[str] = (),
 ) -> Op[str]:
     """Keep one payload or `Task` until the tasks with these ids are done, and return its id.
 
     A task is done when the group `after_group` (`default`) has acknowledged it. A delay counts from now:
     the task is ready when both conditions are met. `letters` is the name of its dead letters, `kept` the
     seconds for which its outcome is recorded if it becomes dead; `kept_for` returns the same for the queues
-    of its dependencies. Check and write are one atomic step. Raises `NotFound` for an unknown task,
-    `Refused` for a dead one, `QueueFull`, and `UsageError` for an invalid id.
+    of its dependencies. Those `elsewhere` are on other shards, and unfinished there. Check and write are
+    one atomic step. Raises `NotFound` for an unknown task, `Refused` for a dead one, `QueueFull`, and
+    `UsageError` for an invalid id.
     """
     writable(queue)
     group = names.name("group", "default" if after_group is None else after_group)
     others = _others(after)
+    for other in others:
+        other.elsewhere = other.id in elsewhere
     wait, due = ("", "") if delay is None and at is None else due_after(delay, at)
     waits: dict[str, Any] = {"after": [other.id for other in others]}
     if group != "default":
@@ -99,6 +110,8 @@ def publish(
     yield from date(scope, [item])
     priority, words, key, ordering = stored_fields(scope, item, priority, delay, at, waits)
     keys, once = scope.keys, scope.once()
+    if elsewhere:
+        yield Batch([("ZADD", keys.elsewhere, "NX", 0, task_id) for task_id in elsewhere])
     seen = [keys.seen(queue, key)] if key is not None else []
     argv: list[Any] = [
         *(
@@ -167,6 +180,66 @@ def review(scope: Scope, queue: str, *, thorough: bool) -> Op[None]:
         start = f"({text(members[-1])}" if len(members) == _PAGE else ""
     if ended:
         yield from resolve(scope)
+
+
+def unfinished(scope: Scope, task_id: str, group: str) -> Op[bool]:
+    """Return whether a task on this shard is unfinished. Raises `NotFound`, and `Refused` if it is dead."""
+    other = _Dependency(task_id)
+    verdict, state = yield from _outcome(scope, other, group)
+    if verdict is None or verdict == DONE:
+        return verdict is None
+    kind = b"absent" if state == "absent" else b"cancelled" if verdict[0] == "-" else b"buried"
+    raise _refusal(other, [kind, b"", verdict[1:].encode()])
+
+
+def awaited_from(scope: Scope, task_id: str, group: str, shard: str) -> Op[str | None]:
+    """Note that another shard awaits a task; return the outcome of the task, None if it is unfinished."""
+    other = _Dependency(task_id)
+    member = _told(task_id, group, shard)
+    index, mark = scope.keys.awaited(other.queue), member.rpartition("\n")[0]
+    # From now on, the script that settles the task records its outcome; if it has ended before, it is read.
+    yield Command("ZADD", index, 0, mark, 0, member)
+    return (yield from _outcome(scope, other, group))[0]
+
+
+def told(scope: Scope, task_id: str, group: str, shard: str) -> Op[None]:
+    """Forget that another shard waits for a task, because it knows the outcome."""
+    return told_elsewhere(scope, [_told(task_id, group, shard)])
+
+
+def _told(task_id: str, group: str, shard: str) -> str:
+    return f"{task_id}\n{group}\n00{ELSEWHERE}{shard}"
+
+
+def record(scope: Scope, task_id: str, group: str, verdict: str) -> Op[None]:
+    """Record the outcome of a task on another shard, and release or dead-letter its dependents here."""
+    other = _Dependency(task_id)
+    places = other.state_keys(scope, group)
+    argv = (other.entry, task_id, other.number, group)
+    state = text((yield Script("read_task_state", places, argv))[0])
+    keys = (scope.keys.settled, scope.keys.awaited(other.queue), *places)
+    how = (task_id, group, verdict, "", state, other.entry, other.number)
+    yield Script("record_outcome", keys, how, writes=True)
+    yield from resolve(scope)
+
+
+def groups_awaited(scope: Scope, task_id: str) -> Op[list[str]]:
+    """Return the groups by which tasks here wait for a task."""
+    index = scope.keys.awaited(_Dependency(task_id).queue)
+    page = Command("ZRANGEBYLEX", index, f"[{task_id}\n", f"({task_id}\x0b")
+    members = yield from or_empty(one_step(page), [])
+    return [text(one).partition("\n")[2] for one in members if one.count(b"\n") == 1]
+
+
+def _outcome(
+    scope: Scope, other: _Dependency, group: str
+) -> Generator[Step, Any, tuple[str | None, str]]:
+    """Return what `_ended` does, or the recorded outcome, which is there until all dependents know it."""
+    fields = (f"{other.id}\n{group}", f"{other.id}\n")
+    for note in (yield Command("HMGET", scope.keys.settled, *fields)):
+        if note is not None:
+            return text(note), "kept"
+    return (yield from _ended(scope, other, group, thorough=True))
 
 
 def _ended(

@@ -22,6 +22,7 @@ from agentbus.queues.attempts import is_cancelled
 from agentbus.queues.ids import PRIORITIES, RESULT_KEPT, group_names, groups_of, is_writable
 from agentbus.queues.notify import notifications
 from agentbus.store.failures import or_empty
+from agentbus.store.scan import hash_fields
 from agentbus.store.steps import Batch, Command, Script, ServerReply, one_step
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ DONE = "+"
 KEPT = 30 * 86_400
 _MEMBER = r"(?s)(flow|undo) ([1-9]\d{0,3}) (.+)"
 _FIELDS = {"flow": "end", "undo": "undo"}
+# The member of the index that stands for the dependents on another shard, before its number.
+ELSEWHERE = "shard "
 
 
 def queue_of(task_id: str) -> str:
@@ -70,13 +73,13 @@ def resolve(scope: Scope, seconds: float | None = None) -> Op[None]:
     while True:
         cursor, flat = yield Command("HSCAN", scope.keys.settled, cursor, "COUNT", _PAGE)
         notes = {text(flat[at]): text(flat[at + 1]) for at in range(0, len(flat), 2)}
-        yield from _release(scope, [field for field in notes if notes[field] == DONE])
+        done = [field for field in notes if notes[field] == DONE]
+        any_note = (yield from _release(scope, done)) or any_note
         for field, verdict in notes.items():
             if verdict != DONE:
-                yield from _bury(scope, field, verdict)
+                any_note = (yield from _bury(scope, field, verdict)) or any_note
             if until is not None and scope.monotonic() > until:
                 return
-        any_note = any_note or bool(notes)
         if not int(cursor):
             if not any_note:
                 return
@@ -84,18 +87,24 @@ def resolve(scope: Scope, seconds: float | None = None) -> Op[None]:
             any_note = False
 
 
-def _release(scope: Scope, fields: Sequence[str]) -> Op[None]:
-    """Release the dependents of tasks that are done for a group."""
+def _release(scope: Scope, fields: Sequence[str]) -> Op[bool]:
+    """Release the dependents of tasks that are done for a group, and return whether any were here."""
     keys = scope.keys
     spans = [_span(field) for field in fields]
     pages = (yield Batch([_looking(scope, field, span) for field, span in spans])) if spans else []
     waiting: dict[tuple[str, str], list[str]] = {}
+    any_here = False
     for (field, prefix), page in zip(spans, pages, strict=True):
         if not page or isinstance(page, ServerReply):
             yield from _forget(scope, field, prefix)
+            any_here = True
             continue
         index = keys.awaited(queue_of(field.partition("\n")[0]))
         for member in map(text, page):
+            if _waits(member).startswith(ELSEWHERE):
+                # A forwarder tells the other shard.
+                continue
+            any_here = True
             if watched(_waits(member)):
                 yield from record_flow_outcome(scope, (field, prefix, member), DONE)
             elif is_writable(queue_of(_waits(member))):
@@ -118,10 +127,11 @@ def _release(scope: Scope, fields: Sequence[str]) -> Op[None]:
                 (len(PRIORITIES), *PRIORITIES, *members[at : at + _PAGE]),
                 writes=True,
             )
+    return any_here
 
 
-def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
-    """Dead-letter the dependents of a dead task, for one group or for all."""
+def _bury(scope: Scope, field: str, verdict: str) -> Op[bool]:
+    """Dead-letter the dependents of a dead task, for one group or for all; return whether any were here."""
     task_id = field.partition("\n")[0]
     what = f"was buried: {verdict[1:]}"
     if is_cancelled(verdict):
@@ -134,8 +144,9 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
     members = [text(member) for member in page if member.count(b"\n") > 1]
     if not members:
         yield from _forget(scope, *span)
+    here = [one for one in members if not _waits(one).startswith(ELSEWHERE)]
     by_queue: dict[str, list[str]] = {}
-    for member in members:
+    for member in here:
         queue = queue_of(_waits(member))
         if watched(_waits(member)):
             yield from record_flow_outcome(scope, (*span, member), verdict)
@@ -150,6 +161,7 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[None]:
         index = scope.keys.awaited(queue_of(task_id))
         for member, body in zip(own, bodies, strict=True):
             yield _bury_dependents(scope, index, (*span, member, onwards, why), queue, group, body)
+    return bool(here) or not members
 
 
 def _waits(member: str) -> str:
@@ -166,6 +178,29 @@ def _looking(scope: Scope, field: str, prefix: str) -> tuple[Arg, ...]:
     index = scope.keys.awaited(queue_of(field.partition("\n")[0]))
     end = f"({prefix[:-1]}\x0b"
     return ("ZRANGEBYLEX", index, f"[{prefix}", end, "LIMIT", 0, _PAGE)
+
+
+def told_elsewhere(scope: Scope, members: Sequence[str]) -> Op[None]:
+    """Remove members that stand for another shard, which knows the outcome, and records without others."""
+    for member in members:
+        mark = member.rpartition("\n")[0]
+        yield Command("ZREM", scope.keys.awaited(queue_of(mark.partition("\n")[0])), member)
+        for field in (mark, mark.partition("\n")[0] + "\n"):
+            span = _span(field)
+            if not (yield Command(*_looking(scope, *span))):
+                yield from _forget(scope, *span)
+
+
+def recorded(scope: Scope) -> Op[dict[str, tuple[str, str]]]:
+    """Return the members that stand for other shards in recorded outcomes, with the verdict and shard."""
+    members: dict[str, tuple[str, str]] = {}
+    notes = yield from or_empty(hash_fields(scope.keys.settled, _PAGE), {})
+    for field, verdict in ((text(one), text(other)) for one, other in notes.items()):
+        page = yield from or_empty(one_step(Command(*_looking(scope, *_span(field)))), [])
+        for member in map(text, page):
+            if _waits(member).startswith(ELSEWHERE) and member.count("\n") > 1:
+                members[member] = verdict, _waits(member).removeprefix(ELSEWHERE)
+    return members
 
 
 def _forget(scope: Scope, field: str, prefix: str) -> Op[None]:
