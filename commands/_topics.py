@@ -23,6 +23,7 @@ _SETTINGS = {
     "exchange_limit": "Messages that two agents may exchange in a minute.",
     "server": "Program of the embedded server.",
     "database": "URL of the database of events.",
+    "app": "Application, which begins the names of its consumers of events.",
     "webhooks": "1: workers send webhooks.",
     "webhook_secret": "Secret that signs webhooks.",
     "webhook_allow": "Hosts of webhooks, or host:port, that may have private addresses.",

@@ -41,7 +41,7 @@ VERB = Verb(
 def run(call: Call) -> int:
     """Run the consumers until a signal arrives, and return the exit code."""
     args = call.args
-    chosen = _chosen(args.module, args.name)
+    chosen = _chosen(args.module, args.name, call.settings.app)
     with _worker_log.logged(call, "consume") as log:
         ledger = _events.ledger(call) if args.once else _events.served(call, "consume")
         if ledger is None:
@@ -99,9 +99,9 @@ def _show(call: Call, consumer: Consumer, counts: Counter[str]) -> None:
     call.out.record(fields, f"{declaration.name}: {', '.join(parts)}")
 
 
-def _chosen(module: str, name: str | None) -> list[Registration]:
+def _chosen(module: str, name: str | None, app: str | None) -> list[Registration]:
     """Return the consumers that a module declares."""
     from agentbus.events import declare  # needs the extra `events`
 
     _events.load(module)
-    return list(declare.chosen(declare.registered(), module, name).values())
+    return list(declare.chosen(declare.registered(app), module, name, app).values())

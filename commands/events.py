@@ -246,7 +246,8 @@ def _register(call: Call) -> None:
     stream, name = words(call, "STREAM NAME")
     from agentbus.events import register_consumer  # needs the extra `events`
 
-    new = register_consumer(_events.ledger(call), stream, name, past=call.args.past)
+    ledger = _events.ledger(call)
+    new = register_consumer(ledger, stream, name, past=call.args.past, bus=call.bus)
     fields: dict[str, object] = {"stream": stream, "consumer": name, "new": new}
     call.out.record(fields, f"{name} is known" + ("" if new else " already, and stays where it is"))
 
@@ -259,7 +260,7 @@ def _forget(call: Call) -> None:
 
     if name.startswith(READER):
         forget_reader(call.bus, stream, name)
-        dropped, done = 0, "will be forgotten when the stream's relay next checks"
+        dropped, done = 0, "will be forgotten when the stream's relays next check"
     else:
         ledger = _events.ledger(call)
         dropped = forget_consumer(ledger, stream, name, force=call.args.force, bus=call.bus)

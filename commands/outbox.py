@@ -41,13 +41,16 @@ VERB = Verb(
         }
     ),
     Param("--sql", "With init: print the SQL instead of running it."),
+    Param("--new-identity", "With init: give a copy of a database another identity."),
     Param("--once", "With relay: publish what waits now, and end."),
     _events.LEASE,
     *_events.CLEANUP,
     *_events.PARAMS,
     _worker_log.FORMAT,
     text="'init --sql' prints the statements for an empty database, for your own migrations, without"
-    " connecting. 'relay' prints the number of events after each round that published any: Ctrl-C and"
+    " connecting. Several databases may send events to one stream, but not a database and its copy:"
+    " 'init --new-identity' tells the copy apart, while none of its processes runs."
+    " 'relay' prints the number of events after each round that published any: Ctrl-C and"
     " SIGTERM end it after the current round. Several relays may run, and any may be killed: each"
     " stream has one at a time. Published events are kept until all consumers and archives have"
     " passed them. Needs the extra events. JSON: database, created (tables) for init, or sql; for"
@@ -64,6 +67,7 @@ VERB = Verb(
     goes_with={
         "--once": ("relay",),
         "--sql": ("init",),
+        "--new-identity": ("init",),
         **dict.fromkeys((name for each in _events.CLEANUP for name in each.names), ("relay",)),
     },
     waits="relay",
@@ -92,6 +96,8 @@ def _init(call: Call, ledger: Ledger) -> None:
     missing = ledger.missing()
     ledger.create()
     ledger.check()
+    if call.args.new_identity:
+        ledger.renew_identity()
     fields = {"database": ledger.place, "created": missing}
     did = f"made {', '.join(missing)}" if missing else "all tables were there"
     call.out.record(fields, f"{ledger.place}: {did}")

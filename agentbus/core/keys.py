@@ -373,7 +373,7 @@ class Keys:
         return f"{self.project}:ev:{escape(stream)}"
 
     def relay(self, stream: str) -> str:
-        """`<P>:ev:<stream>:relay`, hash: the token of the stream's relay, and the number it trimmed."""
+        """`<P>:ev:<stream>:relay`, hash: token and last id of each ledger's relay, and what was trimmed."""
         return f"{self.events(stream)}:relay"
 
     def event_readers(self, stream: str) -> str:

@@ -33,6 +33,7 @@ VARIABLES = {
     "exchange_limit": ("AGENTBUS_EXCHANGE_LIMIT",),
     "server": ("AGENTBUS_SERVER",),
     "database": ("AGENTBUS_DATABASE",),
+    "app": ("AGENTBUS_APP",),
     "webhooks": ("AGENTBUS_WEBHOOKS",),
     "webhook_secret": ("AGENTBUS_WEBHOOK_SECRET",),
     "webhook_allow": ("AGENTBUS_WEBHOOK_ALLOW",),
@@ -58,7 +59,7 @@ IN_FILES = (*HARMLESS, "url", "queues", "health", "channel", "hook.topics")
 # choose agent names, deadlines, logs, output files or what is sent over the network.
 IN_OWN_FILE = (
     *("agent", "log_level", "deadline", "max_body", "exchange_limit"),
-    *("database", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
+    *("database", "app", "webhooks", "webhook_secret", "webhook_allow", "hook.text"),
 )
 _NAMING = frozenset(("agent", "project"))
 # Environment variables of the other settings that a config file may hold.
@@ -66,6 +67,7 @@ _OTHERS = frozenset(
     (
         *("AGENTBUS_URL", "REDIS_URL", "AGENTBUS_JSON", "AGENTBUS_LOG_LEVEL", "AGENTBUS_DEADLINE"),
         *("AGENTBUS_MAX_BODY", "AGENTBUS_EXCHANGE_LIMIT", "AGENTBUS_DATABASE"),
+        "AGENTBUS_APP",
         *("AGENTBUS_WEBHOOKS", "AGENTBUS_WEBHOOK_SECRET", "AGENTBUS_WEBHOOK_ALLOW"),
     )
 )
@@ -93,6 +95,7 @@ class Settings:
         max_body: int = names.MAX_BODY_BYTES,
         peers: str = "",
         database: str | None = None,
+        app: str | None = None,
         webhooks: bool = False,
         webhook_secret: str | None = None,
         webhook_allow: Sequence[str] = (),
@@ -118,6 +121,8 @@ class Settings:
         self.sources = sources
         # Only the events commands use the database URL, which may hold a password.
         self.database = database
+        # The application, which begins the names of its consumers of events.
+        self.app = app
         self.webhooks = webhooks
         self.webhook_secret = webhook_secret
         self.webhook_allow = webhook_allow

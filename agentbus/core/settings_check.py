@@ -219,6 +219,7 @@ CHECKS: Mapping[str, Callable[[Located], object]] = {
     "max_body": _size,
     "exchange_limit": _count,
     "database": _url,
+    "app": lambda given: given.name("app"),
     "webhooks": _switch,
     "webhook_secret": _secret,
     "webhook_allow": _hosts,

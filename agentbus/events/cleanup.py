@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from agentbus.core.errors import ConfigError
 from agentbus.events import outbox
+from agentbus.events.tables import previous
 
 if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
+    from agentbus.events.tables import Position
 
 KEEP_PROCESSED = 7 * 86_400.0
 # Maximum batches per round: a longer backlog is left for later rounds, so that events do not wait.
@@ -46,13 +48,18 @@ class Cleaner:
         self._when = when
         self._due: dict[str, float] = {}
 
-    def clean(self, stream: str) -> int:
-        """Delete old rows of a stream, if that is due; returns their number."""
+    def clean(self, stream: str, below: Position | None = None) -> int:
+        """Delete old rows of a stream, if that is due; returns their number.
+
+        With `below`, those of events from this position on are kept.
+        """
         now, when, tables = time.monotonic(), self._when, self._ledger.tables
         if now < self._due.get(stream, -math.inf):
             return 0
         with self._ledger.engine.connect() as connection:
             passed = outbox.marks(connection, tables, stream).passed
+        if passed is not None and below is not None:
+            passed = min(passed, previous(below))
         total, more = 0, passed is not None
         for _ in range(_BATCHES):
             if not more:

@@ -12,7 +12,7 @@ from agentbus.core import names
 from agentbus.core.errors import AgentBusError, NotFound, Refused, UsageError
 from agentbus.core.stream import position
 from agentbus.core.timespec import stream_id
-from agentbus.events import databases, leases, outbox
+from agentbus.events import databases, leases, outbox, readers
 from agentbus.events.databases import now_ms
 from agentbus.events.leases import READER, RELAY
 from agentbus.events.redis import RedisClient
@@ -22,6 +22,9 @@ from agentbus.events.telemetry import report_gone
 from agentbus.queues import janitor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agentbus.events.event import StreamEvent
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
     from agentbus.events.tables import Position, Tables
@@ -40,22 +43,35 @@ class Skipped:
     events: int
 
 
-def register_consumer(ledger: Ledger, stream: str, name: str, *, past: bool = False) -> bool:
+def register_consumer(
+    ledger: Ledger,
+    stream: str,
+    name: str,
+    *,
+    past: bool = False,
+    bus: BlockingBus | None = None,
+) -> bool:
     """Register a consumer before its first run, so that events are kept for it.
 
-    It begins with the oldest event still there, or with `past` after all published events. Returns
-    False, and changes nothing, if it is already registered. Raises `InvalidName`,
-    `BackendUnavailable`.
+    It begins with the oldest event still there, or with `past` after all published events. Without `bus`,
+    only events of this ledger are kept, and are passed by. Returns False, and changes nothing, if it is
+    already registered. Raises `InvalidName`, `BackendUnavailable`.
     """
     _checked(stream, name)
     tables = ledger.tables
-    with ledger.committing("a consumer was registered") as connection:
-        if _registered(connection, tables, stream, name):
-            return False
-        leases.register(connection, tables, stream, name)
-        if past:
-            to = outbox.marks(connection, tables, stream).floor
-            _move(connection, tables, stream, name, to, _row_at(connection, tables, stream, to))
+    with contextlib.ExitStack() as stack:
+        server = None if bus is None else stack.enter_context(RedisClient(bus.runner))
+        last = (0, 0) if server is None else StreamReader(ledger, server, stream).end()
+        with ledger.committing("a consumer was registered") as connection:
+            if _registered(connection, tables, stream, name):
+                return False
+            leases.register(connection, tables, stream, name)
+            to = (0, 0)
+            if past:
+                to = max(last, outbox.marks(connection, tables, stream).floor)
+                _move(connection, tables, stream, name, to, _row_at(connection, tables, stream, to))
+        if server is not None:
+            readers.record(ledger, server, stream, name, to)
     return True
 
 
@@ -71,8 +87,8 @@ def forget_consumer(
 
     With `force` its parked events are deleted; returns their number. The rows of processed events
     stay until they are old. With `bus`, monitoring drops the consumer at once, otherwise a day
-    after its last report. Raises `Refused` if it runs, or has parked events and `force` is not set;
-    `NotFound`, `BackendUnavailable`.
+    after its last report; without it, other ledgers still keep events for it. Raises `Refused` if it
+    runs, or has parked events and `force` is not set; `NotFound`, `BackendUnavailable`.
     """
     _checked(stream, name)
     tables = ledger.tables
@@ -100,14 +116,16 @@ def forget_consumer(
     if bus is not None:
         # The consumer is deleted even if the server does not answer.
         with contextlib.suppress(AgentBusError), RedisClient(bus.runner) as server:
+            readers.release(ledger, server, stream, name)
             report_gone(server, stream, name)
     return dropped
 
 
 def forget_reader(bus: BlockingBus, stream: str, role: str) -> None:
-    """Delete a reader that is not a consumer, such as a removed archive (`reader:…`).
+    """Delete a reader that will not return: a removed archive, or a consumer whose ledger is gone.
 
-    The stream's relay deletes it at its next check. Raises `InvalidName`, `BackendUnavailable`.
+    `role` is its role in `standing`, `reader:…`. The stream's relays delete it at their next check.
+    Raises `InvalidName`, `BackendUnavailable`.
     """
     with RedisClient(bus.runner) as server:
         server.run(janitor.keep_events(bus.runner.scope, role.removeprefix(READER), stream, None))
@@ -145,13 +163,17 @@ def _skip(
 ) -> Skipped:
     at, stream, tables = held.checkpoint, held.stream, ledger.tables
     to, row, most = at, held.outbox_id, 0
+    reader = StreamReader(ledger, server, stream)
+    end, passed = reader.end(), []
     if goal is None:
-        loss = StreamReader(ledger, server, stream).lost(at, held.outbox_id)
+        loss = reader.lost(at, held.outbox_id)
         if loss is not None:
             to, row, most = loss.to, loss.outbox_id, max(loss.most, 1)
+    else:
+        passed = list(reader.between(at, end if isinstance(goal, str) else goal))
     with ledger.transaction() as connection:
         if goal is not None:
-            last = outbox.marks(connection, tables, stream).floor
+            last = max(end, outbox.marks(connection, tables, stream).floor)
             to = last if isinstance(goal, str) else goal
             if not at <= to <= last:
                 raise UsageError(
@@ -161,16 +183,24 @@ def _skip(
                     shell_hint="see 'agentbus events status'; --to end skips everything",
                 )
             row = max(row, _row_at(connection, tables, stream, to))
-            most = _enter(connection, ledger, held, to)
+            most = _enter(connection, ledger, held, to, passed)
         leases.renew(connection, tables, held, _SECONDS)
         _move(connection, tables, stream, held.role, to, row)
+    readers.record(ledger, server, stream, held.role, to)
     return Skipped(entry_id(at), entry_id(to), most)
 
 
-def _enter(connection: sa.Connection, ledger: Ledger, held: HeldLease, to: Position) -> int:
+def _enter(
+    connection: sa.Connection,
+    ledger: Ledger,
+    held: HeldLease,
+    to: Position,
+    passed: Sequence[StreamEvent],
+) -> int:
     """Record the events up to a position as processed; returns their number.
 
-    If the server is wiped, they may be published again for another consumer, under other ids.
+    They are those of the outbox, and those `passed` on the stream, which other ledgers may have sent. If
+    the server is wiped, they may be published again for another consumer, under other ids.
     """
     tables, box = ledger.tables, ledger.tables.outbox
     between = [
@@ -184,9 +214,24 @@ def _enter(connection: sa.Connection, ledger: Ledger, held: HeldLease, to: Posit
         ["consumer", "outbox_id", *columns], chosen.where(*between)
     )
     connection.execute(entered.on_conflict_do_nothing())
-    counted = sa.select(sa.func.count()).select_from(box).where(*between)
-    number: int = connection.execute(counted).scalar_one()
-    return number
+    counted = sa.select(box.c.event_uuid).where(*between)
+    known = set(connection.execute(counted).scalars())
+    rows = [
+        {
+            "consumer": held.role,
+            "event_uuid": event.event_uuid,
+            "stream": held.stream,
+            "outbox_id": 0,
+            "position_ms": event.position[0],
+            "position_seq": event.position[1],
+        }
+        for event in passed
+        if event.event_uuid not in known
+    ]
+    if rows:
+        insert = databases.insert(ledger.dialect, tables.processed)
+        connection.execute(insert.on_conflict_do_nothing(), rows)
+    return len(known | {event.event_uuid for event in passed})
 
 
 def _move(

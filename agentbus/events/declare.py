@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,13 @@ class Declaration:
     attempts: int
     batch: bool
     with_context: bool
+    app: str | None = None
+
+    def of(self, app: str | None) -> Declaration:
+        """Return the consumer of an application, whose name is `{app}.{name}`; itself without one."""
+        if app is None or self.app is not None:
+            return self
+        return replace(self, name=names.name("consumer", f"{app}.{self.name}"), app=app)
 
     def call(self, what: Any, context: Context, session: Any = None) -> None:
         """Call the handler with its arguments. Raises `ConfigError` if that runs nothing."""
@@ -174,9 +181,10 @@ def register(
     )
 
 
-def registered() -> dict[str, Declaration]:
-    """Return all declared consumers, by name."""
-    return dict(_REGISTERED)
+def registered(app: str | None = None) -> dict[str, Declaration]:
+    """Return all declared consumers, by name; of an application by `{app}.{name}`."""
+    declared = (each.of(app) for each in _REGISTERED.values())
+    return {each.name: each for each in declared}
 
 
 def load(module: str) -> None:
@@ -211,8 +219,10 @@ def _places(package: ModuleType) -> list[str]:
     return sorted(modules)
 
 
-def chosen(consumers: Mapping[str, Value], module: str, only: str | None) -> dict[str, Value]:
-    """Return the consumers of a module, all or `only` one. Raises `UsageError`."""
+def chosen(
+    consumers: Mapping[str, Value], module: str, only: str | None, app: str | None = None
+) -> dict[str, Value]:
+    """Return the consumers of a module, all or `only` one, also without its app. Raises `UsageError`."""
     if not consumers:
         raise UsageError(
             f"the module {module!r} declares no consumer",
@@ -220,6 +230,8 @@ def chosen(consumers: Mapping[str, Value], module: str, only: str | None) -> dic
         )
     if only is None:
         return dict(consumers)
+    if only not in consumers and app is not None:
+        only = f"{app}.{only}"
     if only not in consumers:
         raise UsageError(
             f"no consumer is named {only!r}", hint=f"there are {', '.join(sorted(consumers))}"

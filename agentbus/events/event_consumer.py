@@ -14,7 +14,7 @@ from agentbus.core.errors import AgentBusError, BackendUnavailable, OutcomeUnkno
 from agentbus.core.loggers import emit
 from agentbus.core.signals import StopEvent, stops_at_signals
 from agentbus.core.stream import position
-from agentbus.events import databases, kill_points, leases, parked_events
+from agentbus.events import databases, kill_points, leases, parked_events, readers
 from agentbus.events.cleanup import Cleaner, Cleanup
 from agentbus.events.declare import PARK
 from agentbus.events.guarantee import Guarantee
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from agentbus.events.event import StreamEvent
     from agentbus.events.ledger import Ledger
     from agentbus.events.schemas import EventSchemas
+    from agentbus.events.tables import Position
     from agentbus.queues.runner import BlockingBus
 
 READ_AT_ONCE = 100
 POLL = 1.0
 _WAIT = 1.0
 _LONGEST_PAUSE = 5.0
+# Seconds until a checkpoint is recorded again: a wiped server has forgotten it.
+_RECORDED_EVERY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Consumer:
     `duplicates`, `parked`, and of attempts that `failed` or met an `unknown` type. `at_once` is the
     number of events that it reads, and passes to a batch handler, at once. The lease is renewed
     every `renew` seconds (10, or a third of it); every `poll` seconds it looks for a free lease and
-    for parked events to retry. By `cleanup` it deletes old rows of processed events, as relays do.
+    for parked events to retry. It deletes old rows of processed events, as `cleanup` says.
     `at` is called at each kill point, for tests; `beat` by the loop of `run` at least once a
     second, except while a handler runs or a server is unavailable.
     """
@@ -81,7 +84,7 @@ class Consumer:
         at: Callable[[str], None] | None = None,
         beat: Callable[[], None] | None = None,
     ) -> None:
-        self.registration = registration
+        self.registration = registration = registration.of(bus.runner.settings.app)
         self.ledger = ledger
         self.owner = bus.runner.scope.token()
         self.counts: Counter[str] = Counter()
@@ -91,7 +94,7 @@ class Consumer:
         self._lease = lease
         self._renew = renew or min(RENEW_SECONDS, lease / 3)
         self._poll = poll
-        self._cleaner = None if cleanup is None else Cleaner(ledger, cleanup)
+        self._cleaner = Cleaner(ledger, cleanup or Cleanup())
         self._backoff = backoff or Backoff()
         self._at_once = at_once
         self._at = at or kill_points.hook()
@@ -111,6 +114,11 @@ class Consumer:
         self._renewed = 0.0
         self._stopped = StopEvent()
         self._checked = -math.inf
+        # The checkpoint that the relays of all ledgers know, when it was recorded, and the lowest id
+        # that any reader needs.
+        self._recorded: Position | None = None
+        self._recorded_at = -math.inf
+        self._lowest = (0, 0)
 
     @property
     def holds(self) -> bool:
@@ -196,10 +204,13 @@ class Consumer:
                 transactions = self._hold()
                 if transactions is None:
                     return 0
+                self._record_checkpoint(_RECORDED_EVERY)
                 self._retry_parked(transactions)
-                if self._cleaner is not None:
-                    self._cleaner.clean(self.registration.stream)
-                return self._read(transactions)
+                self._cleaner.clean(self.registration.stream, self._lowest)
+                passed = self._read(transactions)
+                if not passed and self.checkpoint != self._recorded:
+                    self._record_checkpoint(0.0)
+                return passed
             except StaleLease as error:
                 self._warn(error)
                 self._drop()
@@ -208,6 +219,14 @@ class Consumer:
                 # A commit without a reply may have moved the checkpoint: read it first.
                 self._renewed = -math.inf
                 raise
+
+    def _record_checkpoint(self, after: float) -> None:
+        """Record the checkpoint for the relays of all ledgers, at most once in `after` seconds."""
+        now = time.monotonic()
+        if now >= self._recorded_at + after:
+            stream, name = self.registration.stream, self.registration.name
+            self._lowest = readers.record(self.ledger, self._server, stream, name, self.checkpoint)
+            self._recorded, self._recorded_at = self.checkpoint, now
 
     def _retry_parked(self, transactions: EventTransactions) -> None:
         """Retry the parked events for which a retry was requested, if a check is due."""
@@ -366,6 +385,7 @@ class Consumer:
                 return None
             self._at("consumer.leased")
             self._renewed, self._checked = time.monotonic(), -math.inf
+            self._recorded_at = -math.inf
             self.checkpoint, self.failure = held.checkpoint, None
             self._transactions = EventTransactions(
                 *(consumer, self.ledger, held, self.owner, self._lease, self._at),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 RELAY = "relay"
 # The role prefix of readers: an archive, for example, is not a consumer but also needs events.
 READER = "reader:"
+# The role prefix of consumers of the stream whose ledgers are others.
+ELSEWHERE = f"{READER}consumer:"
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 
@@ -41,6 +43,12 @@ def identity(connection: sa.Connection, tables: Tables) -> int:
     wanted = sa.select(tables.lease.c.token).where(*tables.role("", "ledger"))
     number: int = connection.execute(wanted).scalar_one()
     return number
+
+
+def renew_identity(connection: sa.Connection, tables: Tables) -> int:
+    """Give the ledger another number, and return it."""
+    connection.execute(sa.delete(tables.lease).where(*tables.role("", "ledger")))
+    return identity(connection, tables)
 
 
 def register(connection: sa.Connection, tables: Tables, stream: str, role: str) -> None:

@@ -142,6 +142,15 @@ class Ledger:
                 self._identity = leases.identity(connection, self.tables)
         return self._identity
 
+    def renew_identity(self) -> int:
+        """Give the ledger another number, as a copy of a database needs; returns the number.
+
+        Call it while none of its relays and consumers runs.
+        """
+        with self.committing("it got another identity") as connection:
+            self._identity = leases.renew_identity(connection, self.tables)
+        return self._identity
+
     def now(self) -> int:
         """Return the time by the database's clock, in ms since 1970."""
         with self.reading("its clock was read") as connection:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from agentbus.events import databases
 from agentbus.events.databases import now_ms
-from agentbus.events.leases import READER, RELAY, mine, stale
+from agentbus.events.leases import ELSEWHERE, READER, RELAY, mine, stale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,9 @@ def marks(connection: sa.Connection, tables: Tables, stream: str) -> StreamMarks
     floor = max(checkpoints.values(), default=(0, 0))
     checkpoints.pop(RELAY, None)
     # A stream without a consumer keeps everything, even if readers have passed it.
-    consumed = any(not role.startswith(READER) for role in checkpoints)
+    consumed = any(
+        role.startswith(ELSEWHERE) or not role.startswith(READER) for role in checkpoints
+    )
     passed = min(checkpoints.values()) if consumed else None
     last = published(connection, tables, stream, passed or (0, 0), count=1)
     if not last:
@@ -193,7 +195,7 @@ def purge_processed(
     longer in the outbox, so that they cannot be published again.
     """
     done, box, lease = tables.processed, tables.outbox, tables.lease
-    kept = sa.exists().where(box.c.id == done.c.outbox_id)
+    kept = sa.exists().where(box.c.event_uuid == done.c.event_uuid)
     old = (
         sa.select(done.c.consumer, done.c.event_uuid)
         .where(

@@ -1,4 +1,4 @@
-"""Readers that are not consumers but need events, such as an archive, with their positions.
+"""Readers of a stream beside the ledger's own consumers: archives, and consumers of other ledgers.
 
 Readers record their needs on the Redis server. The ledger has a copy: otherwise, after the server
 was wiped, the relay would delete outbox rows that must be published again for the readers.
@@ -10,22 +10,51 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from agentbus.core.stream import position
+from agentbus.core.stream import position, text
 from agentbus.core.timespec import stream_id
 from agentbus.events import leases, outbox
-from agentbus.events.leases import READER
-from agentbus.events.tables import previous
+from agentbus.events.leases import ELSEWHERE, READER
+from agentbus.events.tables import entry_id, previous
+from agentbus.store.steps import Command, Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agentbus.events.leases import HeldLease
+    from agentbus.events.ledger import Ledger
+    from agentbus.events.redis import RedisClient
     from agentbus.events.tables import Position, Tables
 
 # The value of a reader that no longer needs any entries of the stream.
 NONE = b"none"
 # The largest integer of both databases.
 _MOST = 2**63 - 1
+
+
+def consumer(ledger: Ledger, name: str) -> str:
+    """Return the name of a ledger's consumer among the readers; with '', the prefix of them all."""
+    return f"{ELSEWHERE.removeprefix(READER)}{ledger.identity()}:{name}"
+
+
+def record(
+    ledger: Ledger, server: RedisClient, stream: str, name: str, checkpoint: Position
+) -> Position:
+    """Tell all relays of the stream how far a consumer is; returns the lowest id that anyone needs."""
+    keys = server.keys
+    needs = (checkpoint[0], checkpoint[1] + 1)
+    lowest = server.ask(
+        Script(
+            "record_checkpoint",
+            (keys.events(stream), keys.relay(stream), keys.event_readers(stream)),
+            (consumer(ledger, name), entry_id(checkpoint), entry_id(needs)),
+        )
+    )
+    return position(text(lowest))
+
+
+def release(ledger: Ledger, server: RedisClient, stream: str, name: str) -> None:
+    """Tell all relays of the stream that a consumer needs nothing any more."""
+    server.ask(Command("HSET", server.keys.event_readers(stream), consumer(ledger, name), NONE))
 
 
 def note(
@@ -68,10 +97,10 @@ def _role(reader: bytes) -> str:
 
 def _before(needed: bytes) -> Position:
     """Return the position before an id; an invalid id means that all events are needed."""
-    text = needed.decode("utf-8", "replace")
-    if "-" not in text or stream_id(text) is None:
+    said = needed.decode("utf-8", "replace")
+    if "-" not in said or stream_id(said) is None:
         return 0, 0
-    at = position(text)
+    at = position(said)
     if at == (0, 0):
         return at
     milliseconds, sequence = previous(at)

@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     from agentbus.store.steps import Op, Step
 
 
-# The field of the relay's hash that identifies the ledger of the stream's events.
-LEDGER = "ledger"
-
-
 def foreign(stream: str, ledger: Ledger) -> ForeignLedger:
-    """Return the error for another ledger's events, whose handling this ledger does not record."""
+    """Return the error for a ledger as which another database publishes, such as its copy."""
     return ForeignLedger(
-        f"the events of the stream {stream!r} on the server come from another ledger than the one in"
-        f" {ledger.place}",
-        hint="use the database that they were sent from, or another project",
+        f"another database publishes to the stream {stream!r} as the ledger in {ledger.place}: one is a"
+        " copy of the other, or was restored from a backup",
+        hint="give the copy another identity: Ledger.renew_identity()",
+        shell_hint="give the copy another identity: 'agentbus outbox init --new-identity'",
     )
 
 

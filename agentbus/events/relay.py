@@ -206,6 +206,7 @@ class Relay:
             if held is not None:
                 self._at("relay.leased")
                 self._streams[name] = RelayStream(
-                    self.ledger, self._server, held, self._bound, self._at
+                    *(self.ledger, self._server, held, self.owner, self._lease, self._bound),
+                    self._at,
                 )
         return [self._streams[name] for name in sorted(self._streams)]

@@ -13,6 +13,7 @@ from agentbus.events.tables import entry_id
 
 if TYPE_CHECKING:
     from agentbus.events.ledger import Ledger
+    from agentbus.events.stream_reader import StreamReader
 
 _MOST = 100_000
 _PAGE_MS, _WARN_MS = 300_000, 60_000
@@ -24,8 +25,9 @@ class LeaseStanding:
     """The lease of a role on a stream: the relay, a consumer, or a reader such as an archive.
 
     `owner` is empty while the lease is free; `expires` is in seconds, below 0 once it has expired. `lag`
-    counts the events that the relay has to publish or the consumer has to pass, at most 100,000; `lag_ms`
-    is the age of the oldest of them, 0 if there is none; `parked` counts the consumer's parked events.
+    counts the events of this ledger that the relay has to publish or the consumer has to pass, at most
+    100,000; `lag_ms` is the age of the oldest of them, 0 if there is none; `parked` counts the consumer's
+    parked events.
     """
 
     stream: str
@@ -120,13 +122,22 @@ def standing(ledger: Ledger) -> list[StreamStanding]:
     return standings
 
 
-def lag(ledger: Ledger, stream: str, role: str) -> tuple[int, int]:
-    """Return the lag of a role as in `LeaseStanding`: up to 100,000 events, and milliseconds."""
+def lag(
+    ledger: Ledger, stream: str, role: str, reader: StreamReader | None = None
+) -> tuple[int, int]:
+    """Return the lag of a role as in `LeaseStanding`: up to 100,000 events, and milliseconds.
+
+    With the `reader` of a consumer, the events that other ledgers published count, too.
+    """
     tables = ledger.tables
     wanted = sa.select(tables.lease, now_ms().label("now")).where(*tables.role(stream, role))
     with ledger.reading("the lag was read") as connection:
         row = connection.execute(wanted).first()
-        return (0, 0) if row is None else _behind(connection, ledger, row, row.now)
+        number, age = (0, 0) if row is None else _behind(connection, ledger, row, row.now)
+    if row is None or reader is None:
+        return number, age
+    ahead, first = reader.behind((row.checkpoint_ms, row.checkpoint_seq))
+    return max(number, ahead), age if first is None else max(age, row.now - first)
 
 
 def parked(ledger: Ledger, stream: str, role: str) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,15 @@ import sqlalchemy as sa
 from agentbus.core.errors import EventsLost
 from agentbus.core.stream import position, text
 from agentbus.events import leases
-from agentbus.events.event import decode
+from agentbus.events.event import created, decode
 from agentbus.events.leases import RELAY
-from agentbus.events.redis import LEDGER, check, foreign, info
+from agentbus.events.redis import check, info
 from agentbus.events.tables import entry_id, previous
 from agentbus.store.steps import Command, Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from agentbus.events.event import StreamEvent
     from agentbus.events.leases import HeldLease
     from agentbus.events.ledger import Ledger
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from agentbus.events.tables import Position
 
 _START = (0, 0)
+_AT_ONCE = 500
+# A lag beyond 10,000 events is an alert.
+_MOST_BEHIND = 10_001
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +55,15 @@ class StreamReader:
     def past(self, held: HeldLease, at: Position, count: int) -> list[str]:
         """Return ids of entries after a checkpoint; none if earlier entries must be republished.
 
-        Raises `EventsLost` if events are lost, `ForeignLedger` if they belong to another ledger.
+        Raises `EventsLost` if events are lost.
         """
         asked: list[tuple[str | bytes | int, ...]] = [
             ("XRANGE", self._key, "-", "+", "COUNT", 1),
             ("XRANGE", self._key, f"({entry_id(at)}", "+", "COUNT", count),
-            ("HGET", self._server.keys.relay(self._stream), LEDGER),
         ]
-        first, entries, whose = self._server.batch(asked)
-        for reply in (first, entries, whose):
+        first, entries = self._server.batch(asked)
+        for reply in (first, entries):
             check(reply)
-        if entries and whose is not None and text(whose) != str(self._ledger.identity()):
-            raise foreign(self._stream, self._ledger)
         start = position(text(first[0][0])) if first else None
         # The entry at the checkpoint may be gone, usually because every consumer has passed it.
         if (start is None or start > at) and self._behind(held, at, start):
@@ -74,6 +77,47 @@ class StreamReader:
         Raises `ValueError` if another program wrote the entry.
         """
         return decode(self._stream, entry_id, self._entries[entry_id])
+
+    def end(self) -> Position:
+        """Return the last id of the stream, 0-0 if it does not exist."""
+        (about,) = self._server.batch([("XINFO", "STREAM", self._key)])
+        return position(text(info(about).get("last-generated-id", b"0-0")))
+
+    def between(self, at: Position, to: Position) -> Iterator[StreamEvent]:
+        """Yield the events on the stream after a checkpoint, up to a position."""
+        while at < to:
+            entries = self._server.ask(
+                Command("XRANGE", self._key, f"({entry_id(at)}", entry_id(to), "COUNT", _AT_ONCE)
+            )
+            if not entries:
+                return
+            for each, flat in entries:
+                # Another program may have written an entry that is not an event.
+                with contextlib.suppress(ValueError):
+                    yield decode(self._stream, text(each), flat)
+            at = position(text(entries[-1][0]))
+
+    def behind(self, at: Position) -> tuple[int, int | None]:
+        """Return how many entries are after a checkpoint, if other ledgers publish to the stream.
+
+        They are counted up to 10,001. The second value is when the first of them was sent, in ms since
+        1970 by the clock of its database.
+        """
+        number, first = 0, None
+        fields = self._server.ask(Command("HKEYS", self._server.keys.relay(self._stream)))
+        own = f"token.{self._ledger.identity()}".encode()
+        if not any(each.startswith(b"token.") and each != own for each in fields):
+            return number, first
+        while number < _MOST_BEHIND:
+            command = ("XRANGE", self._key, f"({entry_id(at)}", "+", "COUNT", _AT_ONCE)
+            entries = self._server.ask(Command(*command))
+            if not entries:
+                break
+            if not number:
+                first = created(entries[0][1])
+            number += len(entries)
+            at = position(text(entries[-1][0]))
+        return min(number, _MOST_BEHIND), first
 
     def wait(self, at: Position, seconds: float) -> None:
         """Return when an entry after a checkpoint exists, or after `seconds`."""
@@ -120,20 +164,22 @@ class StreamReader:
             return MissingEvents(
                 to, purged.checkpoint_outbox_id, purged.checkpoint_outbox_id - outbox_id
             )
-        if start is not None and previous(start) > at and (missing := self._trimmed()) > 0:
-            return MissingEvents(previous(start), outbox_id, missing)
-        return None
-
-    def _trimmed(self) -> int:
-        """Return the number of entries that were removed by a program other than a relay."""
-        about, gone = self._server.batch(
+        about, (gone, trimmed) = self._server.batch(
             [
                 ("XINFO", "STREAM", self._key),
-                ("HGET", self._server.keys.relay(self._stream), "gone"),
+                ("HMGET", self._server.keys.relay(self._stream), "gone", "trimmed"),
             ]
         )
-        named: dict[str, Any] = info(about)
-        return int(named.get("entries-added", 0)) - int(named.get("length", 0)) - int(gone or 0)
+        if trimmed is not None and (to := previous(position(text(trimmed)))) > at:
+            # The relay of another ledger did not know of this consumer.
+            return MissingEvents(to, outbox_id, int(gone or 0))
+        if start is not None and previous(start) > at:
+            # Count the entries that were removed by a program other than a relay.
+            named: dict[str, Any] = info(about)
+            missing = int(named.get("entries-added", 0)) - int(named.get("length", 0))
+            if (missing := missing - int(gone or 0)) > 0:
+                return MissingEvents(previous(start), outbox_id, missing)
+        return None
 
     def _lost(self, held: HeldLease, at: Position, loss: MissingEvents) -> EventsLost:
         """Return the error for lost events. Raises `StaleLease` if the lease is no longer held."""

@@ -11,6 +11,7 @@ from agentbus.core.errors import AgentBusError
 from agentbus.core.loggers import emit
 from agentbus.events import status
 from agentbus.events.leases import RELAY
+from agentbus.events.stream_reader import StreamReader
 from agentbus.store.steps import Command
 from agentbus.workers.metrics import BOUND, VERSION, Histogram
 
@@ -116,9 +117,11 @@ class Telemetry:
             words["handler_ran"] = f"[{','.join(map(str, ran.trimmed()))}]"
             words["handler_ms"] = f"{ran.total * 1000:.3f}"
         if with_lag:
-            events, age = status.lag(self._ledger, stream, self._role)
+            consumer = self._role != RELAY
+            reader = StreamReader(self._ledger, self._server, stream) if consumer else None
+            events, age = status.lag(self._ledger, stream, self._role, reader)
             words |= {"lag_events_count": str(events), "lag_ms": str(age)}
-            if self._role != RELAY:
+            if consumer:
                 self._error = self._failing()
                 number, error = status.parked(self._ledger, stream, self._role)
                 words["parked_events"] = str(number)

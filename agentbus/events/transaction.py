@@ -59,6 +59,8 @@ class EventTransactions:
         self._counted = False
         self._consumer = declaration
         self._ledger = ledger
+        # Outbox rows of other ledgers have the same numbers as rows of this one.
+        self._own = (0, ledger.identity())
         self._lease = lease
         self._at = at
         self._ran = ran
@@ -305,7 +307,7 @@ class EventTransactions:
                 "consumer": self._consumer.name,
                 "event_uuid": event.event_uuid,
                 "stream": event.stream_name,
-                "outbox_id": event.outbox_id,
+                "outbox_id": event.outbox_id if event.ledger in self._own else 0,
                 "position_ms": event.position[0],
                 "position_seq": event.position[1],
             }
@@ -326,7 +328,9 @@ class EventTransactions:
         transaction: int,
         at: str = "consumer.checkpointed",
     ) -> None:
-        self._move(connection, event.position, event.outbox_id, transaction)
+        own = event.ledger in self._own
+        row = event.outbox_id if own else self.held.outbox_id
+        self._move(connection, event.position, row, transaction)
         self._at(at)
 
     def _move(

@@ -36,7 +36,8 @@ class EventValidator:
 
     def wrong(self, event: StreamEvent) -> AgentBusError | None:
         """Return the reason why an event must not be handled, or None."""
-        if event.outbox_id <= self._horizon and not self._knows(event):
+        own = event.ledger in (0, self._ledger.identity())
+        if own and event.outbox_id <= self._horizon and not self._knows(event):
             return _too_old(
                 event,
                 f"remove its entry {event.redis_id} from the stream, or let failed events be parked",

@@ -537,7 +537,6 @@ def test_a_crash_loop_is_ended_for_good_until_it_is_released(
 def test_a_supervisor_with_the_wrong_database_ends_alone(ledger, bus, sent, engines, tmp_path):
     sent()
     other = Ledger(engines(f"sqlite:///{tmp_path / 'other.db'}"))
-    other.create()
     alone = Supervisor(MODULE, other, bus, only="welcome", within=[Window(1, 60.0)])
     told: list[Happening] = []
 
@@ -546,7 +545,7 @@ def test_a_supervisor_with_the_wrong_database_ends_alone(ledger, bus, sent, engi
         if one.event == "quarantined":
             alone.stop()
 
-    with pytest.raises(ConfigError, match="another ledger") as raised:
+    with pytest.raises(ConfigError, match="tables of a ledger") as raised:
         alone.run(tell)
 
     assert raised.value.exit_code == 2

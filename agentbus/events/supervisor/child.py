@@ -44,7 +44,11 @@ def work(job: Mapping[str, Any]) -> int:
     try:
         if job["consumer"] is None:
             load(job["module"])
-            report.send(consumers={each.name: each.stream for each in registered().values()})
+            report.send(
+                consumers={
+                    each.name: each.stream for each in registered(job["bus"]["app"]).values()
+                }
+            )
             return 0
         own_role = role(job, report)
         running.append(own_role)

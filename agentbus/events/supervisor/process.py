@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _RUN = "agentbus.events.supervisor.child:work"
 _GLANCE = 0.05
-_SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_body")
+_SETTINGS = ("agent", "project", "url", "json", "log_level", "deadline", "max_body", "app")
 
 
 class ConsumerProcess(WorkerProcess):
@@ -94,7 +94,7 @@ class ProcessFactory:
                 or f"the module {self.module!r} ended its process, or took over {within:g} s to load",
                 hint=None if worker.error else "correct it",
             )
-        return chosen(worker.consumers, self.module, only)
+        return chosen(worker.consumers, self.module, only, self._bus.runner.settings.app)
 
     def _job(self, consumer: str | None, owner: str | None) -> dict[str, Any]:
         settings = self._bus.runner.settings

@@ -107,7 +107,7 @@ def _beating(report: ReportPipe) -> Callable[[str], None]:
 
 def _consumer(job: Mapping[str, Any], report: ReportPipe) -> Role:
     load(job["module"])
-    declared = registered().get(job["consumer"])
+    declared = registered(job["bus"]["app"]).get(job["consumer"])
     if declared is None:
         raise UsageError(
             f"the module {job['module']!r} no longer declares a consumer {job['consumer']!r}",
