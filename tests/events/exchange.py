@@ -39,9 +39,10 @@ def consume(database: str, url: str, project: str, service: str, name: str) -> N
     """Act on the events of the other service, until killed."""
     ledger = open_ledger(database)
 
-    def surely(event, session) -> None:
-        if event.payload["by"] != service:
-            session.execute(_ACTED, {"consumer": name, "uuid": event.event_uuid})
+    def surely(events, session) -> None:
+        for event in events:
+            if event.payload["by"] != service:
+                session.execute(_ACTED, {"consumer": name, "uuid": event.event_uuid})
 
     def at_least(event) -> None:
         if event.payload["by"] != service:
@@ -49,7 +50,7 @@ def consume(database: str, url: str, project: str, service: str, name: str) -> N
                 connection.execute(_ACTED, {"consumer": name, "uuid": event.event_uuid})
 
     if name == SURELY:
-        declared = register(surely, STREAM, name=name)
+        declared = register(surely, STREAM, name=name, batch=True)
     else:
         declared = register(at_least, STREAM, name=name, guarantee=Guarantee.AT_LEAST_ONCE)
     with agentbus.connect(url, project=project, agent=service) as bus:

@@ -21,13 +21,12 @@ LOG = logging.getLogger(__name__)
 # Forks of a process that has imported all already, which takes longest.
 FRESH = multiprocessing.get_context("forkserver")
 FRESH.set_forkserver_preload(["tests.events.exchange"])
-ROLES = ("send", "relay", SURELY, AT_LEAST)
 
 
 class Services:
     """Two services, whose processes are started again whenever they were killed."""
 
-    def __init__(self, databases, url: str, project: str, number: int, said) -> None:
+    def __init__(self, databases, url: str, project: str, number: int, names, said) -> None:
         self.ledgers = {}
         for service, database in databases.items():
             ledger = self.ledgers[service] = open_ledger(database, make=True)
@@ -39,13 +38,14 @@ class Services:
                 for table in TABLES:
                     connection.exec_driver_sql(table)
         self._databases, self._number, self._said = databases, number, said
+        self.names = names
         self._words = (url, project)
         self._running = {}
         self.begin()
 
     def begin(self) -> None:
         """Start all processes that do not run."""
-        for service, role in itertools.product(self._databases, ROLES):
+        for service, role in itertools.product(self._databases, ("send", "relay", *self.names)):
             process = self._running.get((service, role))
             if process is not None and (process.is_alive() or process.exitcode == 0):
                 continue
@@ -85,11 +85,10 @@ class Services:
 
     def lost(self) -> int:
         """Return the number of events that some consumer has yet to act on."""
-        names = list(self.ledgers)
         return sum(
             self._number - len(self.effects(service, name))
-            for service in names
-            for name in (SURELY, AT_LEAST)
+            for service in self.ledgers
+            for name in self.names
         )
 
 
@@ -99,13 +98,14 @@ def judge(
     server,
     project: str,
     number: int,
+    names: tuple[str, ...],
     most: int,
     pause: float,
     wiped_every: int,
 ) -> collections.Counter[str]:
     """Let two services exchange events under at most `most` kills; returns the kills and wipes."""
     databases = {"shop": database, "billing": f"sqlite:///{place / 'billing.db'}"}
-    services = Services(databases, server.url, project, number, place / "said")
+    services = Services(databases, server.url, project, number, names, place / "said")
     chance, faults = random.Random(52), collections.Counter()
     plain = client(server.url)
     until = time.monotonic() + 1500
@@ -128,7 +128,7 @@ def judge(
         for service, other in (("shop", "billing"), ("billing", "shop")):
             sent = services.sent(other)
             assert len(sent) == number
-            for name in (SURELY, AT_LEAST):
+            for name in services.names:
                 assert sent - set(services.effects(service, name)) == set(), "lost"
                 assert set(services.effects(service, name)) - sent == set(), "from nowhere"
             doubled = {u: n for u, n in services.effects(service, SURELY).items() if n > 1}
@@ -143,7 +143,10 @@ def test_two_services_exchange_events_under_kills_and_a_wipe(
     postgres_database, tmp_path, own_server, project
 ):
     faults = judge(
-        postgres_database, tmp_path, own_server, project, 40, most=4, pause=0.5, wiped_every=4
+        *(postgres_database, tmp_path, own_server, project, 40, (SURELY, AT_LEAST)),
+        most=4,
+        pause=0.5,
+        wiped_every=4,
     )
 
     assert faults["wipes"] == 1
@@ -160,10 +163,11 @@ def test_two_services_exchange_five_thousand_events_each_way_under_kills_and_wip
         own_server,
         project,
         5000,
+        (SURELY,),
         most=10_000,
-        pause=2.0,
-        wiped_every=30,
+        pause=3.0,
+        wiped_every=8,
     )
 
-    assert faults["kills"] >= 50
-    assert faults["wipes"] >= 3
+    assert faults["kills"] >= 10
+    assert faults["wipes"] >= 1
