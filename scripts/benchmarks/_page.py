@@ -34,6 +34,7 @@ NAMES = (
     *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
     *("typed", "task_options", "attempts", "processes"),
     *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "sink", "reports"),
+    "capacity",
 )
 SIZES = ("quick", "page", FULL)
 _TITLES = {
@@ -61,6 +62,7 @@ _TITLES = {
     "replay": "Replay",
     "sink": "The Spark sink",
     "reports": "Reports",
+    "capacity": "Capacity",
 }
 _PACKAGES = {
     "redis": "redis-py",
