@@ -453,7 +453,9 @@ def test_the_record_of_a_holder_is_gone_once_another_has_the_task(connect: Conne
     bus, other = connect("ada"), connect("bob")
     bus.queue("q").publish(1)
     bus.queue("q").publish(2, delay=0)
-    held = [bus.take("q", visibility=0.05, wait=5), bus.take("q", visibility=0.05, wait=5)]
+    held = [bus.take("q", wait=5), bus.take("q", wait=5)]
+    for task in held:
+        task.renew(0.05)
 
     taken = [other.take("q", wait=30) for _ in held]
 
