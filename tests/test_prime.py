@@ -53,7 +53,7 @@ def test_the_page_of_a_crowded_project_has_at_most_600_tokens(crowd, quotes, too
     assert len(found) / 4 <= 600
     assert "80 asks from" in found
     assert "Do not: wait by polling" in found
-    assert "30 agents share this repository" in found
+    assert "30 agents are here" in found
     assert len(page(crowd, most=1400)) <= 1400
 
 
@@ -80,7 +80,7 @@ def test_the_page_counts_its_agent_although_nobody_saw_it_before(bus, connect, k
 
     head, here, *_ = page(bus).splitlines()
 
-    assert "(8 agents share this repository)" in head
+    assert "(8 agents are here)" in head
     assert here.endswith(" · 1 more: agentbus who")
 
 

@@ -265,7 +265,7 @@ def _shown(shown: list[str], number: int) -> str:
 
 
 def _present(number: int) -> str:
-    return "1 agent is here" if number == 1 else f"{number} agents share this repository"
+    return "1 agent is here" if number == 1 else f"{number} agents are here"
 
 
 def _is_there(fields: Sequence[bytes]) -> bool:
