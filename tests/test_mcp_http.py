@@ -598,6 +598,32 @@ async def test_a_token_reaches_other_projects_by_answers_alone(site, bus):
         assert [message.text for message in bob.inbox()] == ["yes"]
 
 
+async def test_a_token_sees_no_receipt_of_another_project(site, bus):
+    token = await site.token()
+    with agentbus.connect(bus.settings.url, project=f"{bus.project}x", agent="bob") as bob:
+        bob.here()
+        own = bob.tell("bob", "a note")
+        known = f"{own.id}@{bob.project}"
+        assert bus.receipts(known).state == "sent"
+
+        for tool in ("receipts", "ask"):
+            shown = await site.call(token, tool, id=known)
+            assert f"there is no message '{known}'" in shown.text
+
+
+async def test_paths_of_an_agent_elsewhere_begin_at_the_repository(
+    site, bus, tmp_path, monkeypatch
+):
+    (tmp_path / "repo/.git").mkdir(parents=True)
+    (tmp_path / "repo/deploy").mkdir()
+    monkeypatch.chdir(tmp_path / "repo/deploy")
+    token = await site.token()
+
+    await site.call(token, "lease", paths=["src/**"])
+
+    assert [lease.pattern for lease in bus.leases()] == ["src/**"]
+
+
 async def test_a_text_of_a_model_names_no_file_of_the_server(site, bus, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("the password")

@@ -118,7 +118,7 @@ def take(
     is the slot of the request, by which it can be undone. Raises `LeaseHeld`, `LeasesFull`, and
     `UsageError` for paths that cannot be leased.
     """
-    wanted = patterns(paths, by_worktree=scope.leases_by_worktree, literal=literal)
+    wanted = _patterns(scope, paths, literal=literal)
     if not wanted:
         raise UsageError("no path was given", hint="give at least one")
     reason = "" if why is None else names.name("reason", why)
@@ -220,7 +220,7 @@ def drop(scope: Scope, paths: Iterable[str] = (), *, force: bool = False) -> Op[
     other agents' leases of the same patterns also end. Leases that can be ended are ended
     even if it raises `NotHolder` because another agent holds the rest, or `NotFound` because nobody does.
     """
-    wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
+    wanted = _patterns(scope, paths)
     if force and not wanted:
         raise UsageError("no path was given", hint="name those that others are to lose")
     pairs = [word for pattern in wanted for word in (pattern, "")]
@@ -305,7 +305,7 @@ def check_paths(scope: Scope, paths: Iterable[str]) -> Op[dict[str, Lease | None
 
     Raises `LeaseHeld` if another agent's lease overlaps one of the paths.
     """
-    wanted = patterns(paths, by_worktree=scope.leases_by_worktree)
+    wanted = _patterns(scope, paths)
     if not wanted:
         raise UsageError("no path was given", hint="give at least one")
     overlaps, others = yield from check(scope, wanted)
@@ -335,7 +335,7 @@ def conflicts(scope: Scope, files: Iterable[str]) -> Op[list[tuple[str, Lease]]]
 
 def holder_of(scope: Scope, path: str) -> Op[Lease | None]:
     """Return a lease that overlaps a path or pattern, preferably another agent's; None if there is none."""
-    overlaps, _ = yield from check(scope, patterns([path], by_worktree=scope.leases_by_worktree))
+    overlaps, _ = yield from check(scope, _patterns(scope, [path]))
     return overlaps[0][1] if overlaps else None
 
 
@@ -471,10 +471,15 @@ def _milliseconds(what: str, seconds: float) -> int:
 
 
 def patterns(
-    paths: Iterable[str], *, by_worktree: bool = False, literal: bool = False
+    paths: Iterable[str],
+    *,
+    by_worktree: bool = False,
+    literal: bool = False,
+    from_root: bool = False,
 ) -> list[str]:
     """Return the patterns of paths, without duplicates; relative paths start at the current directory.
 
+    With `from_root` they start at the root, for an agent that is elsewhere.
     The root is that of the git repository around the current directory, or else this directory. With
     `by_worktree`, each pattern begins with the name of the work tree. In a `literal` path, `*` and `?` are
     characters of a name, and `**` replaces everything below 16 segments. Raises `UsageError` for a path
@@ -487,6 +492,7 @@ def patterns(
             f"the current directory is gone ({error.strerror})", hint="change to another one"
         ) from None
     root = repository()[0] or here
+    here = root if from_root else here
     first = worktree(root) if by_worktree else ""
     relative = list(
         dict.fromkeys(
@@ -499,6 +505,11 @@ def patterns(
             f"there are {len(relative)} patterns", hint=f"give at most {MOST_PATTERNS} at a time"
         )
     return relative
+
+
+def _patterns(scope: Scope, paths: Iterable[str], *, literal: bool = False) -> list[str]:
+    by_worktree, remote = scope.leases_by_worktree, scope.remote
+    return patterns(paths, by_worktree=by_worktree, literal=literal, from_root=remote)
 
 
 def of_files(paths: Iterable[str], *, by_worktree: bool = False) -> dict[str, str]:

@@ -79,6 +79,9 @@ def receipt_now(
     check_until(until)
     entry_id, agent = inbox.split_id(known)
     to = yield from address.find(scope, agent)
+    if scope.remote and to.keys.project != scope.keys.project:
+        # A token is for one project; the ids of another one say nothing.
+        raise inbox.no_message(known)
     keys = inbox.keys_of(to.keys, to.name)
     end = None if wait is None else scope.monotonic() + wait
     while True:

@@ -281,7 +281,7 @@ def _patterns(scope: Scope, to: Sequence[AgentAddress], give: Sequence[str]) -> 
         )
     if to[0].name == scope.agent:
         raise mistake("leases are given to their holder", hint="give them to another agent")
-    return patterns(give, by_worktree=scope.leases_by_worktree)
+    return patterns(give, by_worktree=scope.leases_by_worktree, from_root=scope.remote)
 
 
 def _kept(agent: str) -> str:
