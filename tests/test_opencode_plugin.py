@@ -215,9 +215,13 @@ def test_a_subagent_acts_for_the_session_that_it_belongs_to(opencode):
     """)
         == []
     )
-    assert opencode.events == ["session.created", "tool.execute.before"]
-    assert [given["sessionID"] for _, given in opencode.calls] == ["ses_1", "ses_1"]
-    assert opencode.calls[1][1]["agent_id"] == "child"
+    # With its turn, and with its session, the leases of the subagent end.
+    assert opencode.events == [
+        *("session.created", "tool.execute.before"),
+        *("session.idle", "session.deleted"),
+    ]
+    assert {given["sessionID"] for _, given in opencode.calls} == {"ses_1"}
+    assert [given.get("agent_id") for _, given in opencode.calls] == [None, *["child"] * 3]
 
 
 def test_an_idle_session_is_prompted_in_its_own_mode_by_what_woke_it(opencode):

@@ -18,6 +18,12 @@ class Call(NamedTuple):
     input: dict[str, Any]
 
 
+class Together(NamedTuple):
+    """Tools that the model calls at once, in the forms of Chat and Gemini."""
+
+    calls: tuple[Call, ...]
+
+
 class Say(NamedTuple):
     """A text with which the model ends its turn."""
 
@@ -74,7 +80,7 @@ class Request:
         raise KeyError(f"no tool {tool!r} among {sorted(self.tools)}")
 
 
-Answer = Call | Say
+Answer = Call | Together | Say
 
 
 def api(path: str) -> str | None:
@@ -203,7 +209,12 @@ def _sse(*events: dict[str, Any], named: bool = True) -> list[str]:
     ]
 
 
+def _calls(answer: Call | Together) -> tuple[Call, ...]:
+    return answer.calls if isinstance(answer, Together) else (answer,)
+
+
 def _as_messages(answer: Answer, number: int, request: Request) -> Written:
+    assert not isinstance(answer, Together), "one call at a time in this form"
     usage = {"input_tokens": 9, "output_tokens": 9}
     if isinstance(answer, Call):
         block = {"type": "tool_use", "id": f"toolu_{number:04}", "name": answer.tool}
@@ -236,6 +247,7 @@ def _as_messages(answer: Answer, number: int, request: Request) -> Written:
 
 
 def _as_responses(answer: Answer, number: int, request: Request) -> Written:
+    assert not isinstance(answer, Together), "one call at a time in this form"
     item: dict[str, Any]
     if isinstance(answer, Call):
         described = request.tools.get(answer.tool, {})
@@ -285,17 +297,19 @@ def _as_responses(answer: Answer, number: int, request: Request) -> Written:
 
 def _as_chat(answer: Answer, number: int, request: Request) -> Written:
     message: dict[str, Any] = {"role": MODEL, "content": None}
-    if isinstance(answer, Call):
-        call: dict[str, Any] = {"index": 0, "id": f"call_{number:04}"}
-        if request.tools.get(answer.tool, {}).get("type") == "custom":
-            call |= {"type": "custom", "custom": {"name": answer.tool, **answer.input}}
-        else:
-            given = {"name": answer.tool, "arguments": json.dumps(answer.input)}
-            call |= {"type": "function", "function": given}
-        message["tool_calls"] = [call]
-    else:
+    if isinstance(answer, Say):
         message["content"] = answer.text
-    why = "tool_calls" if isinstance(answer, Call) else "stop"
+    else:
+        message["tool_calls"] = []
+        for at, (tool, given) in enumerate(_calls(answer)):
+            call: dict[str, Any] = {"index": at, "id": f"call_{number:04}_{at}"}
+            if request.tools.get(tool, {}).get("type") == "custom":
+                call |= {"type": "custom", "custom": {"name": tool, **given}}
+            else:
+                words = {"name": tool, "arguments": json.dumps(given)}
+                call |= {"type": "function", "function": words}
+            message["tool_calls"].append(call)
+    why = "stop" if isinstance(answer, Say) else "tool_calls"
     head = {"id": f"chat_{number:04}", "created": 1, "model": request.body["model"]}
     usage = {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18}
     chunk = head | {"object": "chat.completion.chunk"}
@@ -310,12 +324,15 @@ def _as_chat(answer: Answer, number: int, request: Request) -> Written:
 
 
 def _as_gemini(answer: Answer, number: int, request: Request) -> Written:
-    if isinstance(answer, Call):
-        call = {"name": answer.tool, "args": answer.input, "id": f"call_{number:04}"}
-        part: dict[str, Any] = {"functionCall": call}
+    parts: list[dict[str, Any]]
+    if isinstance(answer, Say):
+        parts = [{"text": answer.text}]
     else:
-        part = {"text": answer.text}
-    content = {"role": "model", "parts": [part]}
+        parts = [
+            {"functionCall": {"name": tool, "args": given, "id": f"call_{number:04}_{at}"}}
+            for at, (tool, given) in enumerate(_calls(answer))
+        ]
+    content = {"role": "model", "parts": parts}
     usage = {"promptTokenCount": 9, "candidatesTokenCount": 9, "totalTokenCount": 18}
     whole = {
         "candidates": [{"index": 0, "content": content, "finishReason": "STOP"}],

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 
-from tests.clients.forms import WRITE, Answer, Call, Request, Say, api
+from tests.clients.forms import WRITE, Answer, Call, Request, Say, Together, api
 
 Step = Answer | Callable[[Request], Answer]
 
@@ -63,7 +63,7 @@ class Model:
             number = len(self.requests)
             step = self._script.pop(0) if self._script else Say()
             try:
-                answer = step if isinstance(step, (Call, Say)) else step(request)
+                answer = step if isinstance(step, (Call, Together, Say)) else step(request)
                 if isinstance(answer, Call) and answer.tool not in request.tools:
                     answer = Call(request.named(answer.tool), answer.input)
             except Exception as error:  # noqa: BLE001 (the test shows it)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tests.clients.forms import Call
+from tests.clients.forms import Call, Together
 from tests.clients.model import Step
 from tests.clients.running import Client
 from tests.servers import program
@@ -44,6 +44,13 @@ class Claude(Client):
     def shell(self, command: str) -> Step:
         return Call("Bash", {"command": command, "description": "Run it"})
 
+    def subagents(self, *prompts: str) -> list[Step]:
+        kind = {"subagent_type": "general-purpose", "run_in_background": True}
+        return [Call("Agent", {"description": "Write", "prompt": one} | kind) for one in prompts]
+
+    def writes(self, path: str, text: str) -> Step:
+        return Call("Write", {"file_path": str(self.root / path), "content": text})
+
     def edits(self, path: str, old: str, new: str) -> list[Step]:
         file = {"file_path": str(self.root / path)}
         # It edits what it has read.
@@ -56,6 +63,13 @@ class Claude(Client):
         # It describes the tools of servers to its model after a search.
         search = Call("ToolSearch", {"query": f"select:mcp__plugin_agentbus_agentbus__{name}"})
         return [search, Call(name, given)]
+
+
+class PlainClaude(Claude):
+    """Claude Code without AgentBus."""
+
+    def plug(self, folder: pathlib.Path) -> None:
+        """Put in no plugin."""
 
 
 class TerminalClaude(Claude):
@@ -109,6 +123,13 @@ class Codex(Client):
 
     def shell(self, command: str) -> Step:
         return self._nested("exec_command", {"cmd": command}, "r.output")
+
+    def subagents(self, *prompts: str) -> list[Step]:
+        return [Call("spawn_agent", {"message": one}) for one in prompts]
+
+    def writes(self, path: str, text: str) -> Step:
+        patch = f"*** Begin Patch\n*** Add File: {path}\n+{text}*** End Patch\n"
+        return self.shell(f"apply_patch <<'EOF'\n{patch}EOF\n")
 
     def edits(self, path: str, old: str, new: str) -> list[Step]:
         patch = _patch(path, old, new)
@@ -275,6 +296,13 @@ class OpenCode(Client):
     def shell(self, command: str) -> Step:
         return Call("bash", {"command": command, "description": "Run it"})
 
+    def subagents(self, *prompts: str) -> list[Step]:
+        kind = {"description": "Write it", "subagent_type": "general"}
+        return [Together(tuple(Call("task", {"prompt": one} | kind) for one in prompts))]
+
+    def writes(self, path: str, text: str) -> Step:
+        return Call("write", {"filePath": str(self.root / path), "content": text})
+
     def edits(self, path: str, old: str, new: str) -> list[Step]:
         if self.model == "gpt-5.1":
             return [Call("apply_patch", {"patchText": _patch(path, old, new)})]
@@ -326,6 +354,16 @@ class Copilot(Client):
 
     def shell(self, command: str) -> Step:
         return Call("bash", {"command": command, "description": "Run it"})
+
+    def subagents(self, *prompts: str) -> list[Step]:
+        kind = {"description": "Write it", "agent_type": "general-purpose", "mode": "background"}
+        return [
+            Call("task", {"name": f"writer-{number}", "prompt": prompt} | kind)
+            for number, prompt in enumerate(prompts)
+        ]
+
+    def writes(self, path: str, text: str) -> Step:
+        return Call("create", {"path": str(self.root / path), "file_text": text})
 
     def edits(self, path: str, old: str, new: str) -> list[Step]:
         if self.model == "gpt-5.4":

@@ -253,6 +253,14 @@ class Client:
         """Return the calls that replace the line of a file."""
         raise NotImplementedError
 
+    def subagents(self, *prompts: str) -> list[Step]:
+        """Return the calls that start subagents, which run at the same time."""
+        raise NotImplementedError
+
+    def writes(self, path: str, text: str) -> Step:
+        """Return the call that writes a new file."""
+        raise NotImplementedError
+
     def tool(self, name: str, **given: Any) -> list[Step]:
         """Return the calls of a tool of AgentBus's server."""
         return [Call(name, given)]

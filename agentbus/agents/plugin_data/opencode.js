@@ -116,7 +116,7 @@ export const AgentBus = async ({ client, directory }) => {
   async function end(session) {
     stop(session)
     sessions.delete(session.id)
-    if (session.root === session) await ask(session, "session.deleted")
+    await ask(session, "session.deleted")
   }
 
   async function take(type, { sessionID, info, error }) {
@@ -125,7 +125,11 @@ export const AgentBus = async ({ client, directory }) => {
     if (!sessions.has(id)) return
     const session = await enter(id)
     if (type === "session.deleted") return end(session)
-    if (session.root !== session) return
+    if (session.root !== session) {
+      // A subagent has ended: its leases end.
+      if (type === "session.idle") await ask(session, "session.idle")
+      return
+    }
     if (error?.name === "MessageAbortedError") session.aborted = true
     if (type === "session.compacted") return prime(session)
     if (type === "session.idle") return idle(session)
