@@ -26,6 +26,10 @@ def test_the_smoke_tier_names_each_file_once_in_order():
     assert smoke() == sorted(set(smoke()))
 
 
+def test_the_smoke_tier_checks_the_reference_and_the_help():
+    assert {"tests/test_docs.py", "tests/test_help.py"} <= set(smoke())
+
+
 @pytest.mark.parametrize(
     "words",
     [["tests/x.py"], ["nowhere"], ["-x", "tests/x.py::test_it"], ["-k", "ttl", "./tests/x"]],
