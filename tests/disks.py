@@ -11,20 +11,25 @@ import pytest
 
 
 @contextlib.contextmanager
-def small_disk(path: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
-    """Mount a disk of a size such as `8m` at a directory; skip where this user may not mount one."""
+def disk(path: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
+    """Mount a disk at a directory, with options of tmpfs; skip where this user may not mount one."""
     path.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
     try:
         done = subprocess.run(mount, capture_output=True, check=False)
     except FileNotFoundError:
-        pytest.skip("there is no `mount` here")
+        pytest.skip("the command `mount` is not installed")
     if done.returncode:
         pytest.skip("this user may not mount a disk")
     try:
         yield path
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def small_disk(path: pathlib.Path, size: str) -> contextlib.AbstractContextManager[pathlib.Path]:
+    """Mount a disk of a size such as `8m`."""
+    return disk(path, f"size={size}")
 
 
 def fill(path: pathlib.Path) -> None:

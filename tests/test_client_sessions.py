@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -204,6 +205,7 @@ def test_the_client_is_the_nearest_process_that_is_no_shell():
     assert int(told) == os.getpid()
 
 
+@pytest.mark.skipif(shutil.which("ps") is None, reason="where /proc is, ps need not be")
 def test_without_proc_processes_are_asked_for_by_ps():
     above, began = client_session._asked(os.getpid()) or (0, "")
 

@@ -16,6 +16,7 @@ from agentbus.store import sandbox
 from agentbus.store.operation import attempt
 from agentbus.store.steps import Command, Denied
 from tests import sandboxing
+from tests.disks import disk
 from tests.servers import ROOT, Shell, program
 
 SAID = "a sandbox keeps this command from the bus"
@@ -142,13 +143,8 @@ def test_the_name_and_the_settings_are_shown_in_a_sandbox(homely):
 @pytest.fixture
 def read_only(tmp_path: pathlib.Path):
     """A directory on a disk that is mounted read-only, with its own home."""
-    place = tmp_path / "fixed"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a disk")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with disk(tmp_path / "fixed", "ro") as place:
+        yield place
 
 
 @pytest.mark.parametrize("words", [("speak", "hi"), ("overhear",), ("server", "start")])

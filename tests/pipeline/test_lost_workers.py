@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
+
+import psutil
 
 from agentbus.core.settings import resolve
 from agentbus.pipeline.archives.archiver import Archiver
@@ -18,22 +19,13 @@ def workers(of: int) -> list[int]:
 
     A daemon that is killed would leave the shared session with one that cannot be written to.
     """
-    found = subprocess.run(
-        ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    )
-    below: dict[int, list[tuple[int, bool]]] = {}
-    for line in found.stdout.splitlines():
-        pid, parent, args = line.split(None, 2)
-        forks = "pyspark/daemon" in args or "pyspark.daemon" in args
-        below.setdefault(int(parent), []).append((int(pid), forks))
-    pids, waiting = [], [(of, False)]
-    while waiting:
-        parent, inside = waiting.pop()
-        for pid, forks in below.get(parent, []):
-            waiting.append((pid, forks))
-            if inside and forks:
-                pids.append(pid)
-    return pids
+    daemons = {}
+    for process in psutil.Process(of).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = " ".join(process.cmdline())
+            if "pyspark/daemon" in words or "pyspark.daemon" in words:
+                daemons[process.pid] = process.ppid()
+    return [pid for pid, parent in daemons.items() if parent in daemons]
 
 
 def test_tasks_whose_python_workers_are_killed_are_done_again(spark, valkey, project, tmp_path):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from agentbus.core.keys import Keys
@@ -103,10 +104,10 @@ def test_processes_are_listed_with_their_whole_lines_on_a_narrow_terminal(
 
 
 def running(pid: int) -> bool:
-    listed = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return bool(listed.stdout.strip()) and not listed.stdout.startswith("Z")
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_what_was_wanted_after_the_end_did_not_happen(archive: ArchiveRun, client: Client) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+import psutil  # type: ignore[import-untyped]
 
 from agentbus.core.clock import rfc3339
 from agentbus.core.settings import Settings
@@ -242,17 +244,8 @@ def _killed(pid: int) -> bool:
 
 def descendants(of: int) -> list[tuple[int, str]]:
     """Return the descendants of a process, with their command lines."""
-    # In full, also where the environment tells `ps` how wide a terminal is.
-    listed = subprocess.run(
-        ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    )
-    below: dict[int, list[tuple[int, str]]] = {}
-    for line in listed.stdout.splitlines():
-        pid, parent, *words = line.split(None, 2)
-        below.setdefault(int(parent), []).append((int(pid), " ".join(words)))
-    found, waiting = [], [of]
-    while waiting:
-        for child, args in below.get(waiting.pop(), []):
-            waiting.append(child)
-            found.append((child, args))
+    found = []
+    for process in psutil.Process(of).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append((process.pid, " ".join(process.cmdline())))
     return found
