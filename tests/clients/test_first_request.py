@@ -14,7 +14,9 @@ from tests.servers import Server
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("alone", "most"), [(False, 1_800), (True, 1_200)])
+@pytest.mark.parametrize(
+    ("alone", "most"), [(False, 1_800), (True, 1_200)], ids=["claude-with-another", "claude-alone"]
+)
 def test_claude_code_first_asks_few_bytes_more_and_none_in_a_quiet_turn(
     made: Make, valkey: Server, alone: bool, most: int
 ):
