@@ -14,6 +14,8 @@ from tests.clients.real import Claude, Codex, Copilot, OpenCode
 
 pytestmark = pytest.mark.slow
 
+# The level at which a subagent reads its first line.
+LEVELS = {"claude": "system", "codex": "developer", "copilot": "user"}
 NAMES = ("agent-0", "agent-1")
 
 
@@ -61,3 +63,6 @@ def test_the_second_of_two_subagents_that_write_one_file_is_refused(desk: Desk):
     assert len(refused) == 1
     assert (desk.root / "src/new.py").read_text() == f"{other}\n"
     assert left[-1] == []
+    if desk.client.name != "opencode":
+        line = f") of {desk.agent}. Leased by this session: "
+        assert all(line in request.at(LEVELS[desk.client.name]) for request in tried.values())
