@@ -400,8 +400,8 @@ def _failed(failures: list[Completion]) -> FlagFailed:
     by = f" (by {names.word(first.by)})" if first.by else ""
     return FlagFailed(
         said + by + (f": {first.note}" if first.note else ""),
-        hint="mend the cause and announce it again, or keep waiting with ignore_failures=True",
-        shell_hint="mend the cause and announce it again, or keep waiting with --ignore-failures",
+        hint="fix the cause and announce it again, or keep waiting with ignore_failures=True",
+        shell_hint="fix the cause and announce it again, or keep waiting with --ignore-failures",
         flag=first.flag,
         note=first.note,
         by=first.by,

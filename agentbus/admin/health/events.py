@@ -164,7 +164,7 @@ def _lags(report: RoleReport, thresholds: Thresholds) -> Iterator[HealthFinding]
         remedy = "see its errors in the log, and 'agentbus outbox status'"
     yield from above(
         *(thresholds.levels("lag_ms"), "lag_ms", report.subject, report.lag_ms),
-        f"the oldest event before {report.name} was sent {span(report.lag_ms / 1000)} ago"
+        f"the oldest event that {report.name} has not handled was sent {span(report.lag_ms / 1000)} ago"
         + (f"; its last error: {escaped(report.error)}" if report.error else ""),
         remedy,
     )

@@ -116,7 +116,7 @@ def _where(of: dict[str, str | None]) -> str:
 
 
 PAGE = WebPage("letters", "Dead letters", load, live=("groups",))
-ERROR = WebPage("letters-error", "Dead letters of one error", load_error, under="letters")
+ERROR = WebPage("letters-error", "Dead letters with this error", load_error, under="letters")
 ONE = WebPage("letter", "Dead letter", load_letter, under="letters")
 PAYLOAD = TextFile("letter-payload", payload)
 TRACEBACK = TextFile("letter-error", traceback)
