@@ -16,7 +16,7 @@ import pytest
 from scripts.benchmarks import _page
 from scripts.benchmarks._figures import Figure, Row, Spread
 from scripts.benchmarks._page import Page, Run
-from scripts.benchmarks._plot import shown, svg
+from scripts.benchmarks._plot import shown, svg, times
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/explanation/performance.md"
@@ -120,7 +120,7 @@ def test_a_picture_is_well_formed_and_carries_each_figure_with_its_name(figure: 
     assert any(text.startswith(f"{figure.unit} (") for text in found)
     for row in figure.rows:
         assert row.label in found
-        ratio = f" {row.ratio:.2f} x" if row.ratio is not None else ""
+        ratio = f" {times(row.ratio)} x" if row.ratio is not None else ""
         assert f"{shown(row.spread.middle)}{ratio}" in found
     assert {row.group for row in figure.rows if row.group} <= set(found)
 
@@ -256,6 +256,30 @@ def test_command_lines_of_a_docstring_are_left_out_of_the_page(module: str) -> N
 
     assert _page.docstring(module).partition("\n")[0] in text
     assert "python -m" not in text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(12.345, "12.35"), (1.0, "1.00"), (0.1, "0.10"), (0.0024, "0.0024")]
+)
+def test_a_small_ratio_has_two_digits(ratio: float, text: str) -> None:
+    assert times(ratio) == text
+
+
+def test_figures_that_were_measured_apart_replace_their_former_ones() -> None:
+    later = made(date="2026-11-29", runs=(Run("router", 1.0, (WAKING,), busy=0.84),))
+
+    page = _page.updated(made(failed=("router", "sink")), later)
+
+    assert [(run.benchmark, run.figures) for run in page.runs] == [
+        ("wakeup", (WAKING,)),
+        ("router", (WAKING,)),
+    ]
+    assert page.runs[0].apart == ""
+    assert page.runs[1].apart == (
+        "apart from the others, on 2026-11-29, on 2 cores, Python 3.11.7, Valkey 9.1.2,"
+        " on a machine that was 84% busy with other work"
+    )
+    assert page.failed == ("sink",)
 
 
 def test_quick_figures_are_said_to_be_worth_nothing() -> None:

@@ -26,12 +26,22 @@ from typing import Any
 
 from scripts.benchmarks import _load
 from scripts.benchmarks._figures import FULL, Figure, Row
-from scripts.benchmarks._plot import shown, svg
+from scripts.benchmarks._plot import shown, svg, times
 from tests.servers import Server
 
 # The benchmarks, in the order of the page.
 NAMES = (
-    *("cli_latency", "agents", "sessions", "leases", "wakeup", "pressure", "memory", "queue"),
+    *(
+        "cli_latency",
+        "agents",
+        "sessions",
+        "leases",
+        "wakeup",
+        "pressure",
+        "memory",
+        "queue",
+        "peers",
+    ),
     *("typed", "task_options", "attempts", "processes"),
     *("cliffs", "dashboard", "web", "router", "events", "pipeline", "replay", "sink", "reports"),
     "capacity",
@@ -48,7 +58,7 @@ _TITLES = {
     "queue": "Queues",
     "queue_latency": "Latency from publish to handler",
     "queue_growth": "Deep queues and many queues",
-    "queue_peers": "Other task queues",
+    "peers": "Other task queues",
     "processes": "Processes of one worker",
     "typed": "Typed tasks",
     "task_options": "Options of a task",
@@ -179,6 +189,28 @@ def software(names: Iterable[str]) -> dict[str, str]:
     }
 
 
+def updated(page: Page, other: Page) -> Page:
+    """Return a page with the runs of another one in place of its own; they say when they were made."""
+    busy = max(run.busy or 0 for run in other.runs)
+    loaded = (
+        f", on a machine that was {busy:.0%} busy with other work" if busy > _load.QUIET else ""
+    )
+    about = ", ".join(
+        (
+            f"{other.software['cores']} cores",
+            *(f"{name} {other.software[name]}" for name in ("Python", "Valkey")),
+        )
+    )
+    apart = f"apart from the others, on {other.date}, on {about}{loaded}"
+    new = {run.benchmark: dataclasses.replace(run, apart=apart) for run in other.runs}
+    runs = {run.benchmark: run for run in page.runs} | new
+    return dataclasses.replace(
+        page,
+        runs=tuple(runs[name] for name in NAMES if name in runs),
+        failed=tuple(name for name in page.failed if name not in new),
+    )
+
+
 # -- writing --
 
 
@@ -190,10 +222,15 @@ def save(page: Page, path: pathlib.Path) -> None:
     write(path)
 
 
+def loaded(path: pathlib.Path) -> Page:
+    """Return the data beside a page."""
+    return Page.load((_folder(path) / _DATA).read_text())
+
+
 def write(path: pathlib.Path) -> None:
     """Write the page and its pictures from the data beside it. Pictures that it has no more are removed."""
     folder = _folder(path)
-    page = Page.load((folder / _DATA).read_text())
+    page = loaded(path)
     pictures = {f"{figure.name}.svg": svg(figure) for run in page.runs for figure in run.figures}
     for old in folder.glob("*.svg"):
         if old.name not in pictures:
@@ -302,4 +339,4 @@ def _cells(row: Row) -> Iterator[str]:
     yield f"**{shown(spread.middle)}**" if row.kind == "ours" else shown(spread.middle)
     for end in (spread.low, spread.high):
         yield shown(end) if spread.high > spread.low else ""
-    yield f"{row.ratio:.2f} x {row.against}" if row.ratio is not None else ""
+    yield f"{times(row.ratio)} x {row.against}" if row.ratio is not None else ""

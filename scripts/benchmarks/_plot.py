@@ -48,6 +48,11 @@ _DARK = {
 _FONT = "12px system-ui, -apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 
 
+def times(ratio: float) -> str:
+    """Return a ratio with two decimals, or two digits if it is small."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
 def shown(value: float) -> str:
     """Write a figure with three digits, or all before the point."""
     if value == 0:
@@ -141,7 +146,9 @@ class _Drawing:
             yield f'<text class="group" x="{_MARGIN}" y="{top - 5}">{escape(row.group)}</text>\n'
         yield f'<text class="end" x="{self._left - 8}" y="{base}">{escape(row.label)}</text>\n'
         x = round(max(self._x(row.spread.high), self._left + self._long(row)) + 8, 1)
-        ratio = f' <tspan class="quiet">{row.ratio:.2f} x</tspan>' if row.ratio is not None else ""
+        ratio = (
+            f' <tspan class="quiet">{times(row.ratio)} x</tspan>' if row.ratio is not None else ""
+        )
         yield f'<text class="over" x="{x}" y="{base}">{shown(row.spread.middle)}{ratio}</text>\n'
 
     def _whisker(self, row: Row, low: float, high: float, y: float) -> str:

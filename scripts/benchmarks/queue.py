@@ -1,4 +1,4 @@
-"""Queues against hand-written redis-py and against other task queues, in one run.
+"""Queues against hand-written redis-py, in one run.
 
 Payloads have 200 bytes; a trivial handler is called once for each task. The server keeps no
 append-only file (`--appendonly no`), for all alike. What is compared runs in turns, and the ratio
@@ -6,7 +6,7 @@ is the median of the rounds' ratios, so that a machine that is busy for a while 
 [Why it is fast](why-fast.md#queues) explains the design.
 
     python -m scripts.benchmarks.queue [throughput] [latency] [memory] [growth] [--tasks N] [--rounds N]
-        [--most N] [--peers]
+        [--most N]
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from importlib.metadata import version
 from typing import Any
 
 import agentbus
-from scripts.benchmarks import queue_growth, queue_latency, queue_peers, queue_raw
+from scripts.benchmarks import queue_growth, queue_latency, queue_raw
 from scripts.benchmarks._figures import Figure, Row, Spread, percentile, run, table
 from tests.servers import Server
 
 PARTS = ("throughput", "latency", "memory", "growth")
 SIZES = {
-    "quick": {"tasks": 1000, "rounds": 1, "samples": 20, "most": 20_000, "peers": True},
-    "page": {"rounds": 5, "peers": True},
+    "quick": {"tasks": 1000, "rounds": 1, "samples": 20, "most": 20_000},
+    "page": {"rounds": 5},
 }
 _BOUND = 100_000_000
 # What is measured, against what, how it should come out, and in which picture it is shown.
@@ -233,13 +233,6 @@ def queues(given: argparse.Namespace) -> Iterator[Figure]:
             yield from memory(server, given.tasks)
         if "growth" in parts:
             yield from queue_growth.grown(server, [10_000, given.most], [0, 1_000], 5)
-        if given.peers or given.peers_python:
-            ours = None
-            if "throughput" in parts:
-                ways = ("publish_many", "worker", "worker, batch=True")
-                ours = tuple(Spread.of(clock.rates[way]) for way in ways)
-            count, rounds = max(200, given.tasks // 10), min(3, given.rounds)
-            yield from queue_peers.compared(server, ours, count, rounds, given.peers_python)
 
 
 def main() -> None:
@@ -250,8 +243,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--samples", type=int, default=1000, help="tasks whose latency is measured")
     parser.add_argument("--most", type=int, default=1_000_000, help="the deepest queue")
-    parser.add_argument("--peers", action="store_true", help="install and measure other queues")
-    parser.add_argument("--peers-python", help="a Python that has the other queues already")
     run(queues, parser, SIZES)
 
 

@@ -1,32 +1,38 @@
-"""One peer's publisher and consumer, run in its own environment: NAME SOCKET COUNT.
+"""One queue's publisher and consumer, run in an environment of its own: NAME SOCKET COUNT.
 
-Prints JSON: tasks published a second, and tasks consumed a second. Every peer is driven as its
-documentation says, by the fastest way it has, and is warm when the time is taken.
+Prints JSON: tasks published a second, and tasks consumed a second. Each queue is driven as its
+documentation says, by the fastest way it has in one process, and is warm when the time is taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 PAYLOAD = {"i": "00000001", "agent": "build-agent-1", "text": "x" * 150}
 CALLERS = 20
 BATCH = 500
-# Tasks that are published and consumed before the time is taken.
-WARM = 2000
+
+
+def warm(count: int) -> int:
+    """Return how many tasks are published and consumed before the time is taken."""
+    return count * 2 // 5
 
 
 class Counter:
     """A handler that knows when it has been called often enough, the first tasks aside."""
 
     def __init__(self, count: int) -> None:
-        self.left = count + WARM
+        self.left = count + warm(count)
         self.count = count
         self.first = self.last = 0.0
         self.timed = 0
@@ -54,16 +60,54 @@ async def together(publish: Callable[[], Awaitable[Any]], count: int) -> float:
     """Publish from 20 callers at once; returns tasks a second."""
 
     async def callers(number: int) -> None:
-        async def caller() -> None:
-            for _ in range(number // CALLERS):
+        shares = [number // CALLERS + (at < number % CALLERS) for at in range(CALLERS)]
+
+        async def caller(share: int) -> None:
+            for _ in range(share):
                 await publish()
 
-        await asyncio.gather(*(caller() for _ in range(CALLERS)))
+        await asyncio.gather(*map(caller, shares))
 
-    await callers(WARM)
+    await callers(warm(count))
     began = time.monotonic()
     await callers(count)
     return count / (time.monotonic() - began)
+
+
+async def agentbus(path: str, count: int, *, batch: bool = False) -> tuple[float, float]:
+    """AgentBus: `publish`, and a handler call for each task; or `publish_many`, and batches."""
+    import agentbus as library
+
+    bus = library.connect(f"unix://{path}", project="peer", agent="peer")
+    queue = bus.queue("peer", bound=100_000_000)
+    counter = Counter(count)
+
+    def publish(number: int) -> None:
+        if batch:
+            for start in range(0, number, BATCH):
+                queue.publish_many([PAYLOAD] * min(BATCH, number - start))
+        else:
+            for _ in range(number):
+                queue.publish(PAYLOAD)
+
+    publish(warm(count))
+    began = time.monotonic()
+    publish(count)
+    published = count / (time.monotonic() - began)
+
+    def single(_delivery: Any) -> None:
+        counter()
+
+    def several(deliveries: list[Any]) -> None:
+        counter(len(deliveries))
+
+    bus.subscribe("peer", several if batch else single, batch=batch, drain=True).run()
+    return published, await counter.rate()
+
+
+async def agentbus_batches(path: str, count: int) -> tuple[float, float]:
+    """AgentBus: `publish_many`, and a handler call for up to 500 tasks."""
+    return await agentbus(path, count, batch=True)
 
 
 async def omnidaemon(path: str, count: int) -> tuple[float, float]:
@@ -115,7 +159,7 @@ async def faststream(path: str, count: int, *, batch: bool = False) -> tuple[flo
                     await sender.publish(PAYLOAD, stream="fast", pipeline=pipe)
                 await pipe.execute()
 
-    await publish(WARM)
+    await publish(warm(count))
     began = time.monotonic()
     await publish(count)
     published = count / (time.monotonic() - began)
@@ -164,7 +208,7 @@ async def dramatiq(path: str, count: int) -> tuple[float, float]:
     def handler(_payload: dict[str, str]) -> None:
         counter()
 
-    for _ in range(WARM):
+    for _ in range(warm(count)):
         handler.send(PAYLOAD)
     began = time.monotonic()
     for _ in range(count):
@@ -200,7 +244,7 @@ async def celery(path: str, count: int) -> tuple[float, float]:
             for _ in range(number):
                 handler.apply_async((PAYLOAD,), producer=producer)
 
-    publish(WARM)
+    publish(warm(count))
     began = time.monotonic()
     publish(count)
     published = count / (time.monotonic() - began)
@@ -211,8 +255,6 @@ async def celery(path: str, count: int) -> tuple[float, float]:
 
 async def huey(path: str, count: int) -> tuple[float, float]:
     """Huey, without results, and two threads that wait for tasks on the server."""
-    import logging
-
     import redis
     from huey import RedisHuey
 
@@ -225,7 +267,7 @@ async def huey(path: str, count: int) -> tuple[float, float]:
     def handler(_payload: dict[str, str]) -> None:
         counter()
 
-    for _ in range(WARM):
+    for _ in range(warm(count)):
         handler(PAYLOAD)
     began = time.monotonic()
     for _ in range(count):
@@ -238,31 +280,110 @@ async def huey(path: str, count: int) -> tuple[float, float]:
     return published, consumed
 
 
+async def rq(path: str, count: int) -> tuple[float, float]:
+    """RQ, without results and time limits, by the worker that starts no process for a task."""
+    import redis
+    import rq as library
+
+    server = redis.Redis(unix_socket_path=path)
+    queue = library.Queue("peer", connection=server)
+    counter = Counter(count)
+    # Its worker imports handlers by name, and takes none of the program's main module.
+    handlers = types.ModuleType("peer_handlers")
+    handlers.handler = lambda _payload: counter()  # type: ignore[attr-defined]
+    sys.modules["peer_handlers"] = handlers
+    task = library.Queue.prepare_data(
+        "peer_handlers.handler", args=(PAYLOAD,), result_ttl=0, timeout=-1
+    )
+
+    def publish(number: int) -> None:
+        for start in range(0, number, BATCH):
+            queue.enqueue_many([task] * min(BATCH, number - start))
+
+    publish(warm(count))
+    began = time.monotonic()
+    publish(count)
+    published = count / (time.monotonic() - began)
+    # At an error of its own it logs, quits, and leaves the rest in the queue: the count tells.
+    library.SimpleWorker([queue], connection=server).work(burst=True, logging_level="ERROR")
+    if counter.left > 0:
+        raise RuntimeError(f"the worker quit, and left {counter.left} tasks")
+    return published, await counter.rate()
+
+
+async def streaq(path: str, count: int) -> tuple[float, float]:
+    """Streaq: tasks in pipelines, and 100 coroutines with as many tasks fetched ahead."""
+    import streaq as library
+
+    # As a worker of its own its publisher has settings of its own, too.
+    worker = library.Worker(redis_url=f"unix://{path}", concurrency=100, handle_signals=False)
+    counter = Counter(count)
+
+    @worker.task(ttl=0)
+    async def handler(_payload: dict[str, str]) -> None:
+        counter()
+
+    async def publish(number: int) -> None:
+        for start in range(0, number, BATCH):
+            await worker.enqueue_many(
+                [handler.enqueue(PAYLOAD) for _ in range(min(BATCH, number - start))]
+            )
+
+    async with worker:
+        await publish(warm(count))
+        began = time.monotonic()
+        await publish(count)
+        published = count / (time.monotonic() - began)
+    running = asyncio.create_task(worker.run_async())
+    consumed = await counter.rate()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    return published, consumed
+
+
+class Peer(NamedTuple):
+    """How to measure a queue, and what it does in batches. `share` of the tasks suffices for it."""
+
+    measure: Callable[[str, int], Awaitable[tuple[float, float]]]
+    publishes_batches: bool = False
+    handles_batches: bool = False
+    uvloop: bool = False
+    share: float = 1.0
+
+
+# On uvloop are those whose own programs run on it where it is installed.
 PEERS = {
-    "OmniDaemon's pattern": omnidaemon,
-    "faststream": faststream,
-    "faststream, batches": faststream_batches,
-    "taskiq": taskiq,
-    "dramatiq": dramatiq,
-    "celery": celery,
-    "huey": huey,
+    "AgentBus": Peer(agentbus),
+    "AgentBus, batches": Peer(agentbus_batches, publishes_batches=True, handles_batches=True),
+    "celery": Peer(celery),
+    "dramatiq": Peer(dramatiq),
+    "faststream": Peer(faststream, publishes_batches=True, uvloop=True),
+    "faststream, batches": Peer(
+        faststream_batches, publishes_batches=True, handles_batches=True, uvloop=True
+    ),
+    "huey": Peer(huey),
+    "OmniDaemon's pattern": Peer(omnidaemon),
+    # Each of its tasks takes some 25 round trips.
+    "rq": Peer(rq, publishes_batches=True, share=0.1),
+    "streaq": Peer(streaq, publishes_batches=True, uvloop=True),
+    "taskiq": Peer(taskiq, uvloop=True),
 }
-# Those whose own programs run on uvloop where it is installed.
-ON_UVLOOP = ("faststream", "faststream, batches", "taskiq")
 
 
-async def main() -> None:
+async def main(peer: Peer) -> None:
     """Measure one peer, print, and leave: not every peer stops when it is told to."""
-    published, consumed = await PEERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]))
+    published, consumed = await peer.measure(sys.argv[2], int(int(sys.argv[3]) * peer.share))
     sys.stdout.write(json.dumps({"publish": published, "consume": consumed}) + "\n")
     sys.stdout.flush()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ON_UVLOOP:
+    chosen = PEERS[sys.argv[1]]
+    if chosen.uvloop:
         import uvloop
 
-        uvloop.run(main())
+        uvloop.run(main(chosen))
     else:
-        asyncio.run(main())
+        asyncio.run(main(chosen))
