@@ -28,7 +28,7 @@ VERB = Verb(
     " queues. The first 'set' exits 4 while workers of the project run. What works across shards, and what"
     " is refused, is in docs/explanation/shards.md. Exit 5 if the project has no shards. JSON: name, node,"
     " queues, opened.",
-    examples=("agentbus shards set 12", "agentbus shards", "agentbus shards list --json"),
+    examples=("agentbus shards set 12", "agentbus shards list --json"),
 )
 _COLUMNS: dict[str, Callable[[Shard], str]] = {
     "SHARD": lambda row: row.name,

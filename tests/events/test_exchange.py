@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import logging
 import multiprocessing
@@ -12,7 +13,8 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from agentbus.events import open_ledger
+import agentbus
+from agentbus.events import Relay, open_ledger, register_consumer
 from tests.events import exchange
 from tests.events.exchange import AT_LEAST, SURELY, TABLES
 from tests.servers import client
@@ -41,7 +43,19 @@ class Services:
         self.names = names
         self._words = (url, project)
         self._running = {}
+        self._register()
         self.begin()
+
+    def _register(self) -> None:
+        """Register all consumers in Redis, and have each ledger know of them, before the first event."""
+        url, project = self._words
+        with agentbus.connect(url, project=project, agent="judge") as bus:
+            for service, name in itertools.product(self.ledgers, self.names):
+                ledger = self.ledgers[service]
+                register_consumer(ledger, exchange.STREAM, f"{service}.{name}", bus=bus)
+            for ledger in self.ledgers.values():
+                with contextlib.closing(Relay(ledger, bus)) as relay:
+                    relay.run_once()
 
     def begin(self) -> None:
         """Start all processes that do not run."""

@@ -545,7 +545,7 @@ def test_a_supervisor_with_the_wrong_database_ends_alone(ledger, bus, sent, engi
         if one.event == "quarantined":
             alone.stop()
 
-    with pytest.raises(ConfigError, match="tables of a ledger") as raised:
+    with pytest.raises(ConfigError, match=r"other\.db' is not there") as raised:
         alone.run(tell)
 
     assert raised.value.exit_code == 2

@@ -14,8 +14,9 @@ if ARGV[2] ~= '1' and not call('ZSCORE', KEYS[3], ARGV[1]) and call('EXISTS', un
   local counts, least = {}, nil
   for _, number in ipairs(call('HVALS', KEYS[2])) do counts[number] = (counts[number] or 0) + 1 end
   local open = tonumber(call('HGET', KEYS[1], 'open'))
-  for at, number in ipairs(cjson.decode(numbers)) do
-    if at <= open and (not least or (counts[number] or 0) < least) then place, least = number, counts[number] or 0 end
+  for number in string.gmatch(numbers, '%d+') do
+    if open > 0 and (not least or (counts[number] or 0) < least) then place, least = number, counts[number] or 0 end
+    open = open - 1
   end
 end
 call('HSET', KEYS[2], ARGV[1], place)
