@@ -123,27 +123,27 @@ def joined(parts: Iterable[Iterable[Attendee]]) -> list[Attendee]:
     """Join the agents of several shards by name; the first that knows an agent has its messages."""
     by_name: dict[str, list[Attendee]] = {}
     for part in parts:
-        for one in part:
-            by_name.setdefault(one.agent_id, []).append(one)
+        for agent in part:
+            by_name.setdefault(agent.agent_id, []).append(agent)
     return [_joined(by_name[name]) for name in sorted(by_name)]
 
 
 def _joined(parts: Sequence[Attendee]) -> Attendee:
-    workers = tuple(worker for one in parts for worker in one.workers)
-    ages = [one.age for one in parts if one.age is not None]
-    lags = [one.lag for one in parts if one.lag is not None]
+    workers = tuple(worker for part in parts for worker in part.workers)
+    ages = [part.age for part in parts if part.age is not None]
+    lags = [part.lag for part in parts if part.lag is not None]
     return replace(
         parts[0],
         state=_state(workers, {worker.state for worker in workers if worker.alive}),
-        seen=max((one.seen for one in parts if one.seen is not None), default=None),
+        seen=max((part.seen for part in parts if part.seen is not None), default=None),
         age=min(ages, default=None),
-        since=min((one.since for one in parts if one.since is not None), default=None),
-        running=sum(one.running for one in parts),
-        done=sum(one.done for one in parts),
-        failed=sum(one.failed for one in parts),
+        since=min((part.since for part in parts if part.since is not None), default=None),
+        running=sum(part.running for part in parts),
+        done=sum(part.done for part in parts),
+        failed=sum(part.failed for part in parts),
         lag=sum(lags) if lags else None,
         workers=workers,
-        tasks=tuple(task for one in parts for task in one.tasks),
+        tasks=tuple(task for part in parts for task in part.tasks),
     )
 
 

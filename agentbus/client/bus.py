@@ -356,7 +356,7 @@ class Verbs(InboxVerbs, LeaseVerbs, PresenceVerbs, QueueVerbs, StatsVerbs, Worke
                 hint="write redis+cluster://host:port in the URL",
             )
         if not (yield from shards.numbers(self.scope)):
-            alive = [one.worker for one in (yield from workers(self.scope)) if one.alive]
+            alive = [each.worker for each in (yield from workers(self.scope)) if each.alive]
             if alive:
                 raise Refused(
                     f"workers of the project run, such as {alive[0]!r}",

@@ -188,7 +188,7 @@ class Shards:
             for round_ in _rounds(started, view=view):
                 with ThreadPoolExecutor(len(round_)) as pool:
                     running = {number: pool.submit(_caught, started[number]) for number in round_}
-                replies |= {number: one.result() for number, one in running.items()}
+                replies |= {number: future.result() for number, future in running.items()}
                 self._check(replies, view=view)
             return merge(self, self._given(replies))
 
@@ -211,8 +211,8 @@ class Shards:
         replies: _Replies = {}
         for round_ in _rounds(started, view=view):
             running = [started[number]() for number in round_]
-            found = await asyncio.gather(*running, return_exceptions=True)
-            replies |= dict(zip(round_, found, strict=True))
+            answers = await asyncio.gather(*running, return_exceptions=True)
+            replies |= dict(zip(round_, answers, strict=True))
             self._check(replies, view=view)
         return merge(self, self._given(replies))
 
@@ -240,7 +240,7 @@ class Shards:
         }
         if not given:
             errors = [*replies.values()]
-            raise next((one for one in errors if not isinstance(one, NotFound)), errors[0])
+            raise next((error for error in errors if not isinstance(error, NotFound)), errors[0])
         return given
 
 
@@ -267,7 +267,7 @@ def one_shard(bus: Any) -> None:
 def _rounds(started: Iterable[str], *, view: bool) -> list[list[str]]:
     """Return the numbers of the shards to ask at the same time; to change them, home last."""
     numbers = [*started]
-    return [numbers] if view else [[one for one in numbers if one], [""]]
+    return [numbers] if view else [[number for number in numbers if number], [""]]
 
 
 def _is_name(queue: str) -> bool:
@@ -278,9 +278,9 @@ def _is_name(queue: str) -> bool:
     return True
 
 
-def _caught(one: Callable[[], Any]) -> Any:
+def _caught(view: Callable[[], Any]) -> Any:
     try:
-        return one()
+        return view()
     except AgentBusError as error:
         return error
 
@@ -290,7 +290,7 @@ def _together(_: Shards, replies: _Replies) -> list[Any]:
 
 
 def _names(_: Shards, replies: _Replies) -> list[str]:
-    return sorted({name for found in replies.values() for name in found})
+    return sorted({name for reply in replies.values() for name in reply})
 
 
 def _by_queue(all_shards: Shards, replies: _Replies) -> list[Any]:
@@ -320,8 +320,8 @@ def _order(_: Shards, replies: _Replies) -> Any:
     orders = [*replies.values()]
     return replace(
         orders[0],
-        confirmed=tuple(sorted({one for order in orders for one in order.confirmed})),
-        unconfirmed=tuple(sorted({one for order in orders for one in order.unconfirmed})),
+        confirmed=tuple(sorted({worker for order in orders for worker in order.confirmed})),
+        unconfirmed=tuple(sorted({worker for order in orders for worker in order.unconfirmed})),
     )
 
 
@@ -329,8 +329,8 @@ def _dismissal(_: Shards, replies: _Replies) -> Any:
     parts = [*replies.values()]
     return replace(
         parts[0],
-        gone=tuple(sorted(one for part in parts for one in part.gone)),
-        unconfirmed=tuple(sorted(one for part in parts for one in part.unconfirmed)),
+        gone=tuple(sorted(worker for part in parts for worker in part.gone)),
+        unconfirmed=tuple(sorted(worker for part in parts for worker in part.unconfirmed)),
         handed_over=sum(part.handed_over for part in parts),
     )
 
@@ -359,8 +359,8 @@ def _health(all_shards: Shards, replies: _Replies) -> Health:
     ]
     for number, health in replies.items():
         where = f"shard {prefix(home, number)}: " if number else ""
-        findings += [replace(one, text=f"{where}{one.text}") for one in health.findings]
-    findings.sort(key=lambda one: one.severity != "critical")
+        findings += [replace(finding, text=f"{where}{finding.text}") for finding in health.findings]
+    findings.sort(key=lambda finding: finding.severity != "critical")
     parts = [*replies.values()]
     return Health(
         tuple(findings),
@@ -379,9 +379,9 @@ def _doctor(all_shards: Shards, replies: _Replies) -> list[Finding]:
         else:
             # The findings of a shard that are not about the machine of the caller.
             findings += [
-                replace(one, found=f"shard {name}: {one.found}")
-                for one in part
-                if one.status != "ok" and one.check not in _OF_MACHINE
+                replace(finding, found=f"shard {name}: {finding.found}")
+                for finding in part
+                if finding.status != "ok" and finding.check not in _OF_MACHINE
             ]
     for why in all_shards.unanswered.values():
         remedy = "start its node, or let a replica take over"

@@ -97,10 +97,10 @@ def _role(reader: bytes) -> str:
 
 def _before(needed: bytes) -> Position:
     """Return the position before an id; an invalid id means that all events are needed."""
-    said = needed.decode("utf-8", "replace")
-    if "-" not in said or stream_id(said) is None:
+    entry_id = needed.decode("utf-8", "replace")
+    if "-" not in entry_id or stream_id(entry_id) is None:
         return 0, 0
-    at = position(said)
+    at = position(entry_id)
     if at == (0, 0):
         return at
     milliseconds, sequence = previous(at)

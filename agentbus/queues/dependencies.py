@@ -228,7 +228,7 @@ def groups_awaited(scope: Scope, task_id: str) -> Op[list[str]]:
     index = scope.keys.awaited(_Dependency(task_id).queue)
     page = Command("ZRANGEBYLEX", index, f"[{task_id}\n", f"({task_id}\x0b")
     members = yield from or_empty(one_step(page), [])
-    return [text(one).partition("\n")[2] for one in members if one.count(b"\n") == 1]
+    return [text(member).partition("\n")[2] for member in members if member.count(b"\n") == 1]
 
 
 def _outcome(

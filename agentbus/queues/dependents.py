@@ -144,7 +144,7 @@ def _bury(scope: Scope, field: str, verdict: str) -> Op[bool]:
     members = [text(member) for member in page if member.count(b"\n") > 1]
     if not members:
         yield from _forget(scope, *span)
-    here = [one for one in members if not _waits(one).startswith(ELSEWHERE)]
+    here = [member for member in members if not _waits(member).startswith(ELSEWHERE)]
     by_queue: dict[str, list[str]] = {}
     for member in here:
         queue = queue_of(_waits(member))
@@ -195,7 +195,7 @@ def recorded(scope: Scope) -> Op[dict[str, tuple[str, str]]]:
     """Return the members that stand for other shards in recorded outcomes, with the verdict and shard."""
     members: dict[str, tuple[str, str]] = {}
     notes = yield from or_empty(hash_fields(scope.keys.settled, _PAGE), {})
-    for field, verdict in ((text(one), text(other)) for one, other in notes.items()):
+    for field, verdict in ((text(name), text(value)) for name, value in notes.items()):
         page = yield from or_empty(one_step(Command(*_looking(scope, *_span(field)))), [])
         for member in map(text, page):
             if _waits(member).startswith(ELSEWHERE) and member.count("\n") > 1:

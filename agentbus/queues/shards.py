@@ -47,7 +47,7 @@ class Shard:
 def numbers(scope: Scope) -> Op[list[str]]:
     """Return the numbers of the project's shards, without home; empty for a project without shards."""
     stored = yield Command("HGET", scope.keys.shards, "numbers")
-    return [] if stored is None else [_number(str(one)) for one in orjson.loads(stored)]
+    return [] if stored is None else [_number(str(each)) for each in orjson.loads(stored)]
 
 
 def unsharded(scope: Scope, what: str) -> Op[None]:
@@ -139,16 +139,16 @@ def spread(keys: Keys, owners: dict[int, str], number: int, known: Sequence[str]
     slots = sorted(range(_SLOTS), key=lambda slot: (owners.get(slot, ""), slot))
     part = {slot: at * number // _SLOTS for at, slot in enumerate(slots)}
     chosen = [*known]
-    filled = [part[slot_of(prefix(keys.project, one))] for one in chosen]
+    filled = [part[slot_of(prefix(keys.project, each))] for each in chosen]
     wanted = set(range(number)) - set(filled)
     tried = count(1)
     while len(chosen) < number:
-        one = str(next(tried))
-        at = part[slot_of(prefix(keys.project, one))]
+        candidate = str(next(tried))
+        at = part[slot_of(prefix(keys.project, candidate))]
         # With more shards than free parts, because known ones share a part, any part will do.
-        if one not in chosen and (at in wanted or not wanted):
+        if candidate not in chosen and (at in wanted or not wanted):
             wanted.discard(at)
-            chosen.append(one)
+            chosen.append(candidate)
     return chosen
 
 

@@ -66,8 +66,8 @@ class Flows(OnBus[BusT_co]):
         """
         tasks = planned(flow if isinstance(flow, Flow) else chain(flow))
         if self._sharded is not None:
-            undone = (one.undo for one in tasks)
-            queues = {one.queue for one in (*tasks, *undone) if one is not None}
+            undone = (task.undo for task in tasks)
+            queues = {task.queue for task in (*tasks, *undone) if task is not None}
             self._sharded.check(self._bus, sorted(queues), "a flow")
         given = names.name("flow", id) if id is not None else secrets.token_hex(6)
         group = names.name("group", group)

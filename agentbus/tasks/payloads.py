@@ -108,10 +108,10 @@ class Payload:
 
 def _schema(kind: Any) -> dict[str, Any]:
     model = getattr(kind, "model_json_schema", None)
-    found: dict[str, Any] = (
+    schema: dict[str, Any] = (
         msgspec.json.schema(kind, schema_hook=_schema) if model is None else model()
     )
-    return found
+    return schema
 
 
 class TypedResult:

@@ -126,7 +126,7 @@ class Schedules(OnBus[BusT_co]):
     def _check(self, definitions: Iterable[Definition]) -> None:
         if self._sharded is not None:
             # The end of a task frees its key on its own shard, and a tick's key is on that of the schedule.
-            unique = [one.queue for one in definitions if one.envelope.get("unique")]
+            unique = [schedule.queue for schedule in definitions if schedule.envelope.get("unique")]
             self._sharded.check(self._bus, unique, "a schedule with unique=")
 
     def _trigger(self, name: str) -> Op[str]:

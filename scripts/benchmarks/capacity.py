@@ -235,10 +235,10 @@ def _view(meter: Meter, bus: agentbus.Bus, number: int) -> float:
 
 def units(given: argparse.Namespace, place: pathlib.Path) -> dict[str, Unit]:
     """Return what each thing costs on one server, the median of the rounds."""
-    found: dict[str, Unit] = {}
+    measured: dict[str, Unit] = {}
 
     def add(name: str, cpu: float, size: float = 0.0) -> None:
-        unit = found.setdefault(name, Unit(name))
+        unit = measured.setdefault(name, Unit(name))
         unit.cpu.append(cpu)
         unit.bytes.append(size)
 
@@ -267,7 +267,7 @@ def units(given: argparse.Namespace, place: pathlib.Path) -> dict[str, Unit]:
                 ):
                     cpu, size = measure(meter, url, given.waiting, given.seconds)
                     add(name, cpu - rest / given.waiting, size)
-    return found
+    return measured
 
 
 @contextlib.contextmanager
@@ -342,7 +342,7 @@ def capacity(given: argparse.Namespace) -> Iterator[Figure]:
     """
     with tempfile.TemporaryDirectory(prefix="ab-") as folder:
         place = pathlib.Path(folder)
-        found = units(given, place)
+        costs = units(given, place)
         alone: list[dict[str, float]] = []
         nodes: dict[int, list[dict[str, float]]] = {1: [], 2: [], 3: []}
         # The prediction and the clusters take turns: other work on the machine disturbs all alike.
@@ -359,7 +359,7 @@ def capacity(given: argparse.Namespace) -> Iterator[Figure]:
                 f"{statistics.median(unit.cpu):.1f}",
                 f"{size:,.0f}" if (size := statistics.median(unit.bytes)) else "-",
             ]
-            for unit in found.values()
+            for unit in costs.values()
         ],
     )
     rows, data = [], []
@@ -369,7 +369,7 @@ def capacity(given: argparse.Namespace) -> Iterator[Figure]:
         for number, costs in nodes.items():
             spread = Spread.of(cost[what] for cost in costs)
             pairs = zip(costs, alone, strict=True)
-            ratio = statistics.median(mine[what] / base[what] for mine, base in pairs)
+            ratio = statistics.median(measured[what] / base[what] for measured, base in pairs)
             middle = (f"{predicted.middle:.1f}", f"{spread.middle:.1f}", f"{ratio:.3f}")
             rows.append([str(number), f"{unit} a task", *middle])
             data.append(
@@ -389,7 +389,7 @@ def capacity(given: argparse.Namespace) -> Iterator[Figure]:
         measured=f"INFO, median of {given.rounds} rounds",
         unit="µs",
         better="less",
-        rows=tuple(Row(unit.name, Spread.of(unit.cpu)) for unit in found.values()),
+        rows=tuple(Row(unit.name, Spread.of(unit.cpu)) for unit in costs.values()),
     )
     yield Figure(
         name="capacity-nodes",

@@ -224,9 +224,9 @@ class ArchiveSite(Workload):
 def _struck(kind: str, one: Client, pid: int) -> bool:
     below = descendants(pid)
     if kind == WORKER_KILL:
-        found = [child for child, words in below if "pyspark" in words and "daemon" in words]
+        daemons = [child for child, words in below if "pyspark" in words and "daemon" in words]
         # All of them: the others would do the work.
-        return sum(map(_killed, found)) > 0
+        return sum(map(_killed, daemons)) > 0
     one.kill()
     if kind != KILL:
         for child, _ in below:
@@ -244,8 +244,8 @@ def _killed(pid: int) -> bool:
 
 def descendants(of: int) -> list[tuple[int, str]]:
     """Return the descendants of a process, with their command lines."""
-    found = []
+    below = []
     for process in psutil.Process(of).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.append((process.pid, " ".join(process.cmdline())))
-    return found
+            below.append((process.pid, " ".join(process.cmdline())))
+    return below
